@@ -1,0 +1,65 @@
+# Every target does its own set-up: a virtual environment in this directory, filled by pip, again
+# whenever pyproject.toml changes. All that is needed is make and Python 3.11 or newer.
+#
+#     make test                      the newest Python found
+#     make test PYTHON=python3.11    another one, in an environment of its own
+#     make test ARGS='-k sharding'   arguments for pytest (or for the demo, or the benchmarks)
+#     make test JOBS=0               in one process
+
+PYTHON =
+VENV = .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
+ARGS =
+JOBS = 2
+
+BIN = $(VENV)/bin
+# Tests run in JOBS processes; those that share a cluster fixture stay together in one of them.
+PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadgroup)
+# Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
+FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_indexing*.py \
+    tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
+    tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
+
+.PHONY: help venv demo test test-fast test-all bench lint types clean
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+help: ## say what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    awk -F@ '{printf "%-18s %s\n", $$1, $$2}'
+
+venv: $(VENV)/.installed-dev ## the environment with all that developing needs
+
+demo: $(VENV)/.installed-demo ## a simulation, its rechunked copy and two pictures, in demo-output/
+	$(BIN)/zarr-dask demo $(ARGS)
+
+test: $(VENV)/.installed-test ## the tests (at most 12 minutes on 2 cores)
+	$(PYTEST) $(ARGS)
+
+test-fast: $(VENV)/.installed-test ## the quick tests of the lower layers
+	$(PYTEST) -m 'not slow and not cluster' $(FAST_TESTS) $(ARGS)
+
+test-all: $(VENV)/.installed-test ## all tests, the slow ones too, with many more random examples
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout 1800 $(ARGS)
+
+bench: $(VENV)/.installed-test ## the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev ## mypy
+	$(BIN)/python -m mypy
+
+clean: ## remove caches and output (environments stay)
+	rm -rf demo-output bench-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# One stamp for each extra of pyproject.toml. What is there without a pip that runs is an environment
+# half made: it is cleared, but only if it is an environment.
+$(VENV)/.installed-%: pyproject.toml
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	    python=$$(tools/python.sh $(PYTHON)) && echo "Making $(VENV) with $$python" && \
+	    "$$python" -m venv $$(test ! -f $(VENV)/pyvenv.cfg || echo --clear) $(VENV); }
+	@echo "Installing zarr-dask[$*] into $(VENV) (this can take some minutes)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$*]'
+	@touch $@

@@ -1,0 +1,84 @@
+"""Fixtures and Hypothesis profiles that all tests share.
+
+Environment variables:
+
+- ``HYPOTHESIS_PROFILE``: ``fast`` (the default), ``ci`` (the default where ``CI=true``) or
+  ``nightly``
+- ``ZARR_DASK_PUBLIC_DATA``: a directory with stores that other projects published, by default
+  ``../shared/public-data`` beside the checkout
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from distributed import Client, LocalCluster
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+# No deadline: the machines that run this share their cores, and the timeout of a whole test holds.
+settings.register_profile("fast", max_examples=50, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, database=None)
+settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "fast"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what starts worker processes, and keep each module of it in one test process."""
+    if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker("cluster")
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Path:
+    """Stores written by other projects, to be read only. Where they must be, their lack fails."""
+    path = Path(os.environ.get("ZARR_DASK_PUBLIC_DATA", ROOT.parent / "shared" / "public-data"))
+    if not path.is_dir():
+        reason = f"no directory {path}: set ZARR_DASK_PUBLIC_DATA"
+        (pytest.fail if IN_CI else pytest.skip)(reason)
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
+    """Make ``make_cluster(n_workers=2, **options)``: clusters that live as long as the module."""
+    from distributed import LocalCluster
+
+    with ExitStack() as stack:
+
+        def make(n_workers: int = 2, **options: object) -> LocalCluster:
+            # The scheduler serves HTTP even without a dashboard: not on the port everyone uses.
+            no_dashboard = {
+                "dashboard_address": "127.0.0.1:0",
+                "scheduler_kwargs": {"dashboard": False},
+            }
+            wanted = {"threads_per_worker": 1, "processes": True, **no_dashboard, **options}
+            return stack.enter_context(LocalCluster(n_workers=n_workers, **wanted))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def cluster(make_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    """Two worker processes of one thread each."""
+    return make_cluster()
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """Connect to `cluster`; this test's default scheduler, and no other test's."""
+    from distributed import Client
+
+    with Client(cluster) as client:
+        yield client

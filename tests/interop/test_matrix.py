@@ -1,0 +1,77 @@
+"""Every shared combination: ours read by the peers, theirs by us, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from . import ours
+from .cases import Case, data, expected, matrix
+from .refusals import PEERS, Side, shared
+from .seen import Seen, bits
+
+MATRIX = matrix()
+
+
+def _exchanges(side: Side) -> Iterator[pytest.param]:
+    for peer in PEERS:
+        for case in shared(MATRIX, peer, side):
+            yield pytest.param(peer, case, id=f"{peer}-{case.id}")
+
+
+def check(case: Case, seen: Seen, *, attributes: bool = True) -> None:
+    """The reader saw what the case says."""
+    assert bits(seen.values) == bits(expected(case))
+    assert seen.dtype.newbyteorder("=") == case.dtype.newbyteorder("=")
+    if case.fill_value is None:
+        assert seen.fill is None
+    else:
+        assert bits(seen.fill) == bits(case.fill_value)
+    if seen.attributes is not None:
+        assert dict(seen.attributes) == (dict(case.attributes) if attributes else {})
+    names = None if seen.dimension_names is None else tuple(seen.dimension_names)
+    assert names == case.dimension_names
+
+
+@pytest.mark.parametrize(("peer", "case"), _exchanges("read"))
+def test_peer_reads_ours(peer, case, place):
+    ours.write(case, place, data(case))
+    check(case, PEERS[peer].read(case, place))
+
+
+@pytest.mark.parametrize(("peer", "case"), _exchanges("write"))
+def test_we_read_the_peers(peer, case, place):
+    PEERS[peer].write(case, place, data(case))
+    check(case, ours.read(case, place), attributes=case.format in PEERS[peer].WRITES_ATTRIBUTES)
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+@pytest.mark.parametrize("peer", PEERS)
+def test_the_matrix_is_large(peer, side):
+    assert len({case.id for case in shared(MATRIX, peer, side)}) >= 600
+
+
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_the_matrix_has_every_feature(peer, side):
+    cases = shared(MATRIX, peer, side)
+    stored = {(case.format, case.dtype.newbyteorder("=").name, case.endian) for case in cases}
+    # 3 types of one byte, 11 of more in two byte orders, in two formats
+    assert len(stored) >= 2 * (3 + 2 * 11)
+    v3 = [case for case in cases if case.format == "v3"]
+    assert {case.keys for case in v3} == {"default/", "default.", "v2.", "v2/"}
+    assert {case.order is None for case in cases} == {True, False}
+    assert {case.ndim for case in cases} == {0, 1, 2, 3, 4}
+    assert any(0 in case.shape for case in cases)
+    sharded = [case.shards for case in v3 if case.shards is not None]
+    assert len({(s.location, s.checksum, s.nested is None, s.order is None) for s in sharded}) == 16
+
+
+def test_expected_values_are_not_all_fill():
+    """The matrix would show nothing if its data were constant."""
+    written = [case for case in MATRIX if case.written == "all" and 0 not in case.shape]
+    assert len(written) > len(MATRIX) / 2
+    varied = [case for case in written if len(np.unique(expected(case).view("u1"))) > 1]
+    assert len(varied) >= len(written) - 5

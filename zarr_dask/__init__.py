@@ -1,0 +1,61 @@
+"""Zarr arrays as lazy dask arrays, and parallel writes that lose nothing.
+
+>>> import zarr_dask as zd
+>>> a = zd.create_array({}, shape=(6, 4), dtype="int32", chunks=(2, 4))
+>>> a[...] = 7
+>>> int(a.to_dask().sum().compute())
+168
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask import errors
+from zarr_dask.array import Array
+from zarr_dask.formats.base import Limits, ReadOptions
+from zarr_dask.group import (
+    Group,
+    create_array,
+    create_group,
+    open,  # noqa: A004  (the name that users expect)
+    open_array,
+    open_group,
+)
+
+if TYPE_CHECKING:
+    from zarr_dask.jobs import from_zarr, plan_rechunk, plan_write, rechunk, to_zarr
+
+try:
+    __version__ = version("zarr-dask")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0"
+
+__all__ = [
+    "Array",
+    "Group",
+    "Limits",
+    "ReadOptions",
+    "create_array",
+    "create_group",
+    "errors",
+    "from_zarr",
+    "open",
+    "open_array",
+    "open_group",
+    "plan_rechunk",
+    "plan_write",
+    "rechunk",
+    "to_zarr",
+]
+
+_JOBS = frozenset({"from_zarr", "plan_rechunk", "plan_write", "rechunk", "to_zarr"})
+
+
+def __getattr__(name: str) -> Any:
+    """Jobs are imported when they are first used: they need dask, reading does not."""
+    if name in _JOBS:
+        return getattr(import_module("zarr_dask.jobs"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,340 @@
+"""An array: a store, a path and what the metadata say.
+
+Reading and writing go through one loop over the stored objects that a region meets. A node is
+frozen: what changes its metadata returns a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.codecs.chain import fill_absent
+from zarr_dask.codecs.fetch import answer
+from zarr_dask.dtypes import full_of, is_full_of
+from zarr_dask.errors import CorruptObjectError, DataTypeError, SelectionError
+from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, data_key, prefix_of, where
+from zarr_dask.grid import Part, Region, Shape, cut
+from zarr_dask.indexing import checked_region, parse_basic
+from zarr_dask.pool import for_each
+from zarr_dask.stores.base import Store, read_ranges
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+    from zarr_dask.codecs.base import Codec
+
+__all__ = ["Array"]
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4, 6), dtype="int16", chunks=(2, 3))
+    >>> a[1:3, ::2] = [[1, 2, 3], [4, 5, 6]]
+    >>> a[2]
+    array([4, 0, 5, 0, 6, 0], dtype=int16)
+    """
+
+    store: Store
+    """Where the bytes are."""
+    path: str
+    """Path below the root of the store; empty for the root."""
+    meta: ArrayMeta
+    """What the metadata document says."""
+    node_format: Format
+    """How documents are spelled."""
+    options: ReadOptions = field(default_factory=ReadOptions)
+    """How to read."""
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each dimension."""
+        return self.meta.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements in memory."""
+        return self.meta.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunks(self) -> Shape:
+        """Shape of what is decoded at once."""
+        return self.meta.chunk_shape
+
+    @property
+    def shards(self) -> Shape | None:
+        """Shape of a stored object that holds several chunks; None if the array is not sharded."""
+        return self.write_chunks if self.meta.codecs.serializer.divides else None
+
+    @property
+    def write_chunks(self) -> Shape:
+        """Shape of a stored object, the unit of writing: that of a shard or of a chunk."""
+        return self.meta.grid.largest_cell
+
+    @property
+    def fill_value(self) -> Any:
+        """Value of elements that were never written; None if that is undefined."""
+        return None if self.meta.fill is None else self.meta.fill[()]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The user's attributes (a copy)."""
+        return dict(self.meta.attributes)
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """Names of the dimensions, if they have any."""
+        return self.meta.dimension_names
+
+    @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """Codecs of a stored object, in the order of encoding."""
+        return self.meta.codecs.codecs
+
+    @property
+    def format(self) -> str:
+        """Name of the format, such as ``"v3"``."""
+        return self.node_format.name
+
+    @property
+    def where(self) -> str:
+        """Store and path, for messages."""
+        return where(self.store, self.path)
+
+    def nbytes_stored(self) -> int:
+        """Bytes of all stored objects, by one listing."""
+        prefix = prefix_of(self.path)
+        total = 0
+        for key in self.store.list(prefix):
+            if self.meta.keys.coords(key[len(prefix) :], self.ndim) is not None:
+                total += self.store.size(key) or 0
+        return total
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        shards = f" shards={self.shards}" if self.shards else ""
+        return (
+            f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
+            f"dtype={self.dtype.name} chunks={self.chunks}{shards}>"
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        """Elements by NumPy's basic indexing; a scalar where NumPy gives one."""
+        selection = parse_basic(key, self.shape)
+        values = self._read(selection.region, None, None)
+        return values[()] if selection.plain and not self.shape else values[selection.finish]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array in a store cannot be read without a copy")
+        return np.asarray(self.read(), dtype=dtype)
+
+    def read(
+        self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
+    ) -> np.ndarray:
+        """A region as a NumPy array.
+
+        Parameters
+        ----------
+        region
+            A tuple of slices with positive steps; everything by default.
+        out
+            Where to put it; of the region's shape and the array's data type.
+        threads
+            1 for the calling thread only; by default the threads of this process, one per core.
+
+        Raises
+        ------
+        SelectionError
+            If the region is not one.
+        DataTypeError
+            If `out` has another data type, or cannot be written to.
+        CorruptObjectError
+            If stored bytes do not decode; it names key and coordinates.
+        ChunkMissingError
+            If a chunk is absent and the array was opened with ``missing="error"``.
+        StoreError
+            If the store fails.
+        """
+        return self._read(checked_region(region, self.shape), out, threads)
+
+    def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
+        shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+        if out is None:
+            out = np.empty(shape, self.dtype)
+        else:
+            self._check_out(out, shape)
+        destination = out
+        for_each(
+            lambda part: self._read_part(part, destination), self.meta.grid.parts(region), threads
+        )
+        return out
+
+    def _check_out(self, out: np.ndarray, shape: Shape) -> None:
+        if out.shape != shape:
+            raise SelectionError(f"out has shape {out.shape}, the region has {shape}.")
+        if out.dtype != self.dtype or not out.flags.writeable:
+            raise DataTypeError(
+                f"out must be a writeable array of {self.dtype}; got {out.dtype}"
+                f"{'' if out.flags.writeable else ', read-only'}."
+            )
+
+    def _read_part(self, part: Part, out: np.ndarray) -> None:
+        """Put what a stored object holds of a region into the region's array."""
+        key = data_key(self.path, self.meta.keys.key(part.coords))
+        bound = self.meta.bound(part.coords)
+        destination = cut(out, part.out)
+        region = None if destination.shape == bound.spec.shape else part.inside
+        reading = self.options.reading
+        fetch = bound.read(region, destination, reading, whole=part.whole)
+        try:
+            present = answer(fetch, lambda wanted: read_ranges(self.store, key, wanted))
+        except CorruptObjectError as error:
+            raise error.at(self.where, key, part.coords) from error
+        if not present:
+            what = f"{self.where}: the stored object {key!r} (chunk {part.coords})"
+            fill_absent(destination, bound.spec, reading, what)
+
+    def to_dask(self, chunks: Any = None) -> da.Array:
+        """The array as a lazy dask array.
+
+        Parameters
+        ----------
+        chunks
+            Blocks: None for one stored object each, ``"auto"`` for stored objects merged up to
+            dask's ``array.chunk-size``, ``"chunks"`` or ``"shards"`` for those, or any form that
+            dask takes.
+        """
+        from zarr_dask.graph import read_array
+
+        return read_array(self, chunks)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write elements by NumPy's basic indexing, with NumPy's broadcasting and casting."""
+        selection = parse_basic(key, self.shape)
+        values = selection.spread(self._cast(value))
+        self._write(selection.region, values, None)
+
+    def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
+        """Write a region.
+
+        A stored object that the region covers only in part is read, changed and written; no
+        other writer may work on it meanwhile.
+
+        Parameters
+        ----------
+        region
+            A tuple of slices with positive steps.
+        values
+            Of the region's shape.
+        threads
+            1 for the calling thread only; by default the threads of this process, one per core.
+        """
+        checked = checked_region(region, self.shape)
+        shape = tuple(len(range(s.start, s.stop, s.step)) for s in checked)
+        values = self._cast(values)
+        if values.shape != shape:
+            raise SelectionError(f"values have shape {values.shape}, the region has {shape}.")
+        self._write(checked, values, threads)
+
+    def _cast(self, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if array.dtype == self.dtype:
+            return array
+        try:
+            return array.astype(self.dtype)
+        except (TypeError, ValueError) as error:
+            raise DataTypeError(
+                f"{self.where} holds {self.dtype.name}; {array.dtype} cannot be cast to it "
+                f"({error})."
+            ) from error
+
+    def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
+        for_each(
+            lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads
+        )
+
+    def write_part(self, part: Part, values: np.ndarray) -> int:
+        """Write what lies in one stored object; `values` are those of the whole region.
+
+        Returns
+        -------
+        int
+            Bytes stored; 0 where all elements have the fill value and nothing is stored.
+        """
+        key = data_key(self.path, self.meta.keys.key(part.coords))
+        chunk = self._chunk(part, key, cut(values, part.out))
+        fill = self.meta.fill
+        if fill is not None and is_full_of(chunk, fill):
+            self.store.delete(key)
+            return 0
+        buffers = self.meta.bound(part.coords).encode(chunk)
+        self.store.set(key, buffers)
+        return sum(len(buffer) for buffer in buffers)
+
+    def _chunk(self, part: Part, key: str, values: np.ndarray) -> np.ndarray:
+        """The whole chunk, with `values` in their place."""
+        bound = self.meta.bound(part.coords)
+        if values.shape == bound.spec.shape:
+            return values
+        chunk = full_of(bound.spec.shape, self.dtype, self.meta.fill)
+        if not part.whole:
+            stored = self.store.get(key)
+            if stored is not None:
+                try:
+                    bound.decode(stored, None, chunk, ReadOptions().reading)
+                except CorruptObjectError as error:
+                    raise error.at(self.where, key, part.coords) from error
+        chunk[part.inside] = values
+        return chunk
+
+    # --- changes of metadata ----------------------------------------------------------------------
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
+        """The array with more (or other) attributes, written to the store.
+
+        Raises
+        ------
+        MetadataError
+            If they hold what JSON cannot.
+        ReadOnlyError
+            If the array was opened for reading.
+        """
+        changed = replace(self.meta, attributes={**self.meta.attributes, **attributes})
+        for key, document in self.node_format.documents(changed, self.path).items():
+            self.store.set(key, [document])
+        return replace(self, meta=changed)

@@ -1,0 +1,1 @@
+"""Codecs: the steps between a chunk and the bytes that are stored."""

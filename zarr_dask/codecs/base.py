@@ -1,0 +1,196 @@
+"""What a codec is: three kinds of step between a chunk and the bytes that are stored.
+
+``array -> array`` (`ArrayCodec`), ``array -> bytes`` (`Serializer`), ``bytes -> bytes``
+(`BytesCodec`). Codecs are frozen values made of their configuration; what depends on the shape
+and the data type of a chunk is asked for with a `ChunkSpec`. A codec never sees a store, a key,
+a path, a format or global settings.
+
+Decoding goes straight into its destination where that is possible: a bytes codec that ends at
+the elements themselves is handed the memory to fill.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.errors import Problem
+from zarr_dask.grid import Region, Shape
+from zarr_dask.stores.base import Buffer
+
+__all__ = [
+    "ArrayCodec",
+    "BoundSerializer",
+    "BytesCodec",
+    "ChunkSpec",
+    "Codec",
+    "Reading",
+    "Serializer",
+    "Size",
+]
+
+
+@dataclass(frozen=True)
+class ChunkSpec:
+    """Shape, data type and fill value of what a codec works on."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+    """In native byte order."""
+    fill: np.ndarray | None = field(compare=False)
+    """A 0-d array, or None where absent chunks have no defined value."""
+    fill_bytes: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fill_bytes", b"" if self.fill is None else self.fill.tobytes())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded chunk."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many bytes an encoded chunk has."""
+
+    exact: int | None
+    """The number, where it does not depend on the values."""
+    most: int
+    """A bound that no honest encoder exceeds; decoders refuse to produce more."""
+
+    @staticmethod
+    def of(nbytes: int) -> Size:
+        """A known size."""
+        return Size(nbytes, nbytes)
+
+    def compressed(self) -> Size:
+        """The size after a compressor, which can make hopeless data a little longer."""
+        return Size(None, self.most + self.most // 4 + (1 << 16))
+
+    def plus(self, nbytes: int) -> Size:
+        """The size with a few more bytes."""
+        return Size(None if self.exact is None else self.exact + nbytes, self.most + nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How to read; passed along with every fetch."""
+
+    absent_is_error: bool = False
+    """Raise `ChunkMissingError` for absent chunks, those inside shards included."""
+
+
+class Codec(ABC):
+    """A step of a chain; its fields are its configuration."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def configuration(self) -> dict[str, Any]:
+        """The configuration as JSON values, in Zarr v3 spelling."""
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:  # noqa: ARG002
+        """What is wrong with using this codec on such chunks; field names start in the codec."""
+        return iter(())
+
+
+class ArrayCodec(Codec):
+    """From an array to an array."""
+
+    @abstractmethod
+    def output(self, spec: ChunkSpec) -> ChunkSpec:
+        """What `encode` makes of such a chunk."""
+
+    @abstractmethod
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The encoded form as a view of the same memory, to read from or to decode into."""
+
+    @abstractmethod
+    def region(self, region: Region) -> Region:
+        """Where a region of the chunk lies in its encoded form."""
+
+    @abstractmethod
+    def inner_shape(self, shape: Shape) -> Shape:
+        """The shape that becomes `shape` by encoding: that of chunks inside an encoded shard."""
+
+
+class BoundSerializer(ABC):
+    """A serializer for chunks of one `ChunkSpec`."""
+
+    spec: ChunkSpec
+    size: Size
+    """Bytes of an encoded chunk."""
+    direct: bool = False
+    """Whether the bytes are the memory of a C-contiguous array, as they are."""
+    partial: bool = False
+    """Whether `read` can do with less than all of the bytes."""
+
+    @abstractmethod
+    def encode(self, array: np.ndarray) -> list[Buffer]:
+        """The bytes of a chunk, in pieces that are stored one after the other."""
+
+    @abstractmethod
+    def decode(
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+    ) -> None:
+        """Put a region of the chunk (None: all of it) into `out`, from all of its bytes."""
+
+    def read(
+        self, region: Region | None, out: np.ndarray, reading: Reading
+    ) -> Fetch[bool]:
+        """As `decode`, asking for the bytes; False if there are none. Only where `partial`."""
+        raise TypeError(f"{type(self).__name__} reads whole chunks only")
+
+
+class Serializer(Codec):
+    """From an array to bytes."""
+
+    divides: ClassVar[bool] = False
+    """Whether it cuts its chunk into smaller ones: the array's stored objects are shards."""
+
+    @abstractmethod
+    def bind(self, spec: ChunkSpec) -> BoundSerializer:
+        """The serializer for chunks of this kind."""
+
+    def inner_shape(self, shape: Shape) -> Shape:
+        """Shape of what is decoded at once, within a chunk of this shape."""
+        return shape
+
+
+class BytesCodec(Codec):
+    """From bytes to bytes."""
+
+    @abstractmethod
+    def size(self, size: Size) -> Size:
+        """Bytes that `encode` makes of so many."""
+
+    @abstractmethod
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
+        """The encoded bytes; `itemsize` is that of the elements the bytes hold."""
+
+    @abstractmethod
+    def decode(self, buffer: Buffer, size: Size) -> Buffer | np.ndarray:
+        """The decoded bytes.
+
+        Raises
+        ------
+        CorruptObjectError
+            If they do not decode, or to another number of bytes than `size` says.
+        """
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """As `decode`, into memory (1-d, uint8) that the result must fill exactly."""
+        decoded = self.decode(buffer, Size.of(out.size))
+        out[:] = np.frombuffer(decoded, np.uint8)
+
+
+def joined(buffers: Sequence[Buffer]) -> Buffer:
+    """One buffer of many."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)

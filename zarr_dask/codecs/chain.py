@@ -1,0 +1,261 @@
+"""A chain of codecs, bound to a kind of chunk: the one way between an array and its bytes.
+
+`Chain` is the value that metadata holds; `Chain.bind` gives the `BoundChain` for one
+`ChunkSpec`, kept per distinct chunk shape. A bound chain encodes a chunk, decodes it into a
+given array, and reads a region of it through a `Fetch` that asks for as few bytes as the codecs
+allow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.codecs.base import (
+    ArrayCodec,
+    BoundSerializer,
+    BytesCodec,
+    ChunkSpec,
+    Codec,
+    Reading,
+    Serializer,
+    Size,
+    joined,
+)
+from zarr_dask.codecs.fetch import Fetch, answer_from
+from zarr_dask.errors import ChunkMissingError, Problem
+from zarr_dask.grid import Region, Shape
+from zarr_dask.stores.base import WHOLE, Buffer
+
+__all__ = ["BoundChain", "Chain"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Array codecs, one serializer, bytes codecs, in the order of encoding."""
+
+    arrays: tuple[ArrayCodec, ...]
+    serializer: Serializer
+    bytes: tuple[BytesCodec, ...] = ()
+
+    @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """All codecs in the order of encoding."""
+        return (*self.arrays, self.serializer, *self.bytes)
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """What is wrong with using this chain on such chunks."""
+        position = 0
+        for array_codec in self.arrays:
+            found = list(_placed(array_codec.problems(spec), position))
+            yield from found
+            if found:
+                return  # what follows would be judged by a shape that makes no sense
+            spec = array_codec.output(spec)
+            position += 1
+        for codec in (self.serializer, *self.bytes):
+            yield from _placed(codec.problems(spec), position)
+            position += 1
+
+    def inner_shape(self, shape: Shape) -> Shape:
+        """Shape of what is decoded at once within a chunk of `shape`."""
+        for codec in self.arrays:
+            shape = tuple(s.stop for s in codec.region(tuple(slice(0, n, 1) for n in shape)))
+        inner = self.serializer.inner_shape(shape)
+        for codec in reversed(self.arrays):
+            inner = codec.inner_shape(inner)
+        return inner
+
+    def bind(self, spec: ChunkSpec) -> BoundChain:
+        """The chain for chunks of one kind; cheap when asked for again."""
+        cache: dict[tuple[Any, ...], BoundChain] = self.__dict__.setdefault("_bound", {})
+        key = (spec.shape, spec.dtype.str, spec.fill_bytes)
+        bound = cache.get(key)
+        if bound is None:
+            if len(cache) >= _KEPT:
+                cache.clear()
+            bound = cache[key] = BoundChain(self, spec)
+        return bound
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_bound"}
+
+
+_KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise
+
+
+def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
+    for problem in problems:
+        field = f"codecs[{position}].{problem.field}".rstrip(".")
+        yield Problem(field, problem.found, problem.expected, problem.kind)
+
+
+class BoundChain:
+    """A chain for chunks of one shape, data type and fill value."""
+
+    def __init__(self, chain: Chain, spec: ChunkSpec) -> None:
+        self.spec = spec
+        for codec in chain.arrays:
+            spec = codec.output(spec)
+        self._arrays = chain.arrays
+        self._serializer: BoundSerializer = chain.serializer.bind(spec)
+        sizes = [self._serializer.size]
+        for bytes_codec in chain.bytes:
+            sizes.append(bytes_codec.size(sizes[-1]))
+        self.size: Size = sizes[-1]
+        self._bytes = chain.bytes
+        self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
+        self.partial = self._serializer.partial and not chain.bytes
+        self._to_memory = bool(chain.bytes) and self._serializer.direct
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def encode(self, array: np.ndarray) -> list[Buffer]:
+        """The bytes of a chunk, in pieces that are stored one after the other."""
+        for codec in self._arrays:
+            array = codec.view(array)
+        buffers = self._serializer.encode(array)
+        if self._bytes:
+            buffer = joined(buffers)
+            for bytes_codec in self._bytes:
+                buffer = bytes_codec.encode(buffer, self.spec.dtype.itemsize)
+            return [buffer]
+        return buffers
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def decode(
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+    ) -> None:
+        """Put a region of a chunk (None: all of it) into `out`, from all of its bytes.
+
+        Raises
+        ------
+        CorruptObjectError
+            If the bytes do not decode to a chunk.
+        """
+        for codec in self._arrays:
+            out = codec.view(out)
+            if region is not None:
+                region = codec.region(region)
+        self._decode_encoded(buffer, region, out, reading)
+
+    def _decode_encoded(
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+    ) -> None:
+        """As `decode`, on the far side of the array codecs."""
+        if not self._to_memory:
+            for codec, size in self._decoders:
+                buffer = codec.decode(buffer, size)
+            self._serializer.decode(buffer, region, out, reading)
+            return
+        for codec, size in self._decoders[:-1]:
+            buffer = codec.decode(buffer, size)
+        last, _ = self._decoders[-1]
+        if region is None and out.flags.c_contiguous:
+            last.decode_into(buffer, out.reshape(-1).view(np.uint8))
+            return
+        inner = self._serializer.spec
+        scratch = _scratch(inner.nbytes)
+        last.decode_into(buffer, scratch)
+        chunk = scratch.view(inner.dtype).reshape(inner.shape)
+        out[...] = chunk if region is None else chunk[region]
+
+    def read(
+        self, region: Region | None, out: np.ndarray, reading: Reading, *, whole: bool
+    ) -> Fetch[bool]:
+        """Fetch a region of a chunk (None: all of it) into `out`.
+
+        Parameters
+        ----------
+        region
+            Which elements of the chunk.
+        out
+            Where they go; of the region's shape.
+        reading
+            How to read.
+        whole
+            Ask for all bytes at once, because all of the chunk that lies in the array is wanted.
+
+        Returns
+        -------
+        bool
+            False if there is nothing stored; `out` is then as it was.
+        """
+        if region is None or whole or not self.partial:
+            received = yield (WHOLE,)
+            if received is None:
+                return False
+            self.decode(received[0], region, out, reading)
+            return True
+        for codec in self._arrays:
+            out, region = codec.view(out), codec.region(region)
+        return (yield from self._serializer.read(region, out, reading))
+
+    def read_from(self, value: Buffer, region: Region | None, out: np.ndarray) -> None:
+        """Read a region from bytes that are here already."""
+        answer_from(self.read(region, out, Reading(), whole=False), value)
+
+
+def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -> None:
+    """Put the fill value where a chunk is absent; zeros where the array has none.
+
+    Raises
+    ------
+    ChunkMissingError
+        If the reader said that absence is an error.
+    """
+    if reading.absent_is_error:
+        raise ChunkMissingError(
+            f'{what} is absent, and reading with missing="error" takes that as lost data. Read '
+            'with missing="fill" to get the fill value instead.'
+        )
+    out[...] = np.zeros((), spec.dtype) if spec.fill is None else spec.fill
+
+
+# --- scratch memory -------------------------------------------------------------------------------
+
+
+class _Scratch(threading.local):
+    """Memory of one thread for a chunk that must be decoded before it is copied."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(0, np.uint8)
+
+
+_SCRATCH = _Scratch()
+_LARGEST_KEPT = 1 << 26
+
+
+def _scratch(nbytes: int) -> np.ndarray:
+    """`nbytes` of memory that the next call in this thread will use again."""
+    if nbytes > _LARGEST_KEPT:
+        return np.empty(nbytes, np.uint8)
+    memory = _SCRATCH.memory
+    if memory.size < nbytes:
+        memory = _SCRATCH.memory = np.empty(nbytes, np.uint8)
+    return memory[:nbytes]
+
+
+def build(codecs: Sequence[Codec]) -> Chain | Problem:
+    """A chain of codecs in the right order, or what is wrong with their order."""
+    arrays = [codec for codec in codecs if isinstance(codec, ArrayCodec)]
+    serializers = [codec for codec in codecs if isinstance(codec, Serializer)]
+    compressors = [codec for codec in codecs if isinstance(codec, BytesCodec)]
+    names = [codec.name for codec in codecs]
+    if len(serializers) != 1:
+        return Problem(
+            "",
+            names,
+            "exactly one codec from array to bytes ('bytes' or 'sharding_indexed')",
+        )
+    chain = Chain(tuple(arrays), serializers[0], tuple(compressors))
+    if list(chain.codecs) != list(codecs):
+        return Problem(
+            "", names, "array-to-array codecs first, then array-to-bytes, then bytes-to-bytes"
+        )
+    return chain

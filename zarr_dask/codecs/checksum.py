@@ -1,0 +1,60 @@
+"""``crc32c``: four bytes at the end that tell damaged bytes from whole ones (RFC 3720)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import google_crc32c
+import numpy as np
+
+from zarr_dask.codecs.base import BytesCodec, Size
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["Crc32c", "crc32c"]
+
+
+def crc32c(buffer: Buffer | np.ndarray) -> int:
+    """The CRC-32C (Castagnoli) of some bytes.
+
+    Examples
+    --------
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    view = np.frombuffer(buffer, np.uint8)
+    view.flags.writeable = False  # the library takes read-only memory only
+    return int(google_crc32c.value(view))
+
+
+@dataclass(frozen=True)
+class Crc32c(BytesCodec):
+    """The bytes, then their CRC-32C as a little-endian integer."""
+
+    name: ClassVar[str] = "crc32c"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {}
+
+    def size(self, size: Size) -> Size:
+        """See `BytesCodec.size`."""
+        return size.plus(4)
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return b"".join((buffer, crc32c(buffer).to_bytes(4, "little")))
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        view = memoryview(buffer)
+        if len(view) < 4 or len(view) - 4 > size.most:
+            raise CorruptObjectError(f"{len(view)} bytes cannot hold a chunk and its crc32c")
+        body = view[:-4]
+        stored, actual = int.from_bytes(view[-4:], "little"), crc32c(body)
+        if stored != actual:
+            raise CorruptObjectError(
+                f"its crc32c is {actual:#010x}, but {stored:#010x} is stored with it"
+            )
+        return body

@@ -1,0 +1,424 @@
+"""Compressors: ``blosc``, ``zstd``, ``gzip``, ``zlib``, ``bz2``, ``lzma``, ``lz4``.
+
+Every decoder is told how many bytes to expect and produces no more than that, whatever the
+compressed bytes claim: sizes in headers are compared before memory is allocated, streams are
+cut off. blosc, zstd and lz4 (numcodecs) and gzip and zlib (isal) release the GIL.
+"""
+
+from __future__ import annotations
+
+import bz2 as _bz2
+import lzma as _lzma
+import struct
+import zlib as _zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, cast
+
+import numpy as np
+from isal import isal_zlib
+from numcodecs import blosc as _blosc
+from numcodecs import lz4 as _lz4
+from numcodecs import zstd as _zstd
+
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Size
+from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["Blosc", "Bz2", "Gzip", "Lz4", "Lzma", "Shuffle", "Zlib", "Zstd"]
+
+Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
+
+
+class Compressor(BytesCodec):
+    """A codec whose output size depends on the values."""
+
+    def size(self, size: Size) -> Size:
+        """See `BytesCodec.size`."""
+        return size.compressed()
+
+
+# --- blosc ----------------------------------------------------------------------------------------
+
+_BLOSC_HEADER = struct.Struct("<4xIII")
+BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
+BLOSC_CNAMES = ("lz4", "lz4hc", "blosclz", "zstd", "snappy", "zlib")
+_BLOSC_MAX_TYPESIZE = 255
+_BLOSC_MAX_NBYTES = (1 << 31) - 17
+
+
+@dataclass(frozen=True)
+class Blosc(Compressor):
+    """Shuffled and compressed in blocks: a c-blosc 1 frame.
+
+    Parameters
+    ----------
+    cname
+        The compressor within.
+    clevel
+        0 (stored) to 9.
+    shuffle
+        How bytes (or bits) are regrouped beforehand; None for bits where elements have one
+        byte and bytes otherwise.
+    typesize
+        Bytes of what is shuffled; None for those of an element.
+    blocksize
+        Bytes per block; 0 lets blosc choose.
+    """
+
+    cname: str = "lz4"
+    clevel: int = 5
+    shuffle: Shuffle | None = "shuffle"
+    typesize: int | None = None
+    blocksize: int = 0
+    name: ClassVar[str] = "blosc"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle,
+            "typesize": self.typesize,
+            "blocksize": self.blocksize,
+        }
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """Blosc holds 2 GiB at most."""
+        if spec.nbytes > _BLOSC_MAX_NBYTES:
+            yield Problem(
+                "name",
+                "blosc",
+                f"a codec for chunks of {spec.nbytes} bytes; blosc takes {_BLOSC_MAX_NBYTES}",
+            )
+
+    def resolved(self, itemsize: int) -> Blosc:
+        """The same codec with shuffle and type size as they are for elements of `itemsize`."""
+        shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
+        return Blosc(self.cname, self.clevel, shuffle, self.typesize or itemsize, self.blocksize)
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
+        """See `BytesCodec.encode`."""
+        codec = self.resolved(itemsize)
+        shuffle = BLOSC_SHUFFLES.index(cast("Shuffle", codec.shuffle))
+        items = _items(buffer, cast("int", codec.typesize))
+        return cast(
+            "bytes",
+            _blosc.compress(items, self.cname.encode(), self.clevel, shuffle, self.blocksize),
+        )
+
+    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+        """See `BytesCodec.decode`."""
+        out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
+        self._fill(buffer, out)
+        return out
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        if len(buffer) < 16 or _BLOSC_HEADER.unpack_from(buffer)[0] != out.size:
+            _blosc_nbytes(buffer, Size.of(out.size))  # says what is wrong
+        self._fill(buffer, out)
+
+    @staticmethod
+    def _fill(buffer: Buffer, out: np.ndarray) -> None:
+        if _BLOSC_HEADER.unpack_from(buffer)[2] > len(buffer):
+            raise CorruptObjectError(
+                f"its blosc frame says {_BLOSC_HEADER.unpack_from(buffer)[2]} bytes, "
+                f"but {len(buffer)} are there"
+            )
+        try:
+            _blosc.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
+
+
+def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
+    """The bytes as elements of `itemsize`, which is how blosc learns what to shuffle."""
+    raw = np.frombuffer(buffer, np.uint8)
+    if itemsize > _BLOSC_MAX_TYPESIZE or raw.size % itemsize:
+        return raw
+    return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
+
+
+def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
+    """Decoded bytes according to the frame's header, checked against what is expected."""
+    if len(buffer) < 16:
+        raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a blosc header")
+    nbytes = int(_BLOSC_HEADER.unpack_from(buffer)[0])
+    _check_size("blosc frame", nbytes, size)
+    return nbytes
+
+
+def _check_size(what: str, nbytes: int, size: Size) -> None:
+    if size.exact is not None and nbytes != size.exact:
+        raise CorruptObjectError(
+            f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}"
+        )
+    if nbytes > size.most:
+        raise CorruptObjectError(
+            f"its {what} claims {nbytes} bytes, but the chunk can have {size.most} at most"
+        )
+
+
+# --- zstd -----------------------------------------------------------------------------------------
+
+_ZSTD_MAGIC = 0xFD2FB528
+ZSTD_LEVELS = range(-131072, 23)
+
+
+@dataclass(frozen=True)
+class Zstd(Compressor):
+    """A Zstandard frame (RFC 8878).
+
+    Parameters
+    ----------
+    level
+        -131072 to 22; 0 is the library's default (3).
+    checksum
+        Whether the frame ends in a checksum of its content.
+    """
+
+    level: int = 0
+    checksum: bool = False
+    name: ClassVar[str] = "zstd"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"level": self.level, "checksum": self.checksum}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return cast("bytes", _zstd.compress(buffer, self.level, self.checksum))
+
+    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+        """See `BytesCodec.decode`."""
+        nbytes = _zstd_nbytes(buffer)
+        if nbytes is None and size.exact is None:
+            raise CorruptObjectError(
+                "its zstd frame does not say how many bytes it holds, and the codecs before it "
+                "leave that open, so that its memory cannot be bounded"
+            )
+        out = np.empty(_expected(nbytes, size), np.uint8)
+        self._fill(buffer, out)
+        return out
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        _expected(_zstd_nbytes(buffer), Size.of(out.size))
+        self._fill(buffer, out)
+
+    @staticmethod
+    def _fill(buffer: Buffer, out: np.ndarray) -> None:
+        try:
+            _zstd.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"zstd cannot decompress it ({error})") from error
+
+
+def _expected(nbytes: int | None, size: Size) -> int:
+    if nbytes is None:
+        return cast("int", size.exact)
+    _check_size("zstd frame", nbytes, size)
+    return nbytes
+
+
+def _zstd_nbytes(buffer: Buffer) -> int | None:
+    """Content size in the frame's header (RFC 8878, 3.1.1.1), None if it is not there."""
+    view = memoryview(buffer)
+    if len(view) < 6 or int.from_bytes(view[:4], "little") != _ZSTD_MAGIC:
+        raise CorruptObjectError("it does not begin with a zstd frame")
+    descriptor = view[4]
+    single_segment = bool(descriptor & 0x20)
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    if width == 0:
+        return None
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    number = int.from_bytes(view[start : start + width], "little")
+    return number + 256 if width == 2 else number
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class _Decompressor(Protocol):
+    """What the decompressors of zlib, isal, bz2 and lzma share."""
+
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: Buffer, max_length: int, /) -> bytes: ...
+
+
+def _inflate(
+    what: str, new: Callable[[], _Decompressor], buffer: Buffer, size: Size, failures: Any
+) -> bytes:
+    """Decompress one stream, or several one after the other, up to the expected size."""
+    pieces: list[bytes] = []
+    total = 0
+    rest: Buffer = buffer
+    try:
+        while len(rest):
+            stream = new()
+            piece = stream.decompress(rest, size.most - total + 1)
+            total += len(piece)
+            pieces.append(piece)
+            if total > size.most:
+                _check_size(f"{what} stream", total, Size(None, size.most))
+            if not stream.eof:
+                raise CorruptObjectError(f"its {what} stream ends too early")
+            rest = stream.unused_data
+    except failures as error:
+        raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
+    _check_size(f"{what} stream", total, size)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+_ISAL_LEVELS = range(1, 4)
+"""Where isal compresses as well as zlib at the same level, several times as fast."""
+
+
+def _deflate(buffer: Buffer | np.ndarray, level: int, wbits: int) -> bytes:
+    data = memoryview(buffer)
+    if level in _ISAL_LEVELS:
+        return cast("bytes", isal_zlib.compress(data, level, wbits))
+    return _zlib.compress(data, level, wbits)
+
+
+def _isal_decompressor(wbits: int) -> Callable[[], _Decompressor]:
+    return lambda: cast("_Decompressor", isal_zlib.decompressobj(wbits))
+
+
+@dataclass(frozen=True)
+class Gzip(Compressor):
+    """A gzip stream (RFC 1952) of the given level, 0 to 9."""
+
+    level: int = 1
+    name: ClassVar[str] = "gzip"
+    wbits: ClassVar[int] = 31
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"level": self.level}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _deflate(buffer, self.level, self.wbits)
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        failures = (isal_zlib.error, EOFError)
+        return _inflate(self.name, _isal_decompressor(self.wbits), buffer, size, failures)
+
+
+@dataclass(frozen=True)
+class Zlib(Gzip):
+    """A zlib stream (RFC 1950) of the given level, 0 to 9."""
+
+    name: ClassVar[str] = "zlib"
+    wbits: ClassVar[int] = 15
+
+
+@dataclass(frozen=True)
+class Bz2(Compressor):
+    """A bzip2 stream of the given level, 1 to 9."""
+
+    level: int = 1
+    name: ClassVar[str] = "bz2"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"level": self.level}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _bz2.compress(buffer, self.level)
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        return _inflate("bz2", _bz2.BZ2Decompressor, buffer, size, (OSError, EOFError))
+
+
+@dataclass(frozen=True)
+class Lzma(Compressor):
+    """An LZMA stream; the parameters are those of Python's `lzma`.
+
+    Parameters
+    ----------
+    format
+        1 xz, 2 the old "alone" form, 3 raw.
+    check
+        Integrity check of xz; -1 is the default of the format.
+    preset
+        0 to 9, or None.
+    filters
+        Filter chain as a tuple of (name, value) pairs each, or None.
+    """
+
+    format: int = 1
+    check: int = -1
+    preset: int | None = None
+    filters: tuple[tuple[tuple[str, int], ...], ...] | None = None
+    name: ClassVar[str] = "lzma"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        filters = None if self.filters is None else [dict(chain) for chain in self.filters]
+        return {
+            "format": self.format,
+            "check": self.check,
+            "preset": self.preset,
+            "filters": filters,
+        }
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _lzma.compress(buffer, **self.configuration())
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        filters = self.configuration()["filters"] if self.format == _lzma.FORMAT_RAW else None
+
+        def new() -> _Decompressor:
+            return _lzma.LZMADecompressor(self.format, filters=filters)
+
+        return _inflate("lzma", new, buffer, size, (_lzma.LZMAError, EOFError))
+
+
+# --- lz4 ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lz4(Compressor):
+    """The decoded size in four little-endian bytes, then an LZ4 block (not a frame)."""
+
+    acceleration: int = 1
+    name: ClassVar[str] = "lz4"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"acceleration": self.acceleration}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return cast("bytes", _lz4.compress(buffer, self.acceleration))
+
+    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+        """See `BytesCodec.decode`."""
+        if len(buffer) < 4:
+            raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
+        nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
+        _check_size("lz4 block", nbytes, size)
+        out = np.empty(nbytes, np.uint8)
+        self.decode_into(buffer, out)
+        return out
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        if len(buffer) < 4:
+            raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
+        nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
+        _check_size("lz4 block", nbytes, Size.of(out.size))
+        try:
+            _lz4.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"lz4 cannot decompress it ({error})") from error

@@ -1,0 +1,101 @@
+"""Asking for bytes without knowing where they are.
+
+A codec that needs only some bytes of a value says which, and is handed them: a `Fetch` is a
+generator that yields the ranges it wants and receives the buffers. The codec never sees a store
+or a key; whoever drives the generator decides where the bytes come from and how requests are
+batched. A chunk inside a shard is the same generator with its ranges moved (`window`), many
+chunks are generators run abreast (`abreast`), so nested shards need no code of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.stores.base import Buffer, Range
+
+__all__ = ["Fetch", "abreast", "answer", "answer_from", "window"]
+
+T = TypeVar("T")
+
+Fetch = Generator[Sequence[Range], Sequence[Buffer] | None, T]
+"""Yields ranges of one value, receives a buffer for each (None: there is no value), returns T."""
+
+
+def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Sequence[Buffer] | None]) -> T:
+    """Run `fetch` to its end, with `read` giving the bytes it asks for."""
+    try:
+        wanted = next(fetch)
+        while True:
+            wanted = fetch.send(read(wanted))
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def answer_from(fetch: Fetch[T], value: Buffer) -> T:
+    """Run `fetch` on bytes that are here already."""
+    view = memoryview(value)
+    return answer(fetch, lambda wanted: [_cut(view, item) for item in wanted])
+
+
+def _cut(view: memoryview, wanted: Range) -> memoryview:
+    start, stop = wanted
+    if stop is not None and stop > len(view):
+        raise CorruptObjectError(
+            f"it ends at byte {len(view)}, within bytes {start} to {stop}, which its index points to"
+        )
+    return view[start:stop]
+
+
+def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
+    """The same `fetch` on bytes that lie within a longer value."""
+    try:
+        wanted = next(fetch)
+        while True:
+            received = yield [_moved(item, start, length) for item in wanted]
+            wanted = fetch.send(received)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _moved(wanted: Range, start: int, length: int) -> Range:
+    first = wanted.start if wanted.start >= 0 else max(length + wanted.start, 0)
+    last = length if wanted.stop is None else wanted.stop
+    if last > length:
+        raise CorruptObjectError(
+            f"it has {length} bytes, but its index points to bytes {first} to {last}"
+        )
+    return Range(start + first, start + last)
+
+
+def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
+    """Many fetches on one value: their ranges are asked for together."""
+    results: list[T | None] = [None] * len(fetches)
+    waiting: list[tuple[int, Sequence[Range]]] = []
+    for number, fetch in enumerate(fetches):
+        _advance(number, fetch, None, results, waiting, first=True)
+    while waiting:
+        received = yield [item for _, wanted in waiting for item in wanted]
+        asked, waiting = waiting, []
+        position = 0
+        for number, wanted in asked:
+            share = None if received is None else received[position : position + len(wanted)]
+            position += len(wanted)
+            _advance(number, fetches[number], share, results, waiting)
+    return results  # type: ignore[return-value]
+
+
+def _advance(
+    number: int,
+    fetch: Fetch[T],
+    share: Sequence[Buffer] | None,
+    results: list[T | None],
+    waiting: list[tuple[int, Sequence[Range]]],
+    *,
+    first: bool = False,
+) -> None:
+    try:
+        waiting.append((number, next(fetch) if first else fetch.send(share)))
+    except StopIteration as stop:
+        results[number] = stop.value

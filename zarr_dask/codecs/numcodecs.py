@@ -1,0 +1,136 @@
+"""Filters of the numcodecs package, as steps from bytes to bytes.
+
+In Zarr v2 every filter sees the buffer that the one before it left, and carries the data types
+it needs in its own configuration, so that a filter for arrays is one for bytes as well. The
+checks of decoded sizes are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numcodecs
+import numpy as np
+
+from zarr_dask.codecs.base import BytesCodec, Size
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["ARRAY_FILTERS", "FILTERS", "Filter"]
+
+ARRAY_FILTERS = frozenset(
+    {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
+)
+"""Filters that treat the bytes as numbers."""
+_CHECKSUMS = {"adler32": 4, "crc32": 4, "crc32c": 4, "fletcher32": 4, "jenkins_lookup3": 4}
+FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"shuffle"}
+"""Ids of the filters offered here; compressors are in `zarr_dask.codecs.compress`."""
+
+_RESIZING = {
+    "astype": ("decode_dtype", "encode_dtype"),
+    "categorize": ("dtype", "astype"),
+    "delta": ("dtype", "astype"),
+    "fixedscaleoffset": ("dtype", "astype"),
+    "quantize": ("dtype", "astype"),
+}
+"""Where a filter's configuration names the types before and after encoding."""
+
+
+@dataclass(frozen=True)
+class Filter(BytesCodec):
+    """A numcodecs codec by its id.
+
+    Parameters
+    ----------
+    id
+        As in `FILTERS`.
+    options
+        The rest of its configuration, as JSON text so that the codec can be hashed.
+    dtype
+        Type string of the elements the bytes hold, for filters that do not know it themselves.
+    """
+
+    id: str
+    options: str = "{}"
+    dtype: str | None = None
+    name: ClassVar[str] = "numcodecs"
+
+    @staticmethod
+    def of(config: Mapping[str, Any], dtype: str | None = None) -> Filter:
+        """From a numcodecs configuration, ``id`` included.
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError
+            If numcodecs refuses the configuration.
+        """
+        options = {name: value for name, value in config.items() if name != "id"}
+        made = Filter(config["id"], json.dumps(options), dtype)
+        _codec(made.id, made.options)
+        return made
+
+    def configuration(self) -> dict[str, Any]:
+        """The numcodecs configuration, ``id`` included."""
+        return {"id": self.id, **json.loads(self.options)}
+
+    def output_dtype(self, dtype: str) -> str:
+        """Type string of the elements after this filter."""
+        options = json.loads(self.options)
+        if self.id == "packbits":
+            return "|u1"
+        if self.id not in _RESIZING:
+            return dtype
+        before, after = _RESIZING[self.id]
+        return str(np.dtype(options.get(after) or options[before]).str)
+
+    def size(self, size: Size) -> Size:
+        """See `BytesCodec.size`."""
+        if self.id in _CHECKSUMS:
+            return size.plus(_CHECKSUMS[self.id])
+        if self.id == "packbits":
+            return Size(None if size.exact is None else -(-size.exact // 8) + 1, size.most)
+        if self.id in _RESIZING:
+            before, after = _RESIZING[self.id]
+            options = json.loads(self.options)
+            old = np.dtype(options[before]).itemsize
+            new = np.dtype(options.get(after) or options[before]).itemsize
+            exact = None if size.exact is None else size.exact // old * new
+            return Size(exact, size.most // old * new)
+        return size
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _bytes(_codec(self.id, self.options).encode(self._typed(buffer)))
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        # one malformed buffer makes numcodecs raise any of these, by filter
+        failures = (ValueError, RuntimeError, TypeError, IndexError)
+        try:
+            decoded = _bytes(_codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8)))
+        except failures as error:
+            raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
+        if len(decoded) > size.most or (size.exact is not None and len(decoded) != size.exact):
+            raise CorruptObjectError(
+                f"filter {self.id!r} gives {len(decoded)} bytes of it, expected "
+                f"{size.most if size.exact is None else size.exact}"
+            )
+        return decoded
+
+    def _typed(self, buffer: Buffer | np.ndarray) -> np.ndarray:
+        raw = np.frombuffer(buffer, np.uint8)
+        return raw if self.dtype is None else raw.view(self.dtype)
+
+
+def _bytes(result: Any) -> memoryview:
+    array = np.asarray(result) if isinstance(result, np.ndarray) else np.frombuffer(result, "u1")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@lru_cache(maxsize=256)
+def _codec(identifier: str, options: str) -> Any:
+    return numcodecs.get_codec({"id": identifier, **json.loads(options)})

@@ -1,0 +1,243 @@
+"""Codecs by name, and their configurations checked once at the edge.
+
+`from_v3` and `from_numcodecs` are the two spellings in which documents name codecs; both end in
+the same frozen values. A name that is not known, or a configuration that does not fit, becomes a
+`Problem` with its place in the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from zarr_dask.codecs.arrays import Bytes, Transpose
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec
+from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.compress import (
+    BLOSC_CNAMES,
+    BLOSC_SHUFFLES,
+    ZSTD_LEVELS,
+    Blosc,
+    Bz2,
+    Gzip,
+    Lz4,
+    Lzma,
+    Zlib,
+    Zstd,
+)
+from zarr_dask.codecs.numcodecs import FILTERS, Filter
+from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.errors import ABSENT, Problem
+from zarr_dask.members import Members, between, is_ints, is_list, one_of
+
+__all__ = ["chain_from_v3", "codec_from_numcodecs", "codec_from_v3", "numcodecs_from_codec", "v3_names"]
+
+
+def _bytes(members: Members) -> Codec:
+    endian = members.take("endian", one_of("little", "big"), "'little' or 'big'", None)
+    return Bytes(endian)
+
+
+def _transpose(members: Members) -> Codec:
+    order = members.take("order", is_ints, "a list of the dimensions in their new order")
+    return Transpose(tuple(order or ()))
+
+
+def _gzip(members: Members) -> Codec:
+    return Gzip(members.take("level", between(range(10)), "an integer from 0 to 9"))
+
+
+def _zstd(members: Members) -> Codec:
+    level = members.take("level", between(ZSTD_LEVELS), "an integer from -131072 to 22")
+    checksum = members.take("checksum", lambda v: isinstance(v, bool), "true or false", False)
+    return Zstd(level, checksum)
+
+
+def _crc32c(members: Members) -> Codec:  # noqa: ARG001  (nothing to configure)
+    return Crc32c()
+
+
+def _blosc(members: Members) -> Codec:
+    shuffle = members.take("shuffle", one_of(*BLOSC_SHUFFLES), f"one of {list(BLOSC_SHUFFLES)}")
+    # the type size may be left out where nothing is shuffled
+    typesize_default = None if shuffle == "noshuffle" else ABSENT
+    return Blosc(
+        members.take("cname", one_of(*BLOSC_CNAMES), f"one of {list(BLOSC_CNAMES)}"),
+        members.take("clevel", between(range(10)), "an integer from 0 to 9"),
+        shuffle,
+        members.take("typesize", between(range(1, 1 << 31)), "a positive integer", typesize_default),
+        members.take("blocksize", between(range(1 << 31)), "an integer of at least 0", 0),
+    )
+
+
+def _sharding(members: Members) -> Codec | None:
+    shape = members.take("chunk_shape", is_ints, "a list of integers, one per dimension")
+    codecs = members.take("codecs", is_list, "a list of codecs")
+    index_codecs = members.take("index_codecs", is_list, "a list of codecs")
+    location = members.take("index_location", one_of("start", "end"), "'start' or 'end'", "end")
+    chains = []
+    for name, documents in (("codecs", codecs), ("index_codecs", index_codecs)):
+        chain = chain_from_v3(documents, f"{members.place}.{name}") if documents else None
+        if isinstance(chain, list):
+            members.problems.extend(chain)
+        elif chain is not None:
+            chains.append(chain)
+        elif documents is not None:
+            members.problems.append(
+                Problem(f"{members.place}.{name}", documents, "at least one codec")
+            )
+    if len(chains) != 2 or shape is None:
+        return None
+    return Sharding(tuple(shape), chains[0], chains[1], location)
+
+
+_V3: dict[str, Callable[[Members], Codec | None]] = {
+    "bytes": _bytes,
+    "transpose": _transpose,
+    "gzip": _gzip,
+    "zstd": _zstd,
+    "blosc": _blosc,
+    "crc32c": _crc32c,
+    "sharding_indexed": _sharding,
+}
+
+
+def v3_names() -> tuple[str, ...]:
+    """Names of the codecs that a v3 document may hold."""
+    return tuple(sorted(_V3))
+
+
+def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
+    """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``."""
+    if isinstance(document, Codec):
+        return document
+    if isinstance(document, str):
+        document = {"name": document}
+    if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
+        return [Problem(place, document, "a codec: an object with a 'name'")]
+    name = document["name"]
+    if name not in _V3:
+        known = ", ".join(v3_names())
+        return [Problem(f"{place}.name", name, f"a known codec ({known})", "codec")]
+    configuration = document.get("configuration", {})
+    if not isinstance(configuration, Mapping):
+        return [Problem(f"{place}.configuration", configuration, "an object")]
+    members = Members(configuration, f"{place}.configuration")
+    codec = _V3[name](members)
+    members.refuse_rest()
+    return members.problems or codec  # type: ignore[return-value]
+
+
+def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | list[Problem]:
+    """A chain from a list of codecs in v3 form, or everything that is wrong with it."""
+    codecs: list[Codec] = []
+    problems: list[Problem] = []
+    for position, document in enumerate(documents):
+        made = codec_from_v3(document, f"{place}[{position}]")
+        if isinstance(made, Codec):
+            codecs.append(made)
+        else:
+            problems.extend(made)
+    if problems:
+        return problems
+    chain = build(codecs)
+    if isinstance(chain, Problem):
+        return [Problem(place, chain.found, chain.expected)]
+    return chain
+
+
+# --- numcodecs spelling ---------------------------------------------------------------------------
+
+
+def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
+    shuffle = config.pop("shuffle", 1)
+    return Blosc(
+        config.pop("cname", "lz4"),
+        config.pop("clevel", 5),
+        None if shuffle == -1 else BLOSC_SHUFFLES[shuffle],
+        None,
+        config.pop("blocksize", 0),
+    )
+
+
+def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
+    filters = config.pop("filters", None)
+    chain = None if filters is None else tuple(tuple(item.items()) for item in filters)
+    return Lzma(
+        config.pop("format", 1), config.pop("check", -1), config.pop("preset", None), chain
+    )
+
+
+_COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
+    "blosc": _numcodecs_blosc,
+    "zlib": lambda config: Zlib(config.pop("level", 1)),
+    "gzip": lambda config: Gzip(config.pop("level", 1)),
+    "bz2": lambda config: Bz2(config.pop("level", 1)),
+    "lzma": _numcodecs_lzma,
+    "lz4": lambda config: Lz4(config.pop("acceleration", 1)),
+    "zstd": lambda config: Zstd(config.pop("level", 0), config.pop("checksum", False)),
+}
+
+
+def codec_from_numcodecs(
+    document: Any, place: str, dtype: str | None = None
+) -> BytesCodec | list[Problem]:
+    """A codec from a numcodecs configuration: an object with an ``id``.
+
+    Parameters
+    ----------
+    document
+        The configuration.
+    place
+        Where it stands in its document.
+    dtype
+        Type string of the elements that the codec is given.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
+        return [Problem(place, document, "a codec: an object with an 'id'")]
+    config = dict(document)
+    name = config.pop("id")
+    try:
+        if name in _COMPRESSORS:
+            codec = _COMPRESSORS[name](config)
+            if config:
+                return [Problem(place, sorted(config), f"no such members of {name!r}")]
+            return codec
+        if name in FILTERS:
+            return Filter.of(document, dtype if name == "bitround" else None)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
+    known = ", ".join(sorted({*_COMPRESSORS, *FILTERS}))
+    return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]
+
+
+def numcodecs_from_codec(codec: BytesCodec) -> dict[str, Any] | None:
+    """The numcodecs configuration of a codec; None for codecs that have none.
+
+    Examples
+    --------
+    >>> numcodecs_from_codec(Zlib(3))
+    {'id': 'zlib', 'level': 3}
+    """
+    if isinstance(codec, Filter):
+        return codec.configuration()
+    if isinstance(codec, Crc32c):
+        return {"id": "crc32c"}
+    if isinstance(codec, Blosc):
+        shuffle = -1 if codec.shuffle is None else BLOSC_SHUFFLES.index(codec.shuffle)
+        return {
+            "id": "blosc",
+            "cname": codec.cname,
+            "clevel": codec.clevel,
+            "shuffle": shuffle,
+            "blocksize": codec.blocksize,
+        }
+    if codec.name not in _COMPRESSORS:
+        return None
+    configuration = codec.configuration()
+    if isinstance(codec, Zstd) and not codec.checksum:
+        del configuration["checksum"]  # older readers do not know this member
+    return {"id": codec.name, **configuration}
+
+

@@ -1,0 +1,279 @@
+"""From what a user asks for to the metadata of a new array; the defaults are here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes
+from zarr_dask.codecs.base import Codec, Serializer
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress import Blosc
+from zarr_dask.codecs.registry import chain_from_v3
+from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.dtypes import CORE_NAMES, native, scalar
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataError,
+    Problem,
+    UnknownDataTypeError,
+)
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits
+from zarr_dask.formats.v2 import chain_from_v2
+from zarr_dask.formats.v3 import chunk_keys_from_v3
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.indexing import checked_shape
+
+__all__ = ["ArraySpec", "array_meta", "auto_chunks"]
+
+_CHUNK_BYTES = 4 << 20
+_INNER_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySpec:
+    """An array as a user describes it; see `zarr_dask.create_array`."""
+
+    shape: Any
+    dtype: Any
+    chunks: Any = "auto"
+    shards: Any = None
+    codecs: Any = None
+    fill_value: Any = 0
+    dimension_names: Sequence[str | None] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "v3"
+    order: Literal["C", "F"] = "C"
+    chunk_key_encoding: Any = None
+
+
+def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
+    """The metadata of a new array.
+
+    Parameters
+    ----------
+    spec
+        What is asked for.
+    at
+        Where it will be, for messages.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If it cannot be.
+    """
+    shape = _shape(spec.shape)
+    stored = _dtype(spec.dtype, at)
+    dtype = native(stored)
+    stored_object, inner = _grids(spec, shape, dtype.itemsize)
+    if spec.order not in ("C", "F"):
+        raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
+    chain = (_v2_chain if spec.format == "v2" else _v3_chain)(spec, stored, len(shape), at)
+    if inner is not None:
+        chain = Chain((), Sharding(inner, chain))
+    meta = ArrayMeta(
+        Grid.regular(shape, stored_object),
+        dtype,
+        _fill(spec.fill_value, dtype, spec.format, at),
+        chain,
+        _keys(spec, at),
+        _attributes(spec),
+        _names(spec.dimension_names, len(shape)),
+    )
+    problems = list(meta.problems(Limits()))
+    if problems:
+        raise MetadataError.of(at, problems)
+    return meta
+
+
+def _shape(shape: Any) -> Shape:
+    lengths = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if any(not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0 for n in lengths):
+        raise GridError(f"shape={shape!r}: expected integers of at least 0, one per dimension.")
+    return tuple(int(n) for n in lengths)
+
+
+def _dtype(dtype: Any, at: str) -> np.dtype[Any]:
+    try:
+        made = np.dtype(dtype)
+    except TypeError as error:
+        raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).") from error
+    if made.newbyteorder("=").name not in CORE_NAMES:
+        expected = f"one of {', '.join(CORE_NAMES)}"
+        raise UnknownDataTypeError(at, [Problem("dtype", str(made), expected, "data_type")])
+    return made
+
+
+def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Shape, Shape | None]:
+    """Shape of a stored object, and of the chunks in it where it is a shard."""
+    ndim = len(shape)
+    automatic = isinstance(spec.chunks, str) and spec.chunks == "auto"
+    if spec.shards is None:
+        if automatic:
+            return auto_chunks(shape, itemsize, _CHUNK_BYTES), None
+        return checked_shape(spec.chunks, ndim, "chunks"), None
+    if spec.format != "v3":
+        raise GridError(f"shards={spec.shards!r}: format {spec.format!r} has no shards; use 'v3'.")
+    shards = checked_shape(spec.shards, ndim, "shards")
+    if automatic:
+        return shards, dividing_chunks(shards, itemsize, _INNER_CHUNK_BYTES)
+    chunks = checked_shape(spec.chunks, ndim, "chunks")
+    if any(outer % inner for outer, inner in zip(shards, chunks, strict=True)):
+        raise GridError(
+            f"chunks={chunks} do not divide shards={shards}: along each dimension the length of a "
+            "shard must be a multiple of that of its chunks."
+        )
+    return shards, chunks
+
+
+def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
+    """Near-cubic chunks of about `nbytes`, none longer than the array.
+
+    Examples
+    --------
+    >>> auto_chunks((1000, 1000, 3), 4, 4 << 20)
+    (592, 592, 3)
+    """
+    chunk = [max(n, 1) for n in shape]
+    budget = max(nbytes // itemsize, 1)
+    for remaining, axis in enumerate(sorted(range(len(chunk)), key=chunk.__getitem__)):
+        edge = max(round(budget ** (1 / (len(chunk) - remaining))), 1)
+        chunk[axis] = min(chunk[axis], edge)
+        budget = max(budget // chunk[axis], 1)
+    return tuple(chunk)
+
+
+def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
+    """The largest near-cubic chunks of at most about `nbytes` that divide the shards.
+
+    Examples
+    --------
+    >>> dividing_chunks((256, 256, 256), 4, 1 << 20)
+    (64, 64, 64)
+    """
+    target = auto_chunks(shards, itemsize, nbytes)
+    return tuple(
+        max(d for d in range(1, limit + 1) if length % d == 0)
+        for length, limit in zip(shards, target, strict=True)
+    )
+
+
+def _v3_chain(spec: ArraySpec, stored: np.dtype[Any], ndim: int, at: str) -> Chain:
+    itemsize = stored.itemsize
+    wanted = spec.codecs if spec.codecs is not None else [Blosc(shuffle=None)]
+    if isinstance(wanted, str | Codec | Mapping):
+        wanted = [wanted]
+    documents = [_completed(item, itemsize) for item in wanted]
+    if not any(_is_serializer(item) for item in documents):
+        position = sum(_name(item) in _ARRAY_CODECS for item in documents)
+        documents.insert(position, Bytes("little" if element_bytes(stored) > 1 else None))
+    if spec.order == "F" and ndim > 1:
+        documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
+    chain = chain_from_v3(documents)
+    if isinstance(chain, list):
+        raise MetadataError.of(at, chain)
+    return chain
+
+
+_ARRAY_CODECS = frozenset({Transpose.name})
+_SERIALIZERS = frozenset({Bytes.name, Sharding.name})
+
+
+def _name(item: Any) -> str:
+    if isinstance(item, Codec):
+        return item.name
+    return str(item.get("name", "")) if isinstance(item, Mapping) else str(item)
+
+
+def _is_serializer(item: Any) -> bool:
+    return isinstance(item, Serializer) or _name(item) in _SERIALIZERS
+
+
+def _completed(item: Any, itemsize: int) -> Any:
+    """A codec with what a document must say and a user may leave out."""
+    if isinstance(item, Blosc):
+        return item.resolved(itemsize)
+    if _name(item) == Blosc.name:
+        given = item.get("configuration", {}) if isinstance(item, Mapping) else {}
+        if not isinstance(given, Mapping):
+            return item
+        default = Blosc(shuffle=None).resolved(itemsize).configuration()
+        return {"name": Blosc.name, "configuration": {**default, **given}}
+    if item == "gzip":
+        return {"name": "gzip", "configuration": {"level": 5}}
+    if item == "zstd":
+        return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+    return item
+
+
+def _v2_chain(spec: ArraySpec, stored: np.dtype[Any], ndim: int, at: str) -> Chain:
+    wanted = spec.codecs
+    if wanted is None:
+        shuffle = 2 if stored.itemsize == 1 else 1
+        wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
+    elif isinstance(wanted, Mapping):
+        wanted = [wanted]
+    documents = [(f"codecs[{i}]", _numcodecs_form(item)) for i, item in enumerate(wanted)]
+    chain = chain_from_v2(documents, stored, spec.order, ndim)
+    if isinstance(chain, list):
+        raise MetadataError.of(at, chain)
+    return chain
+
+
+def _numcodecs_form(item: Any) -> Any:
+    """The configuration of a numcodecs codec object; anything else as it is."""
+    get_config = getattr(item, "get_config", None)
+    return get_config() if get_config is not None else item
+
+
+def _keys(spec: ArraySpec, at: str) -> ChunkKeys:
+    wanted = spec.chunk_key_encoding
+    if wanted is None:
+        return ChunkKeys("v2", ".") if spec.format == "v2" else ChunkKeys("default", "/")
+    if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+        wanted = {
+            "name": wanted.get("name", "default"),
+            "configuration": {"separator": wanted["separator"]},
+        }
+    keys = chunk_keys_from_v3(wanted)
+    if keys is None:
+        expected = "'default' or 'v2', with a separator of '/' or '.'"
+        raise MetadataError.of(at, [Problem("chunk_key_encoding", wanted, expected, "grid")])
+    return keys
+
+
+def _fill(value: Any, dtype: np.dtype[Any], format_name: str, at: str) -> np.ndarray | None:
+    if value is None:
+        if format_name != "v2":
+            raise DataTypeError(f"{at}: fill_value=None: only format 'v2' has undefined values.")
+        return None
+    try:
+        return scalar(value, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataTypeError(
+            f"{at}: fill_value={value!r} is not a value of {dtype.name} ({error})."
+        ) from error
+
+
+def _names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
+    if names is None:
+        return None
+    wanted = tuple(names)
+    if len(wanted) != ndim or any(n is not None and not isinstance(n, str) for n in wanted):
+        raise GridError(
+            f"dimension_names={wanted!r}: expected {ndim} strings or None, one per dimension."
+        )
+    return wanted
+
+
+def _attributes(spec: ArraySpec) -> dict[str, Any]:
+    attributes = dict(spec.attributes)
+    names = spec.dimension_names
+    if spec.format == "v2" and names is not None and "_ARRAY_DIMENSIONS" not in attributes:
+        attributes["_ARRAY_DIMENSIONS"] = list(names)
+    return attributes

@@ -1,0 +1,254 @@
+"""Every exception this package raises on purpose.
+
+::
+
+    ZarrDaskError
+    ├── NodeNotFoundError        (FileNotFoundError)  nothing readable at that path
+    ├── NodeExistsError          (FileExistsError)    something is there already
+    ├── NodeTypeError            (TypeError)          an array where a group is asked for, or the reverse
+    ├── MetadataError            (ValueError)         a document does not say what its format requires
+    │   ├── UnknownDataTypeError
+    │   ├── UnknownGridError
+    │   └── UnknownCodecError
+    ├── GridError                (ValueError)         shapes of chunks, shards or regions that do not fit
+    ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
+    ├── SelectionError           (IndexError)         a selection outside the array, or not of a known kind
+    ├── CorruptObjectError       (ValueError)         stored bytes that do not decode
+    ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
+    ├── StoreError               (OSError)            the store failed; never read as "not there"
+    │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   └── ReadOnlyError        (PermissionError)    writing through something opened for reading
+    ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
+    ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
+    ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
+    ├── SchedulerError           (ConnectionError)    no scheduler answers at the address
+    └── MissingDependencyError   (ImportError)        an optional package is not installed
+
+A message says what failed, where, what was found and expected, and what to do. The facts are
+also fields, so that programs need not read the sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ChunkMissingError",
+    "CorruptObjectError",
+    "DataTypeError",
+    "GridError",
+    "MemoryBudgetError",
+    "MetadataError",
+    "MissingDependencyError",
+    "NodeExistsError",
+    "NodeNotFoundError",
+    "NodeTypeError",
+    "PartialWriteError",
+    "Problem",
+    "ReadOnlyError",
+    "SchedulerError",
+    "SelectionError",
+    "SourceIsTargetError",
+    "StoreError",
+    "StoreKeyError",
+    "UnknownCodecError",
+    "UnknownDataTypeError",
+    "UnknownGridError",
+    "ZarrDaskError",
+]
+
+
+class ZarrDaskError(Exception):
+    """Base of every exception raised on purpose by this package."""
+
+
+class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
+    """No array or group where one was asked for."""
+
+    def __init__(self, where: str, looked_for: Sequence[str], hint: str = "") -> None:
+        self.where = where
+        self.looked_for = tuple(looked_for)
+        keys = ", ".join(repr(key) for key in self.looked_for)
+        message = f"no Zarr array or group at {where}: none of the keys {keys} exists."
+        super().__init__(f"{message} {hint}".rstrip())
+
+
+class NodeExistsError(ZarrDaskError, FileExistsError):
+    """The place where a node would be created is taken."""
+
+
+class NodeTypeError(ZarrDaskError, TypeError):
+    """An array where a group was asked for, or the reverse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a metadata document."""
+
+    field: str
+    """Where in the document, as a dotted path such as ``codecs[1].configuration.level``."""
+    found: object
+    """What stands there; `ABSENT` when nothing does."""
+    expected: str
+    """What the format asks for, in words."""
+    kind: str = "value"
+    """``value``, ``codec``, ``data_type`` or ``grid``: which error an unknown name becomes."""
+
+    def __str__(self) -> str:
+        found = "absent" if self.found is ABSENT else f"got {_shorten(self.found)}"
+        return f"{self.field}: {found}, expected {self.expected}"
+
+
+class _Absent:
+    """Marks a field that is not in the document; `None` is a JSON value (null)."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+
+
+def _shorten(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+class MetadataError(ZarrDaskError, ValueError):
+    """A metadata document breaks the rules of its format; every broken rule is listed."""
+
+    def __init__(self, where: str, problems: Sequence[Problem]) -> None:
+        self.where = where
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        super().__init__(f"{where}: {count} in the metadata document:\n{lines}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.problems)
+
+    @staticmethod
+    def of(where: str, problems: Sequence[Problem]) -> MetadataError:
+        """The most specific class for these problems."""
+        kinds = {problem.kind for problem in problems}
+        by_kind = {
+            "codec": UnknownCodecError,
+            "data_type": UnknownDataTypeError,
+            "grid": UnknownGridError,
+        }
+        error = by_kind.get(kinds.pop(), MetadataError) if len(kinds) == 1 else MetadataError
+        return error(where, problems)
+
+
+class UnknownDataTypeError(MetadataError):
+    """A data type that this version does not know."""
+
+
+class UnknownGridError(MetadataError):
+    """A chunk grid or chunk key encoding that this version does not know."""
+
+
+class UnknownCodecError(MetadataError):
+    """A codec that this version does not know."""
+
+
+class GridError(ZarrDaskError, ValueError):
+    """Shapes that do not fit together: chunks in shards, blocks in regions."""
+
+
+class DataTypeError(ZarrDaskError, TypeError):
+    """Values of a kind that the array's data type cannot hold."""
+
+
+class SelectionError(ZarrDaskError, IndexError):
+    """A selection outside the array, or of a kind that is not understood."""
+
+
+class CorruptObjectError(ZarrDaskError, ValueError):
+    """Stored bytes do not decode to what the metadata promises.
+
+    Parameters
+    ----------
+    reason
+        What is wrong with the bytes.
+    where
+        Store and path of the array; filled in by the array that reads.
+    key
+        Key of the stored object.
+    coords
+        Coordinates of the chunk: of the stored object in the array's grid, then of the chunk
+        inside a shard, if that is where the damage is.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        where: str = "",
+        key: str = "",
+        coords: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        self.reason = reason
+        self.where = where
+        self.key = key
+        self.coords = coords
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        if not self.key:
+            return self.reason
+        place = " / ".join(str(coords) for coords in self.coords)
+        return (
+            f"{self.where}: the stored object {self.key!r} (chunk {place}) is corrupt: "
+            f"{self.reason}. Restore it from its source, or delete the key to read the fill value."
+        )
+
+    def inside(self, coords: tuple[int, ...]) -> CorruptObjectError:
+        """The same damage, seen from the shard that holds the chunk at `coords`."""
+        return type(self)(self.reason, self.where, self.key, (coords, *self.coords))
+
+    def at(self, where: str, key: str, coords: tuple[int, ...]) -> CorruptObjectError:
+        """The same damage, located in the array."""
+        return type(self)(self.reason, where, key, (coords, *self.coords))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reason, self.where, self.key, self.coords)
+
+
+class ChunkMissingError(ZarrDaskError, FileNotFoundError):
+    """A chunk is absent and the reader asked for ``missing="error"``."""
+
+
+class StoreError(ZarrDaskError, OSError):
+    """The store could not do what it was asked; its own words are the ``__cause__``."""
+
+
+class StoreKeyError(StoreError, ValueError):
+    """A key or path that could lead outside the store, or that no store can hold."""
+
+
+class ReadOnlyError(StoreError, PermissionError):
+    """A write through a store or node that was opened for reading."""
+
+
+class PartialWriteError(ZarrDaskError, ValueError):
+    """A region covers stored objects only in part, so that its writer may not be their only one."""
+
+
+class SourceIsTargetError(ZarrDaskError, ValueError):
+    """A job would write over the data that it still has to read."""
+
+
+class MemoryBudgetError(ZarrDaskError, ValueError):
+    """`max_mem` is below what the smallest possible task needs."""
+
+
+class SchedulerError(ZarrDaskError, ConnectionError):
+    """No dask scheduler answers where one was said to be."""
+
+
+class MissingDependencyError(ZarrDaskError, ImportError):
+    """An optional package is needed; the message names the extra that brings it."""

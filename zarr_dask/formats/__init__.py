@@ -1,0 +1,1 @@
+"""Formats: documents and key layouts; the only place that knows versions."""

@@ -1,0 +1,341 @@
+"""What the formats share: the meaning of a metadata document, whatever its spelling.
+
+`ArrayMeta` and `GroupMeta` hold what a document says in one form for all formats: byte order is
+the ``bytes`` codec's, column-major order is a ``transpose`` codec, the layout of keys is a
+`ChunkKeys` value, "no fill value" is None. Nothing outside this package asks for a version.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from zarr_dask.codecs.base import ChunkSpec, Reading
+from zarr_dask.codecs.chain import BoundChain, Chain
+from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.stores.base import Store, WHOLE, join
+
+__all__ = [
+    "ArrayMeta",
+    "ChunkKeys",
+    "Format",
+    "GroupMeta",
+    "Limits",
+    "NodeMeta",
+    "ReadOptions",
+    "dump_json",
+    "load_json",
+    "normalise_path",
+    "read_documents",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that metadata from strangers must keep."""
+
+    chunk_bytes: int = 1 << 31
+    """Decoded bytes of a chunk at most."""
+    metadata_bytes: int = 1 << 26
+    """Bytes of a metadata document at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read.
+
+    Parameters
+    ----------
+    missing
+        What an absent chunk is, those inside shards included: ``"fill"`` reads the fill value,
+        ``"error"`` raises `ChunkMissingError`.
+    limits
+        Bounds on what metadata may claim.
+    """
+
+    missing: Literal["fill", "error"] = "fill"
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def reading(self) -> Reading:
+        """What the codecs need to know of this."""
+        return Reading(absent_is_error=self.missing == "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKeys:
+    """Keys of stored objects, below the data prefix of their array."""
+
+    name: Literal["default", "v2"]
+    separator: Literal["/", "."]
+
+    def key(self, coords: Sequence[int]) -> str:
+        """Key of the stored object at some coordinates.
+
+        Examples
+        --------
+        >>> ChunkKeys("default", "/").key((1, 23)), ChunkKeys("v2", ".").key(())
+        ('c/1/23', '0')
+        """
+        numbers = self.separator.join(map(str, coords))
+        if self.name == "default":
+            return f"c{self.separator}{numbers}" if coords else "c"
+        return numbers or "0"
+
+    def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """The coordinates in a key; None if it is not one of a stored object."""
+        number = r"(?:0|[1-9][0-9]*)"
+        if ndim == 0:
+            return () if key == self.key(()) else None
+        joint = re.escape(self.separator)
+        lead = f"c{joint}" if self.name == "default" else ""
+        if not re.fullmatch(f"{lead}{number}(?:{joint}{number}){{{ndim - 1}}}", key):
+            return None
+        return tuple(map(int, re.findall(number, key)))
+
+
+@dataclass(frozen=True)
+class ArrayMeta:
+    """What the document of an array says."""
+
+    grid: Grid
+    """The stored objects."""
+    dtype: np.dtype[Any]
+    """Data type in memory, in native byte order."""
+    fill: np.ndarray | None
+    """A 0-d array; None where the format allows to have none and there is none."""
+    codecs: Chain
+    keys: ChunkKeys
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dimension_names: tuple[str | None, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the document that readers need not understand, as they stand there."""
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each dimension."""
+        return self.grid.shape
+
+    @cached_property
+    def chunk_shape(self) -> Shape:
+        """Shape of what is decoded at once (the largest, where stored objects differ)."""
+        return self.codecs.inner_shape(self.grid.largest_cell)
+
+    def bound(self, coords: Sequence[int]) -> BoundChain:
+        """The codecs for the stored object at some coordinates."""
+        if self._one_bound is not None:
+            return self._one_bound
+        return self.codecs.bind(ChunkSpec(self.grid.shape_of(coords), self.dtype, self.fill))
+
+    @cached_property
+    def _one_bound(self) -> BoundChain | None:
+        cell = self.grid.cell_shape
+        return None if cell is None else self.codecs.bind(ChunkSpec(cell, self.dtype, self.fill))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_one_bound"}
+
+    def problems(self, limits: Limits) -> Iterator[Problem]:
+        """What is wrong with the parts taken together."""
+        spec = ChunkSpec(self.grid.largest_cell, self.dtype, self.fill)
+        found = list(self.codecs.problems(spec))
+        yield from found
+        if not found:
+            nbytes = prod(self.chunk_shape) * self.dtype.itemsize
+            if nbytes > limits.chunk_bytes:
+                yield Problem(
+                    "chunk shape",
+                    list(self.chunk_shape),
+                    f"at most {limits.chunk_bytes} decoded bytes per chunk, not {nbytes} "
+                    "(ReadOptions(limits=Limits(chunk_bytes=...)) sets another bound)",
+                    "grid",
+                )
+
+
+@dataclass(frozen=True)
+class GroupMeta:
+    """What the document of a group says."""
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the document that readers need not understand, as they stand there."""
+
+
+NodeMeta = ArrayMeta | GroupMeta
+
+
+class Format(Protocol):
+    """One version of the storage format."""
+
+    @property
+    def name(self) -> str:
+        """What users call it, ``"v3"`` for instance."""
+        ...
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        """Keys of the documents that a node may have, the most telling first."""
+        ...
+
+    def read(
+        self, store: Store, path: str, limits: Limits, *, found: Mapping[str, bytes | None]
+    ) -> NodeMeta | None:
+        """The node at `path`; None if there is none.
+
+        `found` holds documents that were fetched already; what else is needed is fetched here.
+        """
+        ...
+
+    def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
+        """The documents of a node by key, the one that makes it visible last."""
+        ...
+
+    def is_node_name(self, name: str) -> bool:
+        """Whether a name below a group may be a node."""
+        ...
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def read_documents(
+    store: Store, keys: Sequence[str], limits: Limits
+) -> dict[str, bytes | None]:
+    """Several documents in one batch; None for those that are not there.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than `limits` allow.
+    """
+    values = (
+        [store.get(keys[0])]
+        if len(keys) == 1
+        else store.get_ranges([(key, WHOLE) for key in keys])
+    )
+    documents: dict[str, bytes | None] = {}
+    for key, value in zip(keys, values, strict=True):
+        if value is not None and len(value) > limits.metadata_bytes:
+            expected = f"a document of at most {limits.metadata_bytes} bytes"
+            raise MetadataError(where(store, key), [Problem(key, f"{len(value)} bytes", expected)])
+        documents[key] = None if value is None else bytes(value)
+    return documents
+
+
+def where(store: Store, key: str) -> str:
+    """Store and key, for messages."""
+    return f"{store.url}/{key}" if key else store.url
+
+
+def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
+    """A document that must be a JSON object.
+
+    Raises
+    ------
+    MetadataError
+        If it is not.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        found = text[:60].decode("utf-8", "backslashreplace")
+        raise MetadataError(
+            where(store, key), [Problem(key.rsplit("/", 1)[-1], found, f"JSON ({error})")]
+        ) from error
+    if not isinstance(document, dict):
+        raise MetadataError(
+            where(store, key), [Problem(key.rsplit("/", 1)[-1], document, "a JSON object")]
+        )
+    return document
+
+
+def dump_json(document: Mapping[str, Any], at: str) -> bytes:
+    """A document as strict JSON.
+
+    Raises
+    ------
+    MetadataError
+        If it holds what JSON cannot: NaN, infinities, or objects of other types.
+    """
+    try:
+        text = json.dumps(document, indent=2, allow_nan=False, default=_json_value)
+    except (ValueError, TypeError) as error:
+        expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
+        raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
+    return text.encode()
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def normalise_path(path: str) -> str:
+    """A path below the root of a hierarchy, without needless slashes.
+
+    Raises
+    ------
+    StoreKeyError
+        If a segment is "." or "..".
+
+    Examples
+    --------
+    >>> normalise_path("/a//b/")
+    'a/b'
+    """
+    from zarr_dask.stores.base import check_key
+
+    normal = "/".join(part for part in path.replace("\\", "/").split("/") if part)
+    if normal:
+        check_key(normal)
+    return normal
+
+
+def ancestors(path: str) -> list[str]:
+    """Paths of the groups above a path, the root first.
+
+    Examples
+    --------
+    >>> ancestors("a/b/c")
+    ['', 'a', 'a/b']
+    """
+    parts = path.split("/") if path else []
+    return ["/".join(parts[:depth]) for depth in range(len(parts))]
+
+
+def prefix_of(path: str) -> str:
+    """The prefix of all keys below a path."""
+    return f"{path}/" if path else ""
+
+
+def data_key(path: str, name: str) -> str:
+    """Key of a stored object of the array at `path`."""
+    return join(path, name)
+
+
+def stored_grid(shape: Sequence[int], cell: Sequence[int]) -> Grid:
+    """A regular grid as documents give it: a length of 0 is read as 1 where there are no elements.
+
+    Raises
+    ------
+    GridError
+        If the lengths do not fit together.
+    """
+    if len(shape) == len(cell):
+        cell = [1 if c == 0 and n == 0 else c for c, n in zip(cell, shape, strict=True)]
+    if any(n < 0 for n in shape):
+        raise GridError(f"shape {list(shape)} has a negative length.")
+    return Grid.regular(shape, cell)

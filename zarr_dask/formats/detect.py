@@ -1,0 +1,83 @@
+"""Which format a node has, found out with one batch of requests."""
+
+from __future__ import annotations
+
+import warnings
+
+from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.formats.base import Format, Limits, NodeMeta, read_documents, where
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v3 import V3
+from zarr_dask.stores.base import Store
+
+__all__ = ["FORMATS", "format_named", "read_node"]
+
+FORMATS: tuple[Format, ...] = (V3, V2)
+"""All formats; where documents of several lie at one path, the first wins."""
+
+
+def format_named(name: str) -> Format:
+    """A format by its name.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    for candidate in FORMATS:
+        if candidate.name == name:
+            return candidate
+    known = ", ".join(repr(candidate.name) for candidate in FORMATS)
+    raise ValueError(f"format={name!r}: expected one of {known}, or None to find it out.")
+
+
+def read_node(
+    store: Store, path: str, format: str | None, limits: Limits
+) -> tuple[Format, NodeMeta]:
+    """The node at a path and its format.
+
+    Parameters
+    ----------
+    store, path
+        Where it is.
+    format
+        Name of the format; None to ask for the documents of all formats in one batch.
+    limits
+        Bounds on what documents may claim.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no node.
+    MetadataError
+        If its documents are wrong.
+    """
+    if format is not None:
+        chosen = format_named(format)
+        meta = chosen.read(store, path, limits, found={})
+        if meta is None:
+            raise NodeNotFoundError(
+                where(store, path),
+                chosen.node_keys(path),
+                f"Only format {format!r} was asked for; leave format out to try all of them.",
+            )
+        return chosen, meta
+    keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
+    found = read_documents(store, keys, limits)
+    present = [c for c in FORMATS if any(found[key] is not None for key in c.node_keys(path))]
+    nodes = []
+    for candidate in present:
+        meta = candidate.read(store, path, limits, found=found)
+        if meta is not None:
+            nodes.append((candidate, meta))
+            break
+    if not nodes:
+        raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
+    if len(present) > 1:
+        warnings.warn(
+            f"{where(store, path)} has documents of the formats "
+            f"{', '.join(c.name for c in present)}; {nodes[0][0].name} is used. "
+            f"Pass format= to choose.",
+            stacklevel=4,
+        )
+    return nodes[0]

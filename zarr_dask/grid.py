@@ -1,0 +1,345 @@
+"""Chunk arithmetic: which chunks a region touches, and where.
+
+A `Grid` cuts an index space into cells; a cell is a stored object of an array, or a chunk of a
+shard. `Grid.parts` is the only chunk arithmetic of the package and `Grid.align` its only
+alignment: reads, writes, the sharding codec and every plan call them. Pure integers; knows no
+store, codec or array.
+
+Two kinds of dimension: `Fixed` (every cell has one size, the last may reach beyond the extent)
+and `Edges` (each cell has its own declared size).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, product
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from zarr_dask.errors import GridError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Dimension", "Edges", "Fixed", "Grid", "Part", "Region", "Shape", "Span", "cut"]
+
+Shape = tuple[int, ...]
+"""One length per dimension."""
+Region = tuple[slice, ...]
+"""One slice per dimension, with non-negative bounds and a positive step."""
+
+
+class Span(NamedTuple):
+    """One cell of one dimension, met by a slice."""
+
+    index: int
+    """Coordinate of the cell."""
+    inside: slice
+    """Which elements of the cell, counted from its start."""
+    out: slice
+    """Where they go in the result."""
+    whole: bool
+    """Whether every element of the cell that lies in the array is taken."""
+
+
+class Part(NamedTuple):
+    """One cell of a grid, met by a region."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the cell."""
+    inside: Region
+    """Which elements of the cell."""
+    out: Region
+    """Where they go in the result, whose shape is that of the region."""
+    whole: bool
+    """Whether all of the cell that lies in the array is taken."""
+
+
+def cut(array: np.ndarray, region: Region) -> np.ndarray:
+    """A region of an array as a view; of a 0-d array too, where indexing gives a scalar."""
+    return array[region] if region else array
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A dimension cut into cells of one size."""
+
+    size: int
+    """Elements per cell, at least 1."""
+    extent: int
+    """Elements of the dimension."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.extent < 0:
+            raise GridError(
+                f"a dimension of {self.extent} elements cannot be cut into cells of {self.size}: "
+                "cells need at least one element, extents at least zero."
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of cells."""
+        return -(-self.extent // self.size)
+
+    @property
+    def largest(self) -> int:
+        """Size of the largest cell."""
+        return self.size
+
+    def size_of(self, index: int) -> int:  # noqa: ARG002  (every cell has the same size)
+        """Declared size of a cell, which may reach beyond the extent."""
+        return self.size
+
+    def start(self, index: int) -> int:
+        """First element of a cell; of the cell after the last, where the last one ends."""
+        return index * self.size
+
+    def find(self, position: int) -> int:
+        """The cell that holds an element."""
+        return position // self.size
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """The last cell boundary that is not after `position`; the extent counts as one."""
+        return position if position >= self.extent else position - position % self.size
+
+    def is_boundary(self, position: int) -> bool:
+        """Whether no cell lies on both sides of `position`."""
+        return position >= self.extent or position % self.size == 0
+
+    def with_extent(self, extent: int) -> Fixed:
+        """The same cells under another extent."""
+        return Fixed(self.size, extent)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A dimension cut into cells of declared sizes."""
+
+    edges: tuple[int, ...]
+    """Elements per cell, each at least 1; their sum reaches the extent or goes beyond it."""
+    extent: int
+    """Elements of the dimension."""
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(edge < 1 for edge in self.edges) or sum(self.edges) < self.extent:
+            raise GridError(
+                f"cells of {_few(self.edges)} elements do not cut a dimension of {self.extent}: "
+                "each needs at least one element and together they must reach its end."
+            )
+        object.__setattr__(self, "_starts", tuple(accumulate(self.edges, initial=0)))
+
+    @property
+    def count(self) -> int:
+        """Number of cells that hold an element of the dimension."""
+        return bisect_left(self._starts, self.extent)
+
+    @property
+    def largest(self) -> int:
+        """Size of the largest cell."""
+        return max(self.edges, default=1)
+
+    def size_of(self, index: int) -> int:
+        """Declared size of a cell, which may reach beyond the extent."""
+        return self.edges[index]
+
+    def start(self, index: int) -> int:
+        """First element of a cell; of the cell after the last, where the last one ends."""
+        return self._starts[index]
+
+    def find(self, position: int) -> int:
+        """The cell that holds an element."""
+        return bisect_right(self._starts, position) - 1
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """The last cell boundary that is not after `position`; the extent counts as one."""
+        return position if position >= self.extent else self._starts[self.find(position)]
+
+    def is_boundary(self, position: int) -> bool:
+        """Whether no cell lies on both sides of `position`."""
+        return position >= self.extent or self._starts[self.find(position)] == position
+
+    def with_extent(self, extent: int) -> Edges:
+        """The same cells under another extent."""
+        return Edges(self.edges, extent)
+
+
+Dimension = Fixed | Edges
+
+
+def spans(dimension: Dimension, selected: slice) -> list[Span]:
+    """The cells of one dimension that a slice of positive step meets, in order.
+
+    Examples
+    --------
+    >>> spans(Fixed(4, 10), slice(3, 9, 1))[0]
+    Span(index=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
+    """
+    start, stop, step = selected.start, selected.stop, selected.step or 1
+    found: list[Span] = []
+    done = 0
+    while start < stop:
+        index = dimension.find(start)
+        origin = dimension.start(index)
+        end = min(origin + dimension.size_of(index), dimension.extent)
+        last = min(end, stop)
+        taken = -(-(last - start) // step)
+        whole = step == 1 and start == origin and last == end
+        found.append(
+            Span(
+                index,
+                slice(start - origin, last - origin, step),
+                slice(done, done + taken, 1),
+                whole or (taken == end - origin),
+            )
+        )
+        done += taken
+        start += taken * step
+    return found
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An index space cut into cells along each of its dimensions."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @staticmethod
+    def regular(shape: Sequence[int], cell: Sequence[int]) -> Grid:
+        """Cells of one shape.
+
+        Raises
+        ------
+        GridError
+            If the lengths differ, or a cell has no element.
+
+        Examples
+        --------
+        >>> Grid.regular((10, 6), (4, 6)).counts
+        (3, 1)
+        """
+        if len(shape) != len(cell):
+            raise GridError(
+                f"a cell shape {tuple(cell)} has {len(cell)} dimensions, the array {tuple(shape)} "
+                f"has {len(shape)}: give one length per dimension."
+            )
+        return Grid(tuple(Fixed(c, n) for c, n in zip(cell, shape, strict=True)))
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Extent of each dimension."""
+        return tuple(dimension.extent for dimension in self.dimensions)
+
+    @cached_property
+    def counts(self) -> Shape:
+        """Number of cells along each dimension."""
+        return tuple(dimension.count for dimension in self.dimensions)
+
+    @cached_property
+    def cell_shape(self) -> Shape | None:
+        """The one shape of every cell, or None where cells differ."""
+        if all(isinstance(dimension, Fixed) for dimension in self.dimensions):
+            return self.largest_cell
+        return None
+
+    @cached_property
+    def largest_cell(self) -> Shape:
+        """The largest size of a cell along each dimension."""
+        return tuple(dimension.largest for dimension in self.dimensions)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.dimensions)
+
+    @property
+    def ncells(self) -> int:
+        """Number of cells."""
+        return prod(self.counts)
+
+    @property
+    def everything(self) -> Region:
+        """The region that covers the whole index space."""
+        return tuple(slice(0, n, 1) for n in self.shape)
+
+    def shape_of(self, coords: Sequence[int]) -> Shape:
+        """Declared shape of a cell, which may reach beyond the extents."""
+        return tuple(d.size_of(i) for d, i in zip(self.dimensions, coords, strict=True))
+
+    def region_of(self, coords: Sequence[int]) -> Region:
+        """The elements of the index space that a cell holds."""
+        return tuple(
+            slice(d.start(i), min(d.start(i) + d.size_of(i), d.extent), 1)
+            for d, i in zip(self.dimensions, coords, strict=True)
+        )
+
+    def parts(self, region: Region) -> Iterator[Part]:
+        """The cells that a region meets, in C order of their coordinates.
+
+        Examples
+        --------
+        >>> [part.coords for part in Grid.regular((4, 4), (2, 2)).parts((slice(1, 3), slice(0, 1)))]
+        [(0, 0), (1, 0)]
+        """
+        per_dimension = [spans(d, s) for d, s in zip(self.dimensions, region, strict=True)]
+        for combination in product(*per_dimension):
+            if combination:
+                coords, inside, out, whole = zip(*combination, strict=True)
+                yield Part(coords, inside, out, all(whole))
+            else:
+                yield Part((), (), (), True)
+
+    def count_parts(self, region: Region) -> int:
+        """How many cells a region meets, without listing them."""
+        return prod(len(spans(d, s)) for d, s in zip(self.dimensions, region, strict=True))
+
+    def align(self, blocks: Sequence[Sequence[int]], origin: Sequence[int] = ()) -> Blocks:
+        """Move the borders between blocks so that no cell lies in two of them.
+
+        Each border moves down to the nearest cell boundary; blocks left without an element
+        vanish. Blocks that fit are returned as they are.
+
+        Parameters
+        ----------
+        blocks
+            Sizes of consecutive blocks along each dimension.
+        origin
+            Where the first block starts; zeros by default. A cell that begins before the
+            origin belongs to the first block.
+
+        Examples
+        --------
+        >>> Grid.regular((400,), (80,)).align([(50,) * 8])
+        ((80, 80, 80, 80, 80),)
+        """
+        starts = tuple(origin) or (0,) * self.ndim
+        return tuple(
+            _align(dimension, sizes, start)
+            for dimension, sizes, start in zip(self.dimensions, blocks, starts, strict=True)
+        )
+
+
+Blocks = tuple[tuple[int, ...], ...]
+"""Sizes of consecutive blocks along each dimension."""
+
+
+def _align(dimension: Dimension, sizes: Sequence[int], origin: int) -> tuple[int, ...]:
+    borders = [origin]
+    position = origin
+    end = origin + sum(sizes)
+    for size in sizes:
+        position += size
+        border = end if position == end else dimension.boundary_at_or_before(position)
+        if border > borders[-1]:
+            borders.append(border)
+    if len(borders) == 1:
+        return tuple(sizes)[:1]  # a dimension without elements keeps its one empty block
+    return tuple(b - a for a, b in zip(borders, borders[1:], strict=False))
+
+
+def _few(values: Sequence[int], limit: int = 6) -> str:
+    shown = ", ".join(str(value) for value in values[:limit])
+    return f"({shown}, ...)" if len(values) > limit else f"({shown})"

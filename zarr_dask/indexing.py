@@ -1,0 +1,209 @@
+"""NumPy's basic indexing, turned into a region and what remains to be done to it.
+
+``array[5, ::-2, None]`` becomes a region (slices of positive step, one per dimension) that the
+chunk arithmetic understands, and an index that NumPy applies to what was read: it drops the
+integer dimensions, turns the negative steps around and puts the new axes in. Pure; knows shapes
+only.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.errors import GridError, SelectionError
+
+if TYPE_CHECKING:
+    from zarr_dask.grid import Region, Shape
+
+__all__ = ["Selection", "checked_region", "parse_basic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A basic selection of an array of known shape."""
+
+    region: Region
+    """What to read, dimension by dimension."""
+    finish: tuple[Any, ...]
+    """Index that NumPy applies to the region to give the result."""
+    plain: bool
+    """Whether the region is the result, so that `finish` need not be applied."""
+
+    @property
+    def region_shape(self) -> Shape:
+        """Shape of what is read."""
+        return tuple(len(range(s.start, s.stop, s.step)) for s in self.region)
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the result."""
+        lengths = iter(self.region_shape)
+        shape = []
+        for item in self.finish:
+            if item is None:
+                shape.append(1)
+            else:
+                length = next(lengths)
+                if isinstance(item, slice):
+                    shape.append(length)
+        return tuple(shape)
+
+    def spread(self, value: np.ndarray) -> np.ndarray:
+        """A view of `value`, broadcast to the result, in the shape of the region.
+
+        Raises
+        ------
+        ValueError
+            NumPy's own, if the value cannot be broadcast.
+        """
+        back: list[Any] = []
+        for item in self.finish:
+            if item is None:
+                back.append(0)
+            elif isinstance(item, slice):
+                back.append(item)
+            else:
+                back.append(None)
+        return _assignable(value, self.shape)[tuple(back)]
+
+
+def _assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """`value` broadcast as NumPy does on assignment, where leading ones may be dropped."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = value.reshape(value.shape[extra:])
+    return np.broadcast_to(value, shape)
+
+
+def parse_basic(key: object, shape: Shape) -> Selection:
+    """Read integers, slices, Ellipsis and newaxis as NumPy does.
+
+    Raises
+    ------
+    SelectionError
+        For an index out of bounds, too many indices, a zero step, or an index of another kind.
+
+    Examples
+    --------
+    >>> parse_basic((5, slice(None, None, -2)), (10, 4)).region
+    (slice(5, 6, 1), slice(1, 4, 2))
+    """
+    items = _expand(key if isinstance(key, tuple) else (key,), shape)
+    region: list[slice] = []
+    finish: list[Any] = []
+    plain = True
+    for item in items:
+        if item is None:
+            finish.append(None)
+            plain = False
+            continue
+        axis = len(region)
+        if isinstance(item, slice):
+            forward, turned = _slice(item, shape[axis], axis)
+            region.append(forward)
+            finish.append(slice(None, None, -1) if turned else slice(None))
+            plain = plain and not turned
+        else:
+            position = _position(item, shape[axis], axis)
+            region.append(slice(position, position + 1, 1))
+            finish.append(0)
+            plain = False
+    return Selection(tuple(region), tuple(finish), plain)
+
+
+def checked_region(region: object, shape: Shape) -> Region:
+    """A region given by a caller: slices (or integers) that keep every dimension.
+
+    Raises
+    ------
+    SelectionError
+        If it is not made of slices of positive step.
+
+    Examples
+    --------
+    >>> checked_region((slice(2, None),), (10, 4))
+    (slice(2, 10, 1), slice(0, 4, 1))
+    """
+    selection = parse_basic(() if region is None else region, shape)
+    if not selection.plain:
+        raise SelectionError(
+            f"region {region!r} of an array of shape {shape} must be made of slices with a positive "
+            "step; index the array itself for integers, new axes and negative steps."
+        )
+    return selection.region
+
+
+def _expand(items: tuple[Any, ...], shape: Shape) -> list[Any]:
+    consumed = sum(item is not None and item is not Ellipsis for item in items)
+    if consumed > len(shape):
+        raise SelectionError(
+            f"{consumed} indices for an array of {len(shape)} dimensions (shape {shape})."
+        )
+    ellipses = sum(item is Ellipsis for item in items)
+    if ellipses > 1:
+        raise SelectionError("an index can hold one Ellipsis ('...') only.")
+    filler = [slice(None)] * (len(shape) - consumed)
+    if not ellipses:
+        return [*items, *filler]
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    return [*items[:at], *filler, *items[at + 1 :]]
+
+
+def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
+    """The slice with a positive step, and whether the result must be turned around."""
+    try:
+        start, stop, step = item.indices(length)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"slice {item!r} in dimension {axis}: {error}.") from error
+    count = len(range(start, stop, step))
+    if count == 0:
+        return slice(0, 0, 1), False
+    if step > 0:
+        return slice(start, start + (count - 1) * step + 1, step), False
+    return slice(start + (count - 1) * step, start + 1, -step), True
+
+
+def _position(item: object, length: int, axis: int) -> int:
+    if isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.ndim > 0):
+        raise _not_basic(item, axis)
+    try:
+        position = operator.index(item)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise _not_basic(item, axis) from error
+    if not -length <= position < length:
+        raise SelectionError(
+            f"index {position} is out of bounds for dimension {axis} with {length} elements."
+        )
+    return position % length if length else position
+
+
+def _not_basic(item: object, axis: int) -> SelectionError:
+    return SelectionError(
+        f"index of type {type(item).__name__} in dimension {axis}: expected an integer, a slice, "
+        "'...' or None. Read the region that holds what you need and index the result with NumPy, "
+        "or select from the dask array (array.to_dask())."
+    )
+
+
+def checked_shape(values: object, ndim: int, what: str) -> Shape:
+    """Lengths given by a caller as one integer or a sequence of them.
+
+    Raises
+    ------
+    GridError
+        If they are not `ndim` positive integers.
+    """
+    items = (values,) * ndim if isinstance(values, int | np.integer) else values
+    try:
+        lengths = tuple(operator.index(item) for item in items)  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise GridError(f"{what}={values!r}: expected integers, one per dimension.") from error
+    if len(lengths) != ndim or any(n < 1 for n in lengths):
+        raise GridError(
+            f"{what}={values!r}: expected {ndim} integers of at least 1, one per dimension."
+        )
+    return lengths

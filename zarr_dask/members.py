@@ -1,0 +1,101 @@
+"""Reading JSON objects member by member, with everything that is wrong collected.
+
+A `Members` hands out each member once, checked; what does not fit becomes a `Problem` and the
+caller goes on, so that one error lists all that is wrong with a document. JSON numbers are told
+apart by their exact type: ``true`` is not 1 and ``2.0`` is not 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zarr_dask.errors import ABSENT, Problem
+
+__all__ = ["Members", "between", "is_int", "is_ints", "is_list", "is_object", "one_of"]
+
+
+class Members:
+    """The members of one JSON object.
+
+    Parameters
+    ----------
+    members
+        The object.
+    place
+        Where it stands in its document; empty at the top.
+    """
+
+    def __init__(self, members: Mapping[str, Any], place: str = "") -> None:
+        self._members = dict(members)
+        self.place = place
+        self.problems: list[Problem] = []
+
+    def take(
+        self, name: str, fits: Callable[[Any], bool], expected: str, default: Any = ABSENT
+    ) -> Any:
+        """A member, or None and one more problem.
+
+        Parameters
+        ----------
+        name
+            Of the member.
+        fits
+            Whether its value will do.
+        expected
+            What would do, in words.
+        default
+            Its value where it is absent; without one it must be there.
+        """
+        value = self._members.pop(name, default)
+        if value is ABSENT or not (value is default or fits(value)):
+            self.blame(name, value, expected)
+            return None
+        return value
+
+    def blame(self, name: str, found: object, expected: str, kind: str = "value") -> None:
+        """Note that a member is wrong."""
+        self.problems.append(Problem(self.at(name), found, expected, kind))
+
+    def at(self, name: str) -> str:
+        """Place of a member in the document."""
+        return f"{self.place}.{name}" if self.place else name
+
+    def rest(self) -> dict[str, Any]:
+        """The members that were not taken."""
+        return self._members
+
+    def refuse_rest(self) -> None:
+        """Note every member that was not taken as a problem."""
+        for name, value in self._members.items():
+            self.blame(name, value, "no such member")
+
+
+def is_int(value: Any) -> bool:
+    """Whether a value is a JSON integer."""
+    return type(value) is int
+
+
+def is_ints(value: Any) -> bool:
+    """Whether a value is a list of JSON integers."""
+    return isinstance(value, list) and all(is_int(item) for item in value)
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value is a list."""
+    return isinstance(value, list)
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is a JSON object."""
+    return isinstance(value, Mapping)
+
+
+def between(allowed: range) -> Callable[[Any], bool]:
+    """Tells integers within a range."""
+    return lambda value: is_int(value) and value in allowed
+
+
+def one_of(*allowed: str) -> Callable[[Any], bool]:
+    """Tells some strings."""
+    return lambda value: isinstance(value, str) and value in allowed

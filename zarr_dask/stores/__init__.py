@@ -1,0 +1,22 @@
+"""Stores: bytes by key, and options as wrappers around them."""
+
+from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.wrappers import Faulty, ReadOnly, Recording
+
+__all__ = [
+    "WHOLE",
+    "Buffer",
+    "Faulty",
+    "Listing",
+    "LocalStore",
+    "Location",
+    "MemoryStore",
+    "Range",
+    "ReadOnly",
+    "Recording",
+    "Store",
+    "open_store",
+]

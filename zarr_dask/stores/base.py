@@ -1,0 +1,238 @@
+"""What a store is: bytes by key.
+
+A `Store` is a small immutable value (a root and options) that can be pickled and sent to
+another process; connections, where there are any, are opened lazily in the process that uses
+them. All calls are synchronous and safe from many threads.
+
+``None`` means "there is nothing at that key" and nothing else: every other failure raises
+`zarr_dask.errors.StoreError`, so that a failed fetch can never be read as fill values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from zarr_dask.errors import CorruptObjectError, StoreKeyError
+
+__all__ = [
+    "WHOLE",
+    "Buffer",
+    "Coalescing",
+    "Listing",
+    "Range",
+    "Store",
+    "check_key",
+    "coalesce",
+    "join",
+    "read_ranges",
+]
+
+Buffer = bytes | bytearray | memoryview
+"""Contiguous bytes."""
+
+
+class Range(NamedTuple):
+    """Bytes of one value: from `start` up to `stop`, or to the end where that is None.
+
+    A negative `start` counts from the end, and then `stop` is None: ``Range(-16)`` is the last
+    16 bytes.
+    """
+
+    start: int
+    stop: int | None = None
+
+
+WHOLE = Range(0, None)
+"""All of a value."""
+
+
+class Listing(NamedTuple):
+    """What lies directly below a prefix."""
+
+    keys: list[str]
+    """Full keys of values."""
+    prefixes: list[str]
+    """Full prefixes, each ending in "/", below which there is something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coalescing:
+    """When two ranges of one value are worth fetching as one."""
+
+    gap: int
+    """Bytes between them that are read in vain at most."""
+    largest: int
+    """Bytes of one joint request at most."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Bytes by key.
+
+    Keys are "/"-separated, without a leading slash; a prefix is empty or ends in "/".
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the store is, for messages; equal for equal places within one kind of store."""
+        ...
+
+    @property
+    def coalescing(self) -> Coalescing:
+        """Which ranges this store wants to be asked for together."""
+        ...
+
+    def get(self, key: str) -> Buffer | None:
+        """The value at `key`, or None if there is none."""
+        ...
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """Parts of values, in the order asked for; shorter where a value ends before its range."""
+        ...
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """Put the joined `buffers` at `key`, all or nothing."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a value; nothing happens if there is none."""
+        ...
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Remove every value whose key starts with `prefix`."""
+        ...
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Every key that starts with `prefix`, in no particular order."""
+        ...
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """What lies directly below `prefix`, sorted; empty if there is nothing."""
+        ...
+
+    def size(self, key: str) -> int | None:
+        """Bytes of the value at `key`, or None if there is none."""
+        ...
+
+
+def check_key(key: str) -> None:
+    """Refuse keys that could lead outside the store.
+
+    Raises
+    ------
+    StoreKeyError
+        For empty keys, empty, "." or ".." segments, backslashes and NUL.
+
+    Examples
+    --------
+    >>> check_key("a/c/0/0")
+    >>> check_key("../secret")
+    Traceback (most recent call last):
+    ...
+    zarr_dask.errors.StoreKeyError: '../secret' is not a key: it must be made of names ...
+    """
+    bad = (
+        not key
+        or key[0] == "/"
+        or key[-1] == "/"
+        or "//" in key
+        or "\0" in key
+        or "\\" in key
+        or ("." in key and any(part in {".", ".."} for part in key.split("/")))
+    )
+    if bad:
+        raise StoreKeyError(
+            f"{key!r} is not a key: it must be made of names joined by '/', none of them empty, "
+            "'.' or '..', without backslashes and NUL characters."
+        )
+
+
+def join(prefix: str, name: str) -> str:
+    """A key or path below a path, either of which may be empty.
+
+    Examples
+    --------
+    >>> join("a/b", "zarr.json"), join("", "zarr.json"), join("a", "")
+    ('a/b/zarr.json', 'zarr.json', 'a')
+    """
+    return f"{prefix}/{name}" if prefix and name else prefix or name
+
+
+# --- reading several parts of one value -----------------------------------------------------------
+
+
+def coalesce(
+    ranges: Sequence[Range], policy: Coalescing
+) -> tuple[list[Range], list[tuple[int, int]]]:
+    """Join ranges that lie close together.
+
+    Returns
+    -------
+    joint
+        What to ask for.
+    places
+        For each of `ranges`, which of `joint` holds it and from which byte on.
+
+    Examples
+    --------
+    >>> coalesce([Range(0, 4), Range(100, 104), Range(4, 8)], Coalescing(gap=0, largest=64))
+    ([Range(start=0, stop=8), Range(start=100, stop=104)], [(0, 0), (1, 0), (0, 4)])
+    """
+    if len(ranges) == 1:
+        return list(ranges), [(0, 0)]
+    joint: list[Range] = []
+    places: list[tuple[int, int]] = [(0, 0)] * len(ranges)
+    for number in sorted(range(len(ranges)), key=ranges.__getitem__):
+        start, stop = ranges[number]
+        if joint and start >= 0 and stop is not None:
+            first, last = joint[-1]
+            near = first >= 0 and last is not None and start - last <= policy.gap
+            if near and max(stop, last or 0) - first <= policy.largest:
+                joint[-1] = Range(first, max(stop, last or 0))
+                places[number] = (len(joint) - 1, start - first)
+                continue
+        joint.append(ranges[number])
+        places[number] = (len(joint) - 1, 0)
+    return joint, places
+
+
+def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer] | None:
+    """Parts of the value at `key`, fetched with as few requests as the store wants.
+
+    Returns
+    -------
+    list or None
+        One buffer per range; None if there is no value.
+
+    Raises
+    ------
+    CorruptObjectError
+        If the value ends before one of the ranges does.
+    """
+    if len(ranges) == 1 and ranges[0] == WHOLE:
+        value = store.get(key)
+        return None if value is None else [value]
+    joint, places = coalesce(ranges, store.coalescing)
+    fetched = store.get_ranges([(key, wanted) for wanted in joint])
+    views: list[memoryview] = []
+    for value in fetched:
+        if value is None:
+            return None
+        views.append(memoryview(value))
+    return [
+        _cut(views[which], offset, wanted)
+        for (which, offset), wanted in zip(places, ranges, strict=True)
+    ]
+
+
+def _cut(view: memoryview, offset: int, wanted: Range) -> memoryview:
+    if wanted.stop is None:
+        return view[offset:]
+    length = wanted.stop - wanted.start
+    if len(view) < offset + length:
+        raise CorruptObjectError(
+            f"it ends within bytes {wanted.start} to {wanted.stop}, which its index points to"
+        )
+    return view[offset : offset + length]

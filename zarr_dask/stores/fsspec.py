@@ -1,0 +1,171 @@
+"""Any file system that fsspec knows: S3, GCS, Azure, HTTP and more.
+
+The file system is found again through fsspec's own cache in every process, so the pickled form
+is a URL and its options. Only fsspec's `FileNotFoundError` means "not there".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+
+__all__ = ["FsspecStore"]
+
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class FsspecStore:
+    """Values below a URL, through fsspec.
+
+    Parameters
+    ----------
+    url
+        Root of the store, with its scheme.
+    options
+        The file system's own options, as JSON text so that the store can be hashed.
+    """
+
+    url: str
+    options: str = "{}"
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+
+    @staticmethod
+    def from_url(url: str, options: Mapping[str, Any]) -> FsspecStore:
+        """A store at `url`.
+
+        Raises
+        ------
+        MissingDependencyError
+            If the package that serves the scheme is not installed.
+        StoreError
+            If no such scheme is known.
+        """
+        store = FsspecStore(url.rstrip("/"), json.dumps(dict(options), sort_keys=True))
+        _file_system(store.url, store.options)
+        return store
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.url!r})"  # options may hold credentials
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        fs, root = _file_system(self.url, self.options)
+        check_key(key)
+        try:
+            return bytes(fs.cat_file(f"{root}/{key}"))
+        except _ABSENT:
+            return None
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        fs, root = _file_system(self.url, self.options)
+        for key, _ in requests:
+            check_key(key)
+        found = fs.cat_ranges(
+            [f"{root}/{key}" for key, _ in requests],
+            [wanted.start for _, wanted in requests],
+            [wanted.stop for _, wanted in requests],
+            on_error="return",
+        )
+        return [
+            self._checked(key, value) for (key, _), value in zip(requests, found, strict=True)
+        ]
+
+    def _checked(self, key: str, value: Any) -> Buffer | None:
+        if isinstance(value, _ABSENT):
+            return None
+        if isinstance(value, Exception):
+            raise self._failed("read", key, value) from value
+        return bytes(value)
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        fs, root = _file_system(self.url, self.options)
+        check_key(key)
+        with _reporting(self, "write", key):
+            fs.pipe_file(f"{root}/{key}", b"".join(buffers))
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        fs, root = _file_system(self.url, self.options)
+        check_key(key)
+        with _reporting(self, "delete", key):
+            fs.rm_file(f"{root}/{key}")
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        fs, root = _file_system(self.url, self.options)
+        with _reporting(self, "delete", prefix):
+            fs.rm(f"{root}/{prefix}".rstrip("/"), recursive=True)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        fs, root = _file_system(self.url, self.options)
+        found: list[str] = []
+        with _reporting(self, "list", prefix):
+            found = fs.find(f"{root}/{prefix}".rstrip("/"))
+        return (path[len(root) + 1 :] for path in found)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        fs, root = _file_system(self.url, self.options)
+        entries: list[dict[str, Any]] = []
+        with _reporting(self, "list", prefix):
+            entries = fs.ls(f"{root}/{prefix}".rstrip("/"), detail=True, refresh=True)
+        keys, prefixes = [], []
+        for entry in entries:
+            name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
+            if entry["type"] == "directory":
+                prefixes.append(f"{name}/")
+            else:
+                keys.append(name)
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        fs, root = _file_system(self.url, self.options)
+        found: int | None = None
+        with _reporting(self, "inspect", key):
+            found = int(fs.size(f"{root}/{key}"))
+        return found
+
+    def _failed(self, doing: str, key: str, error: Exception) -> StoreError:
+        return StoreError(f"could not {doing} {key!r} in {self.url}: {error}")
+
+
+@contextmanager
+def _reporting(store: FsspecStore, doing: str, key: str) -> Iterator[None]:
+    """Absence is an empty answer; every other failure is the store's."""
+    try:
+        yield
+    except _ABSENT:
+        return
+    except OSError as error:
+        raise store._failed(doing, key, error) from error
+
+
+@lru_cache(maxsize=64)
+def _file_system(url: str, options: str) -> tuple[Any, str]:
+    """The file system of this process and the path of the root on it."""
+    from fsspec.core import url_to_fs
+
+    try:
+        fs, root = url_to_fs(url, **json.loads(options))
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed: {error}"
+        ) from error
+    except ValueError as error:
+        raise StoreError(f"no store at {url}: {error}") from error
+    return fs, root.rstrip("/")

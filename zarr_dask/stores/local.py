@@ -1,0 +1,254 @@
+"""Files below a folder, by direct calls of the operating system.
+
+A value is written under a temporary name in its own folder and then renamed, so that a reader
+sees the old bytes or the new ones and a killed writer leaves no torn value behind. What it may
+leave is the temporary file (``.<name>.<16 hex digits>.tmp``), which no listing shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import ClassVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+
+__all__ = ["LocalStore"]
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
+_MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """Files below a folder.
+
+    Parameters
+    ----------
+    root
+        The folder, as an absolute path; made on the first write.
+    fsync
+        Wait until each value and its folder are on the disk, so that a finished write survives
+        a power cut. Off by default: a rename alone already protects against killed processes.
+    """
+
+    root: str
+    fsync: bool = False
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+
+    @property
+    def url(self) -> str:
+        """The folder's path."""
+        return self.root
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        try:
+            return _read(descriptor, 0, os.fstat(descriptor).st_size)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        results: list[Buffer | None] = []
+        opened_key, descriptor = "", None
+        try:
+            for key, wanted in requests:
+                if key != opened_key:
+                    if descriptor is not None:
+                        os.close(descriptor)
+                    opened_key, descriptor = key, None
+                    descriptor = self._open(key)
+                results.append(None if descriptor is None else self._part(descriptor, key, wanted))
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        return results
+
+    def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
+        try:
+            start, stop = wanted
+            if stop is None:
+                size = os.fstat(descriptor).st_size
+                start = start if start >= 0 else max(size + start, 0)
+                stop = max(size, start)
+            return _read(descriptor, start, stop - start)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        path = self._path(key)
+        folder, name = os.path.split(path)
+        temporary = f"{folder}/.{name[:200]}.{token_hex(8)}.tmp"
+        try:
+            descriptor = _create(temporary)
+            try:
+                _write(descriptor, buffers)
+                if self.fsync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+            if self.fsync:
+                _fsync_folder(folder)
+        except OSError as error:
+            raise self._failed("write", key, error) from error
+        finally:
+            # after the rename there is nothing at the temporary name; after a failure (a full
+            # disk, say) what was written must not stay
+            if os.path.lexists(temporary):
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        with self._reporting("delete", key), suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._path(key))
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        with self._reporting("delete", prefix), suppress(FileNotFoundError, NotADirectoryError):
+            if prefix:
+                check_key(prefix.removesuffix("/"))
+                shutil.rmtree(f"{self.root}/{prefix}".rstrip("/"))
+            else:
+                for entry in os.scandir(self.root):
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path)
+                    else:
+                        os.unlink(entry.path)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        pending = [prefix]
+        while pending:
+            listing = self.list_dir(pending.pop())
+            yield from listing.keys
+            pending.extend(listing.prefixes)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        keys: list[str] = []
+        prefixes: list[str] = []
+        if prefix:
+            check_key(prefix.removesuffix("/"))
+        with self._reporting("list", prefix), suppress(FileNotFoundError, NotADirectoryError):
+            with os.scandir(f"{self.root}/{prefix}") as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        prefixes.append(f"{prefix}{entry.name}/")
+                    elif not _TEMPORARY.fullmatch(entry.name):
+                        keys.append(f"{prefix}{entry.name}")
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        try:
+            return os.stat(self._path(key)).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._failed("inspect", key, error) from error
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        return f"{self.root}/{key}"
+
+    def _open(self, key: str) -> int | None:
+        try:
+            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._failed("open", key, error) from error
+
+    @contextmanager
+    def _reporting(self, doing: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise self._failed(doing, key, error) from error
+
+    def _failed(self, doing: str, key: str, error: OSError) -> StoreError:
+        hint = {
+            errno.ENOSPC: " Free some space and run the job again.",
+            errno.EACCES: " Check the permissions of the file and of its folders.",
+            errno.EMFILE: " Raise the limit of open files (ulimit -n).",
+        }.get(error.errno or 0, "")
+        return StoreError(
+            f"could not {doing} {key!r} in the local store {self.root}: {error.strerror}.{hint}"
+        )
+
+
+def _read(descriptor: int, start: int, length: int) -> bytes:
+    """`length` bytes from `start`; fewer where the file ends."""
+    data = os.pread(descriptor, min(length, _MAX_BYTES_PER_CALL), start)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    done = len(data)
+    while done < length:
+        data = os.pread(descriptor, min(length - done, _MAX_BYTES_PER_CALL), start + done)
+        if not data:
+            break
+        pieces.append(data)
+        done += len(data)
+    return b"".join(pieces)
+
+
+def _create(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
+    """Write all buffers; the system may take fewer bytes per call than it is given."""
+    pending = [view for view in map(_flat, buffers) if len(view)]
+    first = 0
+    while first < len(pending):
+        done = os.writev(descriptor, pending[first : first + _MAX_BUFFERS_PER_CALL])
+        while done:
+            view = pending[first]
+            if done < len(view):
+                pending[first] = view[done:]
+                break
+            done -= len(view)
+            first += 1
+
+
+def _flat(buffer: Buffer) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.ndim == 1 and view.itemsize == 1 else view.cast("B")
+
+
+def _fsync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""Values in the memory of this process.
+
+A `MemoryStore` pickles as an identity: unpickled in the same process it is the same store; in
+another process it refuses to pretend that it is.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, MutableMapping, Sequence
+from secrets import token_hex
+from typing import ClassVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """A mapping from keys to bytes.
+
+    Parameters
+    ----------
+    values
+        The mapping that holds the values; a new dict by default.
+
+    Examples
+    --------
+    >>> store = MemoryStore()
+    >>> store.set("a/b", [b"12", b"34"])
+    >>> store.get_ranges([("a/b", Range(1, 3)), ("a/b", Range(-1)), ("c", Range(0))])
+    [b'23', b'4', None]
+    """
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+
+    def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
+        self.values: MutableMapping[str, bytes] = {} if values is None else values
+        self.identity = token_hex(8)
+        _LIVING[self.identity] = self
+
+    @property
+    def url(self) -> str:
+        """``memory://`` and the identity of the store."""
+        return f"memory://{self.identity}"
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.identity}, {len(self.values)} values)"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _same_store, (self.identity,)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self.values.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        found: list[Buffer | None] = []
+        for key, wanted in requests:
+            value = self.values.get(key)
+            found.append(None if value is None else value[wanted.start : wanted.stop])
+        return found
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        check_key(key)
+        self.values[key] = b"".join(buffers)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self.values.pop(key, None)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        for key in list(self.list(prefix)):
+            self.values.pop(key, None)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        return iter([key for key in tuple(self.values) if key.startswith(prefix)])
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        keys: set[str] = set()
+        prefixes: set[str] = set()
+        for key in self.list(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        value = self.values.get(key)
+        return None if value is None else len(value)
+
+
+_LIVING: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+
+
+def _same_store(identity: str) -> MemoryStore:
+    try:
+        return _LIVING[identity]
+    except KeyError:
+        raise StoreError(
+            f"the memory store {identity} lives in another process or is gone; use a local or "
+            "remote store to share data between processes."
+        ) from None

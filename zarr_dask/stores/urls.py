@@ -1,0 +1,78 @@
+"""From what a user gives to a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.memory import MemoryStore
+
+__all__ = ["Location", "open_store"]
+
+Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
+"""What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes."""
+
+
+def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
+    """The store at a path or URL; stores are returned as they are.
+
+    Parameters
+    ----------
+    url
+        A path, a URL, a store or a mapping.
+    storage_options
+        Options of the store: ``fsync`` for local files; fsspec's own for a remote URL.
+
+    Raises
+    ------
+    StoreError
+        If no backend serves the URL, or an option is unknown.
+    """
+    options = dict(storage_options or {})
+    if isinstance(url, Store):
+        return _without_options(url, options)
+    if isinstance(url, MutableMapping):
+        return _without_options(MemoryStore(url), options)
+    try:
+        text = os.fspath(url)
+    except TypeError as error:
+        raise StoreError(
+            f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
+        ) from error
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
+    if not scheme:
+        return _local(text, options)
+    if scheme == "file":
+        return _local(unquote(urlsplit(text).path), options)
+    from zarr_dask.stores.fsspec import FsspecStore
+
+    return FsspecStore.from_url(text, options)
+
+
+def _local(path: str, options: dict[str, Any]) -> LocalStore:
+    fsync = bool(options.pop("fsync", False))
+    return _without_options(LocalStore(_absolute(path), fsync), options)
+
+
+def _absolute(path: str) -> str:
+    root = os.path.abspath(os.path.expanduser(path))
+    return root if root == "/" else root.rstrip("/")
+
+
+_AnyStore = TypeVar("_AnyStore", bound=Store)
+
+
+def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
+    if options:
+        raise StoreError(
+            f"storage_options {sorted(options)} mean nothing to {store.url}: local files take "
+            "'fsync'; stores and mappings take none."
+        )
+    return store

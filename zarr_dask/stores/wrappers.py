@@ -1,0 +1,188 @@
+"""Options of a store, as stores around a store.
+
+`Recording` writes down every request, `ReadOnly` refuses writes, `Faulty` misbehaves on
+request (for tests of what happens then).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from zarr_dask.errors import ReadOnlyError
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store
+
+__all__ = ["Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A store that hands everything on to another one."""
+
+    store: Store
+
+    @property
+    def url(self) -> str:
+        """The wrapped store's place."""
+        return self.store.url
+
+    @property
+    def coalescing(self) -> Coalescing:
+        """The wrapped store's wish."""
+        return self.store.coalescing
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self.store.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return self.store.get_ranges(requests)
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        self.store.set(key, buffers)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self.store.delete(key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        self.store.delete_prefix(prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        return self.store.list(prefix)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        return self.store.list_dir(prefix)
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        return self.store.size(key)
+
+
+@dataclass(frozen=True)
+class ReadOnly(Wrapper):
+    """Refuses every change."""
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete(self, key: str) -> None:
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Refused."""
+        raise self._refusal(prefix)
+
+    def _refusal(self, key: str) -> ReadOnlyError:
+        return ReadOnlyError(f"{self.url} is open for reading only: {key!r} was not changed.")
+
+
+class Request(NamedTuple):
+    """One request to a store."""
+
+    method: str
+    key: str
+    range: Range | None = None
+
+
+@dataclass(frozen=True)
+class Recording(Wrapper):
+    """Writes down every request; a batch of ranges counts as one request per range.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> store = Recording(MemoryStore())
+    >>> store.get("a")
+    >>> store.requests
+    [Request(method='get', key='a', range=None)]
+    """
+
+    requests: list[Request] = field(default_factory=list, compare=False)
+    """Every request so far, oldest first."""
+    batches: Counter[str] = field(default_factory=Counter, compare=False)
+    """How often each method was called."""
+
+    def clear(self) -> None:
+        """Forget what was written down."""
+        self.requests.clear()
+        self.batches.clear()
+
+    def per_key(self, method: str = "get") -> Counter[str]:
+        """How many reads (``get``) or writes (``set``) each key has seen."""
+        return Counter(request.key for request in self.requests if request.method == method)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        self._note("get", key)
+        return self.store.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        self.batches["get_ranges"] += 1
+        self.requests.extend(Request("get", key, wanted) for key, wanted in requests)
+        return self.store.get_ranges(requests)
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        self._note("set", key)
+        self.store.set(key, buffers)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self._note("delete", key)
+        self.store.delete(key)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        self._note("list_dir", prefix)
+        return self.store.list_dir(prefix)
+
+    def _note(self, method: str, key: str) -> None:
+        self.batches[method] += 1
+        self.requests.append(Request(method, key))
+
+
+@dataclass(frozen=True)
+class Faulty(Wrapper):
+    """Calls `before` with the method and the key ahead of every request.
+
+    What it raises is what the store raises; where it waits (at a barrier, say) the store waits.
+    """
+
+    before: Callable[[str, str], None]
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        self.before("get", key)
+        return self.store.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        for key, _ in requests:
+            self.before("get", key)
+        return self.store.get_ranges(requests)
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        self.before("set", key)
+        self.store.set(key, buffers)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self.before("delete", key)
+        self.store.delete(key)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        self.before("list_dir", prefix)
+        return self.store.list_dir(prefix)
