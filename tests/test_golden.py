@@ -118,7 +118,7 @@ def test_golden_is_written(name, tmp_path):
     array[...] = values(golden)
     stored = stored_objects(tmp_path)
     assert {key: raw.hex() for key, raw in stored.items()} == golden["stored"]
-    assert document(tmp_path) == golden["document"]
+    assert steps(document(tmp_path)) == steps(golden["document"])
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -215,6 +215,15 @@ def stored_objects(root):
         for path in root.rglob("*")
         if path.is_file() and path.name not in {"zarr.json", ".zarray", ".zattrs", ".zgroup"}
     }
+
+
+def steps(wanted):
+    """A v2 document with one list of codecs: the last one may be called filter or compressor."""
+    if wanted["zarr_format"] == 3:
+        return wanted
+    rest = dict(wanted)
+    filters, compressor = rest.pop("filters") or [], rest.pop("compressor")
+    return rest | {"codecs": [*filters, *([] if compressor is None else [compressor])]}
 
 
 def document(root):

@@ -36,7 +36,7 @@ V3_CODECS = (
         {"name": "crc32c"},
     ],
 )
-V2_CODECS = ([], [{"id": "zlib", "level": 1}], [{"id": "shuffle", "elementsize": 2}, {"id": "lz4"}])
+V2_CODECS = ([], [{"id": "zlib", "level": 1}], [{"id": "crc32"}, {"id": "lz4"}])
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
 def values_for(draw: st.DrawFn, shape: tuple[int, ...], layout: Layout) -> Any:
     """A scalar or an array that broadcasts to the shape."""
     dtype = layout.dtype
-    kind = draw(st.sampled_from(("array", "array", "scalar", "python", "fill", "broadcast", "list")))
+    kind = draw(st.sampled_from(("array", "scalar", "python", "fill", "broadcast", "list")))
     seed = draw(SEEDS)
     if kind == "fill":
         return layout.options["fill_value"]
@@ -186,10 +186,10 @@ def values_for(draw: st.DrawFn, shape: tuple[int, ...], layout: Layout) -> Any:
         kept = shape[draw(st.integers(0, len(shape))) :]
         shape = tuple(1 if draw(st.booleans()) else size for size in kept)
     value = some_bits(dtype.newbyteorder(draw(st.sampled_from("<>"))), shape, seed)
-    if kind == "list":
+    if kind == "list" and value.size:
         return (np.arange(value.size).reshape(shape) % 100).astype(dtype).tolist()
     if draw(st.booleans(), label="Fortran order"):
-        value = np.asfortranarray(value)
+        value = np.array(value, order="F")
     return value
 
 
@@ -202,21 +202,22 @@ def assert_same(got: Any, want: Any) -> None:
     assert got.astype(native).tobytes() == want.astype(native).tobytes()
 
 
-def filled(layout: Layout, seed: int) -> tuple[zd.Array, np.ndarray]:
-    """An array with a region of it written, and its model."""
-    array, model = layout.create(MemoryStore()), layout.model()
+def filled(layout: Layout, seed: int) -> tuple[MemoryStore, zd.Array, np.ndarray]:
+    """A store, an array in it with a region written, and its model."""
+    store = MemoryStore()
+    array, model = layout.create(store), layout.model()
     region = tuple(slice(size // 3, None) for size in layout.shape)
     model[region] = some_bits(layout.dtype, layout.shape, seed)[region]
     array[region] = model[region]
-    return array, model
+    return store, array, model
 
 
-# --- properties ------------------------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------------------
 
 
 @given(st.data(), layouts(), SEEDS)
 def test_reads_are_numpys(data, layout, seed):
-    array, model = filled(layout, seed)
+    _, array, model = filled(layout, seed)
     assert_same(array[...], model)
     assert array.shape == model.shape
     assert array.ndim == model.ndim
@@ -242,7 +243,7 @@ def test_writes_are_numpys(data, layout):
 
 @given(st.data(), layouts(), SEEDS)
 def test_threads_make_no_difference(data, layout, seed):
-    array, model = filled(layout, seed)
+    _, array, model = filled(layout, seed)
     region = tuple(
         slice(*sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size)))))
         for size in layout.shape
@@ -258,16 +259,16 @@ def test_threads_make_no_difference(data, layout, seed):
 @given(st.data(), layouts(), SEEDS)
 def test_reads_into_any_array(data, layout, seed):
     """``out=`` contiguous, in Fortran order, with strides, or turned around."""
-    array, model = filled(layout, seed)
+    _, array, model = filled(layout, seed)
     kind = data.draw(st.sampled_from(("C", "F", "strides", "turned")))
     shape, native = model.shape, layout.dtype.newbyteorder("=")
     if kind in {"C", "F"}:
         out = np.empty(shape, native, order=kind)
     else:
         wide = np.empty(tuple(2 * size + 1 for size in shape), native)
-        out = wide[tuple(slice(1, 2 * size + 1, 2) for size in shape)]
+        out = wide[..., *(slice(1, 2 * size + 1, 2) for size in shape)]
         if kind == "turned":
-            out = out[(slice(None, None, -1),) * len(shape)]
+            out = out[..., *(slice(None, None, -1) for _ in shape)]
     assert out.shape == shape
     threads = data.draw(st.sampled_from((1, None)))
     result = array.read(tuple(slice(0, size) for size in shape), out=out, threads=threads)
@@ -281,7 +282,7 @@ WRONG = st.sampled_from((1.5, "x", object(), b"0"))
 @given(st.data(), layouts(), SEEDS)
 def test_index_errors_are_numpys(data, layout, seed):
     """Where NumPy raises IndexError, reads and writes do, and nothing is written."""
-    array, model = filled(layout, seed)
+    store, array, model = filled(layout, seed)
     items = list(data.draw(selections(layout.shape).filter(lambda item: isinstance(item, tuple))))
     kind = data.draw(st.sampled_from(("beyond", "too many", "two ellipses", "not an index")))
     if kind == "beyond":
@@ -301,27 +302,28 @@ def test_index_errors_are_numpys(data, layout, seed):
     note(f"{selection=}")
     with pytest.raises(IndexError):
         model[selection]
-    before = dict(array.store.values)
+    before = dict(store.values)
     with pytest.raises(zd.errors.SelectionError):
         array[selection]
     with pytest.raises(zd.errors.SelectionError):
         array[selection] = 0
-    assert dict(array.store.values) == before
+    assert store.values == before
 
 
 @given(st.data(), layouts(min_dims=1), SEEDS)
 def test_values_that_do_not_broadcast(data, layout, seed):
     """NumPy raises ValueError, and so do we, before anything is written."""
-    array, model = filled(layout, seed)
+    store, array, model = filled(layout, seed)
     selection = data.draw(selections(layout.shape))
     shape = model[selection].shape
     value = np.zeros((*shape[:-1], shape[-1] + 2) if shape else (2,), layout.dtype)
-    with pytest.raises(ValueError, match="broadcast"):
+    # TypeError where a complex scalar is assigned to
+    with pytest.raises((ValueError, TypeError)):
         model[selection] = value
-    before = dict(array.store.values)
-    with pytest.raises(ValueError):  # noqa: PT011 - the message is ours, the type is NumPy's
+    before = dict(store.values)
+    with pytest.raises(ValueError):  # noqa: PT011 - ours may differ from all of them
         array[selection] = value
-    assert dict(array.store.values) == before
+    assert store.values == before
 
 
 @given(layouts(), SEEDS)
@@ -352,7 +354,7 @@ def test_a_step_of_zero_is_refused():
         array[::0]
 
 
-# --- any sequence of reads, writes and reopenings ----------------------------------------------------
+# --- any sequence of reads, writes and reopenings -----------------------------------------------
 
 
 class ArrayMachine(RuleBasedStateMachine):
@@ -405,8 +407,8 @@ class ArrayMachine(RuleBasedStateMachine):
 
 TestSequences = ArrayMachine.TestCase
 TestSequences.settings = settings(
-    max_examples=30,
-    stateful_step_count=12,
-    deadline=None,
+    # A life is many writes long: fewer of them than examples of single writes.
+    max_examples=settings().max_examples // 2,
+    stateful_step_count=20,
     suppress_health_check=[HealthCheck.too_slow],
 )

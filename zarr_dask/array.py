@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["Array"]
+__all__ = ["Array", "ArraySource"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +228,7 @@ class Array:
             what = f"{self.where}: the stored object {key!r} (chunk {part.coords})"
             fill_absent(destination, bound.spec, reading, what)
 
-    def to_dask(self, chunks: Any = None) -> da.Array:
+    def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """The array as a lazy dask array.
 
         Parameters
@@ -235,11 +236,23 @@ class Array:
         chunks
             Blocks: None for one stored object each, ``"auto"`` for stored objects merged up to
             dask's ``array.chunk-size``, ``"chunks"`` or ``"shards"`` for those, or any form that
-            dask takes.
+            dask takes, dimensions by position or by name.
+        name
+            Name in the graph; by default it tells the array and its metadata.
         """
-        from zarr_dask.graph import read_array
+        from zarr_dask.graph import blocks_of, read_array
 
-        return read_array(self, chunks)
+        meta = self.meta
+        names = meta.dimension_names or ()
+        blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, meta.dtype, names)
+        return read_array(ArraySource(self), blocks, self.token, name)
+
+    @property
+    def token(self) -> str:
+        """Tells this array from others, and from itself with other metadata."""
+        documents = self.node_format.documents(self.meta, self.path)
+        digest = sha256(repr((self.where, documents, self.options)).encode())
+        return digest.hexdigest()[:32]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -338,3 +351,34 @@ class Array:
         for key, document in self.node_format.documents(changed, self.path).items():
             self.store.set(key, [document])
         return replace(self, meta=changed)
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """An array as the tasks of a graph see it: each reads in its own thread only."""
+
+    array: Array
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each dimension."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.array.ndim
+
+    def __getitem__(self, key: Any) -> Any:
+        """Elements by NumPy's basic indexing."""
+        selection = parse_basic(key, self.array.shape)
+        values = self.array.read(selection.region, threads=1)
+        return values if selection.plain else values[selection.finish]
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "zarr_dask.ArraySource", self.array.token

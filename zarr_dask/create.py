@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes
 from zarr_dask.codecs.base import Codec, Serializer
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
@@ -29,7 +28,7 @@ from zarr_dask.formats.v3 import chunk_keys_from_v3
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.indexing import checked_shape
 
-__all__ = ["ArraySpec", "array_meta", "auto_chunks"]
+__all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "regridded"]
 
 _CHUNK_BYTES = 4 << 20
 _INNER_CHUNK_BYTES = 1 << 20
@@ -178,6 +177,52 @@ def _v3_chain(spec: ArraySpec, stored: np.dtype[Any], ndim: int, at: str) -> Cha
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
     return chain
+
+
+def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> ArrayMeta:
+    """The metadata of the same array on other grids.
+
+    Parameters
+    ----------
+    meta
+        The array as it is.
+    chunks
+        Shape of a chunk; None for the one it has, or, if that does not divide the shards, for
+        one that does.
+    shards
+        Shape of a shard; None for an array without shards.
+
+    Raises
+    ------
+    GridError, MetadataError
+        If the grids do not fit together, or not the codecs.
+    """
+    codecs = meta.codecs.codecs
+    while (inner := _serializer(codecs).inner_codecs) is not None:
+        codecs = inner
+    chain = build(codecs)
+    if isinstance(chain, Problem):
+        raise MetadataError.of("codecs of the source", [chain])
+    chunk = meta.chunk_shape if chunks is None else chunks
+    if shards is not None:
+        if any(outer % size for outer, size in zip(shards, chunk, strict=True)):
+            if chunks is not None:
+                raise GridError(
+                    f"chunks={chunks} do not divide shards={shards}: along each dimension the "
+                    "length of a shard must be a multiple of that of its chunks."
+                )
+            chunk = dividing_chunks(shards, meta.dtype.itemsize, _INNER_CHUNK_BYTES)
+        chain = Chain((), Sharding(chunk, chain))
+    grid = Grid.regular(meta.shape, chunk if shards is None else shards)
+    changed = replace(meta, grid=grid, codecs=chain)
+    problems = list(changed.problems(Limits()))
+    if problems:
+        raise MetadataError.of("the new array", problems)
+    return changed
+
+
+def _serializer(codecs: Sequence[Codec]) -> Serializer:
+    return next(codec for codec in codecs if isinstance(codec, Serializer))
 
 
 _ARRAY_CODECS = frozenset({Transpose.name})

@@ -133,7 +133,7 @@ class Group:
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """The group with more (or other) attributes, written to the store."""
         changed = replace(self.meta, attributes={**self.meta.attributes, **attributes})
-        _put(self.store, self.node_format.documents(changed, self.path))
+        put_documents(self.store, self.node_format.documents(changed, self.path))
         return replace(self, meta=changed)
 
 
@@ -355,7 +355,7 @@ def create_array(
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
-    _put(store, documents)
+    put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
 
@@ -385,7 +385,7 @@ def create_group(
     meta = GroupMeta(attributes or {})
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
-    _put(store, documents)
+    put_documents(store, documents)
     return Group(store, path, meta, node_format)
 
 
@@ -438,7 +438,7 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
         remove_node(store, path)
     for above in ancestors(path):
         if find_node(store, above) is None:
-            _put(store, node_format.documents(GroupMeta(), above))
+            put_documents(store, node_format.documents(GroupMeta(), above))
 
 
 def remove_node(store: Store, path: str) -> None:
@@ -452,6 +452,7 @@ def remove_node(store: Store, path: str) -> None:
     store.delete_prefix(prefix_of(path))
 
 
-def _put(store: Store, documents: Mapping[str, bytes]) -> None:
+def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
+    """Write documents in their order."""
     for key, document in documents.items():
         store.set(key, [document])

@@ -197,7 +197,7 @@ V2_FILTERS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "adler32": ("|u1", ({"id": "adler32"},)),
     "fletcher32": ("<i8", ({"id": "fletcher32"},)),
     "jenkins_lookup3": ("<i4", ({"id": "jenkins_lookup3"},)),
-    "zlib": ("<c8", ({"id": "zlib", "level": 1},)),
+    "delta+zlib": ("<u4", ({"id": "delta", "dtype": "<u4"}, {"id": "zlib", "level": 1})),
     "delta+shuffle": (
         "<i4",
         ({"id": "delta", "dtype": "<i4"}, {"id": "shuffle", "elementsize": 4}),
@@ -610,9 +610,9 @@ def data(case: Case) -> np.ndarray[Any, Any]:
 
 def _put_specials(values: np.ndarray[Any, Any], case: Case) -> None:
     """Every seventh element one of the numbers that implementations differ about."""
-    parts = values.reshape(-1).view(f"f{values.itemsize // (2 if values.dtype.kind == 'c' else 1)}")
-    specials = parts[::7]
-    specials[:] = np.resize(np.array([0.0, -0.0, np.inf, -np.inf, np.nan], parts.dtype), len(specials))
+    numbers = values.reshape(-1).view(values.real.dtype)
+    places = numbers[::7]
+    places[:] = np.resize((0.0, -0.0, np.inf, -np.inf, np.nan), len(places))
     fill = case.fill_value
     if fill is not None and np.isnan(fill):
         # zarr-python takes a chunk of any NaNs for one of its fill value (see `refusals`).

@@ -71,13 +71,14 @@ SELECTIONS = [
 ]
 
 
-def _exchanges():
-    for peer, case in itertools.product(PEERS, CASES):
-        yield pytest.param(peer, case, id=f"{peer}-{case.id.removeprefix('parts-')}")
+EXCHANGES = [
+    pytest.param(peer, case, id=f"{peer}-{case.id.removeprefix('parts-')}")
+    for peer, case in itertools.product(PEERS, CASES)
+]
 
 
 @pytest.mark.parametrize("written", ["all", "part"])
-@pytest.mark.parametrize(("peer", "case"), _exchanges())
+@pytest.mark.parametrize(("peer", "case"), EXCHANGES)
 def test_parts_of_the_peers_array_are_read(peer, case, written, place):
     case = _with(case, written)
     PEERS[peer].write(case, place, data(case))
@@ -87,7 +88,7 @@ def test_parts_of_the_peers_array_are_read(peer, case, written, place):
 
 
 @pytest.mark.parametrize("written", ["nothing", "part", "all"])
-@pytest.mark.parametrize(("peer", "case"), _exchanges())
+@pytest.mark.parametrize(("peer", "case"), EXCHANGES)
 def test_parts_are_written_into_the_peers_array(peer, case, written, place):
     case = _with(case, written)
     PEERS[peer].write(case, place, data(case))
@@ -104,7 +105,7 @@ def test_parts_are_written_into_the_peers_array(peer, case, written, place):
     assert seen.attributes in (None, case.attributes)
 
 
-@pytest.mark.parametrize(("peer", "case"), _exchanges())
+@pytest.mark.parametrize(("peer", "case"), EXCHANGES)
 def test_we_and_the_peer_write_in_turns(peer, case, place):
     case = _with(case, "nothing")
     PEERS[peer].write(case, place, data(case))

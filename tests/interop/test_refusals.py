@@ -10,7 +10,7 @@ import zarr_dask as zd
 
 from . import ours
 from .cases import data, expected, matrix
-from .refusals import DEFECTS, PEERS, REFUSALS
+from .refusals import DEFECTS, PEERS, REFUSALS, cases_of
 from .seen import bits
 
 MATRIX = matrix()
@@ -23,7 +23,7 @@ def _label(entry):
 @pytest.mark.parametrize("entry", [e for e in REFUSALS if e.write], ids=_label)
 def test_peer_refuses_to_write(entry, place):
     error, message = entry.write
-    cases = [case for case in MATRIX if entry.applies(case)]
+    cases = cases_of(entry, MATRIX, "write")
     assert cases
     for case in cases:
         with pytest.raises(error, match=message):
@@ -33,7 +33,7 @@ def test_peer_refuses_to_write(entry, place):
 @pytest.mark.parametrize("entry", [e for e in REFUSALS if e.read], ids=_label)
 def test_peer_refuses_to_read(entry, place):
     error, message = entry.read
-    cases = [case for case in MATRIX if entry.applies(case)]
+    cases = cases_of(entry, MATRIX, "read")
     assert cases
     for case in cases:
         path = place / case.id.replace("/", "_")

@@ -155,6 +155,11 @@ class Serializer(Codec):
     divides: ClassVar[bool] = False
     """Whether it cuts its chunk into smaller ones: the array's stored objects are shards."""
 
+    @property
+    def inner_codecs(self) -> tuple[Codec, ...] | None:
+        """The codecs of the smaller chunks, where there are any."""
+        return None
+
     @abstractmethod
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """The serializer for chunks of this kind."""

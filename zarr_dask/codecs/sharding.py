@@ -76,6 +76,11 @@ class Sharding(Serializer):
             "index_location": self.index_location,
         }
 
+    @property
+    def inner_codecs(self) -> tuple[Codec, ...]:
+        """See `Serializer.inner_codecs`."""
+        return self.codecs.codecs
+
     def inner_shape(self, shape: Shape) -> Shape:  # noqa: ARG002  (the inner grid is given)
         """See `Serializer.inner_shape`."""
         return self.codecs.inner_shape(self.chunk_shape)

@@ -40,6 +40,14 @@ class MemoryStore:
         self.identity = token_hex(8)
         _LIVING[self.identity] = self
 
+    @staticmethod
+    def over(values: MutableMapping[str, bytes]) -> MemoryStore:
+        """The store over a mapping; the same one as long as somebody holds it."""
+        for store in list(_LIVING.values()):
+            if store.values is values:
+                return store
+        return MemoryStore(values)
+
     @property
     def url(self) -> str:
         """``memory://`` and the identity of the store."""

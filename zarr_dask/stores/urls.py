@@ -37,7 +37,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(url, Store):
         return _without_options(url, options)
     if isinstance(url, MutableMapping):
-        return _without_options(MemoryStore(url), options)
+        return _without_options(MemoryStore.over(url), options)
     try:
         text = os.fspath(url)
     except TypeError as error:
@@ -76,3 +76,16 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
             "'fsync'; stores and mappings take none."
         )
     return store
+
+
+def beside(store: Store, suffix: str) -> Store | None:
+    """A store of the same kind whose place has the same name and a suffix; None if there is none.
+
+    Examples
+    --------
+    >>> beside(LocalStore("/data/a.zarr"), ".part").url
+    '/data/a.zarr.part'
+    """
+    if isinstance(store, LocalStore) and store.root != "/":
+        return LocalStore(store.root + suffix, store.fsync)
+    return None

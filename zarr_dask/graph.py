@@ -1,0 +1,430 @@
+"""From an index space cut into blocks to dask, and from dask to tasks that write.
+
+Reading is one `Blockwise` layer of constant size: every task is dask's own ``getter`` on a small
+source that is part of the task, so that dask pushes slices down into it. Writing is not a
+`dask.array.Array` but a collection with one output key: a `Blockwise` of writing tasks, a tree
+that merges what they return, and one last task that makes the result visible. Both keep their
+form until the scheduler needs tasks. This module knows no array of this package: a source is
+anything with ``shape``, ``dtype`` and ``__getitem__``, a target anything with the methods of
+`Target`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, product
+from math import prod
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+from dask.array.core import getter, normalize_chunks
+from dask.base import DaskMethodsMixin, tokenize
+from dask.blockwise import blockwise, optimize_blockwise
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.layers import ArrayBlockwiseDep
+from dask.task_spec import Task, TaskRef
+from dask.threaded import get as threaded_get
+
+from zarr_dask.errors import GridError
+from zarr_dask.grid import Blocks, Fixed, Grid, Shape
+
+__all__ = ["BlockRegions", "StoredWrite", "Target", "blocks_of", "read_array", "sources_of", "write_array"]
+
+
+class Source(Protocol):
+    """What read tasks index."""
+
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __getitem__(self, key: Any) -> Any: ...
+
+
+class BlockRegions(ArrayBlockwiseDep):  # type: ignore[misc]
+    """The region of each block, worked out when it is asked for.
+
+    Parameters
+    ----------
+    chunks
+        Sizes of the blocks along each dimension.
+    origin
+        Where the first block starts.
+    """
+
+    def __init__(self, chunks: Blocks, origin: Shape) -> None:
+        super().__init__(chunks)
+        self.origin = origin
+        self._edges = [_edges(sizes) for sizes in chunks]
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
+        region = []
+        for position, edge, start in zip(idx, self._edges, self.origin, strict=True):
+            low, high = edge(position)
+            region.append(slice(start + low, start + high, None))
+        return tuple(region)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _regions, (tuple(map(_packed, self.chunks)), self.origin)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "BlockRegions", tuple(map(_packed, self.chunks)), self.origin
+
+
+Packed = tuple[int, int, int] | tuple[int, ...]
+
+
+def _packed(sizes: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """Equal sizes with a shorter last one in three numbers."""
+    if len(sizes) > 3 and len(set(sizes[:-1])) == 1:
+        return "equal", (len(sizes), sizes[0], sizes[-1])
+    return "listed", tuple(sizes)
+
+
+def _unpacked(packed: tuple[str, tuple[int, ...]]) -> tuple[int, ...]:
+    kind, numbers = packed
+    if kind == "listed":
+        return numbers
+    count, size, last = numbers
+    return (size,) * (count - 1) + (last,)
+
+
+def _regions(packed: tuple[tuple[str, tuple[int, ...]], ...], origin: Shape) -> BlockRegions:
+    return BlockRegions(tuple(map(_unpacked, packed)), origin)
+
+
+def _edges(sizes: Sequence[int]) -> Callable[[int], tuple[int, int]]:
+    kind, numbers = _packed(sizes)
+    if kind == "equal":
+        count, size, last = numbers
+        return lambda i: (i * size, i * size + (last if i == count - 1 else size))
+    starts = tuple(accumulate(numbers, initial=0))
+    return lambda i: (starts[i], starts[i + 1])
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_array(source: Source, blocks: Blocks, token: str, name: str | None = None) -> da.Array:
+    """A lazy dask array over a source.
+
+    Parameters
+    ----------
+    source
+        What to index; small when pickled, because it is part of every task.
+    blocks
+        Sizes of the blocks along each dimension.
+    token
+        Tells this source from all others, now and after a change of its metadata.
+    name
+        Name of the array in the graph; made of the token by default.
+    """
+    shape, dtype = source.shape, source.dtype
+    name = name or f"zarr-read-{tokenize(token, blocks)}"
+    indices = tuple(range(len(shape)))
+    regions = BlockRegions(blocks, (0,) * len(shape))
+    layer = blockwise(
+        getter, name, indices, source, None, regions, indices, numblocks={}, _data_producer=True
+    )
+    graph = HighLevelGraph({name: layer}, {name: set()})
+    return da.Array(graph, name, blocks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
+
+
+def blocks_of(
+    chunks: Any, grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any], names: Sequence[str | None]
+) -> Blocks:
+    """The blocks a reader asks for.
+
+    Parameters
+    ----------
+    chunks
+        None, ``"shards"``, ``"chunks"``, ``"auto"``, or what dask takes, dimensions by position or
+        by name.
+    grid
+        The stored objects.
+    chunk_shape
+        Shape of what is decoded at once.
+    dtype
+        Of the elements.
+    names
+        Of the dimensions; empty if they have none.
+
+    Raises
+    ------
+    GridError
+        If it names no blocks of this array.
+    """
+    if chunks is None:
+        return _default_blocks(grid, chunk_shape, dtype)
+    if isinstance(chunks, str) and chunks == "shards":
+        return cells_of(grid)
+    if isinstance(chunks, str) and chunks == "chunks":
+        return _regular(grid.shape, chunk_shape)
+    if isinstance(chunks, Mapping):
+        chunks = _by_position(chunks, names, grid.ndim)
+    try:
+        return normalize_chunks(  # type: ignore[no-any-return]
+            chunks, grid.shape, dtype=dtype, previous_chunks=cells_of(grid)
+        )
+    except (ValueError, TypeError) as error:
+        raise GridError(f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}.") from error
+
+
+def cells_of(grid: Grid) -> Blocks:
+    """One block per stored object."""
+    return tuple(
+        _regular((d.extent,), (d.size,))[0]
+        if isinstance(d, Fixed)
+        else tuple(min(d.edges[i], d.extent - d.start(i)) for i in range(d.count)) or (0,)
+        for d in grid.dimensions
+    )
+
+
+def _regular(shape: Shape, cell: Shape) -> Blocks:
+    return tuple(
+        ((size,) * (extent // size) + ((extent % size,) if extent % size else ())) or (0,)
+        for extent, size in zip(shape, cell, strict=True)
+    )
+
+
+def _default_blocks(grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any]) -> Blocks:
+    """Stored objects; whole chunks of them where one is larger than dask likes blocks to be."""
+    from dask import config
+    from dask.utils import parse_bytes
+
+    limit = parse_bytes(config.get("array.chunk-size"))
+    cell = grid.largest_cell
+    if prod(cell) * dtype.itemsize <= limit or cell == chunk_shape or grid.cell_shape is None:
+        return cells_of(grid)
+    block = list(chunk_shape)
+    for axis in reversed(range(len(block))):  # grow along the fastest dimension first
+        room = max(limit // max(prod(block) * dtype.itemsize, 1), 1)
+        count = cell[axis] // chunk_shape[axis]
+        block[axis] *= max(n for n in range(1, count + 1) if count % n == 0 and n <= room)
+    return _regular(grid.shape, tuple(block))
+
+
+def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: int) -> Any:
+    unknown = [key for key in chunks if key not in names and key not in range(ndim)]
+    if unknown:
+        raise GridError(
+            f"chunks names {unknown}, which are no dimensions of the array; it has "
+            f"{list(names) or f'{ndim} dimensions without names'}."
+        )
+    by_name = {names.index(key) if isinstance(key, str) else key: v for key, v in chunks.items()}
+    return {axis: by_name.get(axis) for axis in range(ndim)}
+
+
+def sources_of(array: da.Array, kind: type) -> Iterator[Any]:
+    """The sources of one kind that a graph reads, layer by layer."""
+    for layer in array.__dask_graph__().layers.values():
+        for value in _literals(layer):
+            candidate = getattr(value, "value", value)
+            if isinstance(candidate, kind):
+                yield candidate
+
+
+def _literals(layer: Any) -> Iterator[Any]:
+    for argument, index in getattr(layer, "indices", ()):
+        if index is None:
+            yield argument
+    task = getattr(layer, "task", None)
+    if task is not None:
+        yield from getattr(task, "args", ())
+    if hasattr(layer, "mapping"):
+        for item in layer.mapping.values():
+            yield item
+            yield from getattr(item, "args", ())
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class Target(Protocol):
+    """What write tasks write to."""
+
+    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> Any:
+        """Write the stored objects of a region; returns what is to be merged."""
+        ...
+
+    def merge(self, results: Sequence[Any]) -> Any:
+        """What several writes have returned, as one."""
+        ...
+
+    def finish(self, result: Any) -> Any:
+        """Make the result visible; returns what the user gets."""
+        ...
+
+
+def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> StoredWrite:
+    """The collection that writes every block of a dask array.
+
+    Parameters
+    ----------
+    array
+        Its blocks must be cut so that no stored object lies in two of them.
+    target
+        Where to write; small when pickled.
+    origin
+        Where the first block lies in the target.
+    token
+        Tells this write from others.
+    """
+    indices = tuple(range(array.ndim))
+    write = f"zarr-write-{tokenize(array.name, token)}"
+    regions = BlockRegions(array.chunks, origin)
+    layer = blockwise(
+        _write_block,
+        write,
+        indices,
+        array.name,
+        indices,
+        regions,
+        indices,
+        target,
+        None,
+        numblocks={array.name: array.numblocks},
+        dependencies=(),
+    )
+    merge = f"zarr-finish-{tokenize(array.name, token)}"
+    tree = MergeTree(merge, write, array.numblocks, target)
+    graph = HighLevelGraph(
+        {**array.__dask_graph__().layers, write: layer, merge: tree},
+        {**array.__dask_graph__().dependencies, write: {array.name}, merge: {write}},
+    )
+    return StoredWrite(graph, (merge, 0))
+
+
+def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target) -> Any:
+    return target.write(block, region)
+
+
+def _merge(target: Target, *results: Any) -> Any:
+    return target.merge(results)
+
+
+def _finish(target: Target, *results: Any) -> Any:
+    return target.finish(target.merge(results))
+
+
+class MergeTree(Layer):  # type: ignore[misc]
+    """Merges the results of many tasks, a few at a time, down to one output.
+
+    The tasks exist only once somebody looks at them, which is in the scheduler.
+
+    Parameters
+    ----------
+    name
+        Of the layer; its output key is ``(name, 0)``.
+    source
+        Name of the layer whose results are merged.
+    numblocks
+        Its blocks along each dimension.
+    target
+        Says how to merge.
+    """
+
+    split = 32
+    has_legacy_tasks = False
+
+    def __init__(self, name: str, source: str, numblocks: Shape, target: Target) -> None:
+        super().__init__()
+        self.name = name
+        self.source = source
+        self.numblocks = numblocks
+        self.target = target
+        self._tasks: dict[Any, Task] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MergeTree, (self.name, self.source, self.numblocks, self.target)
+
+    def is_materialized(self) -> bool:
+        """Whether the tasks exist already."""
+        return self._tasks is not None
+
+    def get_output_keys(self) -> set[Any]:
+        """The one key that others may ask for."""
+        return {(self.name, 0)}
+
+    @property
+    def _dict(self) -> dict[Any, Task]:
+        if self._tasks is None:
+            self._tasks = dict(self._levels())
+        return self._tasks
+
+    def _levels(self) -> Iterator[tuple[Any, Task]]:
+        waiting = [(self.source, *block) for block in product(*map(range, self.numblocks))]
+        level = 0
+        while len(waiting) > self.split:
+            merged = []
+            for number, first in enumerate(range(0, len(waiting), self.split)):
+                key = (f"{self.name}-{level}", number)
+                members = map(TaskRef, waiting[first : first + self.split])
+                yield key, Task(key, _merge, self.target, *members)
+                merged.append(key)
+            waiting, level = merged, level + 1
+        key = (self.name, 0)
+        yield key, Task(key, _finish, self.target, *map(TaskRef, waiting))
+
+    def __getitem__(self, key: Any) -> Task:
+        return self._dict[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+
+class StoredWrite(DaskMethodsMixin):  # type: ignore[misc]
+    """A write that is waiting to be computed.
+
+    ``compute()`` runs it and returns what the target's ``finish`` does; ``persist()`` and
+    `distributed`'s ``client.compute`` start it.
+    """
+
+    def __init__(self, graph: HighLevelGraph, key: tuple[str, int]) -> None:
+        self._graph = graph
+        self._key = key
+
+    def __dask_graph__(self) -> HighLevelGraph:
+        return self._graph
+
+    def __dask_keys__(self) -> list[Any]:
+        return [self._key]
+
+    def __dask_layers__(self) -> tuple[str, ...]:
+        return (self._key[0],)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("StoredWrite", self._key)
+
+    @staticmethod
+    def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:  # noqa: ARG004
+        # keeps layers as they are: annotations survive, tasks are made by the scheduler
+        wanted = set(flatten(keys))
+        return optimize_blockwise(graph, keys=wanted).cull(wanted)
+
+    __dask_scheduler__ = staticmethod(threaded_get)
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _only, ()
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _rebuilt, (self._key,)
+
+
+def _only(results: Sequence[Any]) -> Any:
+    return results[0]
+
+
+def _rebuilt(
+    graph: Any, key: tuple[str, int], rename: Mapping[str, str] | None = None
+) -> StoredWrite:
+    name = (rename or {}).get(key[0], key[0])
+    return StoredWrite(
+        graph if isinstance(graph, HighLevelGraph) else HighLevelGraph.from_collections(name, graph),
+        (name, key[1]),
+    )

@@ -1,0 +1,71 @@
+"""Words and numbers that all plans share: sizes read and printed, costs added up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from zarr_dask.errors import MemoryBudgetError
+
+__all__ = ["Costs", "format_bytes", "parse_bytes"]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(|[kmgtp]|[kmgtp]i)b?\s*", re.IGNORECASE)
+
+
+def parse_bytes(size: str | int) -> int:
+    """A number of bytes from a number or a text with a unit.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If it is neither.
+
+    Examples
+    --------
+    >>> parse_bytes("256MB"), parse_bytes("1.5 GiB"), parse_bytes(1000)
+    (256000000, 1610612736, 1000)
+    """
+    match = _SIZE.fullmatch(str(size))
+    if match is None:
+        raise MemoryBudgetError(f"{size!r} is not a size: expected bytes, or '256MB', '2GiB' ...")
+    unit = match[2].lower()
+    return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
+
+
+def format_bytes(size: float) -> str:
+    """A number of bytes for people.
+
+    Examples
+    --------
+    >>> format_bytes(999), format_bytes(134217728), format_bytes(2e12)
+    ('999 B', '134 MB', '2.00 TB')
+    """
+    for unit, name in ((10**15, "PB"), (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            number = size / unit
+            return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"
+    return f"{size:.0f} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a job, or a stage of it, will do."""
+
+    decoded: int = 0
+    """Bytes that are decoded, chunks counted as often as they are read."""
+    written: int = 0
+    """Bytes that are encoded."""
+    reads: int = 0
+    """Requests that read."""
+    writes: int = 0
+    """Requests that write."""
+
+    def __add__(self, other: Costs) -> Costs:
+        return Costs(
+            self.decoded + other.decoded,
+            self.written + other.written,
+            self.reads + other.reads,
+            self.writes + other.writes,
+        )

@@ -1,0 +1,292 @@
+"""Which boxes to copy, so that a new layout costs least within a bound of memory.
+
+A *stage* copies an index space box by box; a box is a union of whole stored objects of what it
+writes, so that no two tasks touch one. *Direct*: each box decodes every source chunk that it
+meets and keeps its part; chunks that several boxes meet are decoded several times. *Staged*: a
+first stage writes an intermediate array in boxes that suit the source, a second one reads it in
+boxes that suit the target. Decoding twice is often cheaper than writing and reading an
+intermediate, so both are costed and the cheaper one is taken.
+
+Pure integer arithmetic: no store, no array, no dask. The boxes of the staged plan follow the
+idea of the rechunker package (consolidate reads and writes up to the memory bound, meet in the
+element-wise minimum), with intermediates restricted to regular grids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, lcm, prod
+
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid import Fixed, Grid, Shape
+from zarr_dask.jobs.plan import Costs, format_bytes
+
+__all__ = ["CostModel", "Layout", "StagePlan", "plan_stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """How long things take, for choosing between plans; only ratios matter."""
+
+    decode: float = 2.0e9
+    """Bytes per second that a thread reads and decodes."""
+    encode: float = 0.6e9
+    """Bytes per second that a thread encodes and writes."""
+    request: float = 1.0e-4
+    """Seconds per request."""
+    task: float = 5.0e-3
+    """Seconds per task in the scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array is stored, as far as a plan needs to know."""
+
+    grid: Grid
+    """The stored objects."""
+    chunk: Shape
+    """Shape of what is decoded at once."""
+    itemsize: int
+
+    @property
+    def object_shape(self) -> Shape:
+        """Largest shape of a stored object."""
+        return self.grid.largest_cell
+
+    @property
+    def object_bytes(self) -> int:
+        """Decoded bytes of a stored object."""
+        return prod(self.object_shape) * self.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk."""
+        return prod(self.chunk) * self.itemsize
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a stored object holds several chunks."""
+        return self.chunk != self.object_shape
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One pass over the index space."""
+
+    source: Layout
+    target: Layout
+    box: Shape
+    """What one task copies; at the edges it is cut off."""
+
+    @property
+    def boxes(self) -> Grid:
+        """The tasks as a grid."""
+        return Grid.regular(self.source.grid.shape, self.box)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.boxes.ncells
+
+    @property
+    def peak(self) -> int:
+        """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
+        return _peak(self.source, self.target, self.box)
+
+    @property
+    def costs(self) -> Costs:
+        """What all tasks together do."""
+        return _costs(self.source, self.target, self.box)
+
+
+def _peak(source: Layout, target: Layout, box: Shape) -> int:
+    itemsize = source.itemsize
+    # an encoded object, or as much of a shard as the box meets, and one decoded chunk
+    met = (
+        min(stored, -(-length // chunk) * chunk + chunk)
+        for stored, length, chunk in zip(source.object_shape, box, source.chunk, strict=True)
+    )
+    reading = prod(met) * itemsize + source.chunk_bytes
+    # an encoded object, and one chunk in contiguous memory; the whole object where it is padded
+    padded = any(
+        extent % stored
+        for extent, stored in zip(target.grid.shape, target.object_shape, strict=True)
+    )
+    contiguous = target.object_bytes if padded else 0
+    writing = target.object_bytes + target.chunk_bytes + contiguous
+    return prod(box) * itemsize + max(reading, writing) + _OVERHEAD
+
+
+_OVERHEAD = 1 << 20
+"""Indices, buffers of the codecs, the interpreter's own."""
+
+
+def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
+    decoded = prod(
+        _touched(extent, chunk, length) * chunk
+        for extent, chunk, length in zip(source.grid.shape, source.chunk, box, strict=True)
+    )
+    objects = prod(
+        _touched_cells(dimension, length)
+        for dimension, length in zip(source.grid.dimensions, box, strict=True)
+    )
+    written = prod(
+        d.count * d.largest for d in target.grid.dimensions
+    )
+    return Costs(
+        decoded=decoded * source.itemsize,
+        written=written * target.itemsize,
+        reads=objects * (2 if source.sharded else 1),
+        writes=target.grid.ncells,
+    )
+
+
+def _touched(extent: int, cell: int, box: int) -> int:
+    """How many pairs of a cell and a box overlap, along a dimension cut regularly both ways.
+
+    Each cell counts once, and once more for every border between boxes that lies inside it.
+    """
+    borders = max(ceil(extent / box) - 1, 0)
+    on_cells = borders // (lcm(box, cell) // box)
+    return ceil(extent / cell) + borders - on_cells
+
+
+def _touched_cells(dimension: object, box: int) -> int:
+    if isinstance(dimension, Fixed):
+        return _touched(dimension.extent, dimension.size, box)
+    grid = Grid((dimension,))  # type: ignore[arg-type]
+    extent = grid.shape[0]
+    return sum(
+        grid.count_parts((slice(start, min(start + box, extent), 1),))
+        for start in range(0, extent, box)
+    )
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+def plan_stages(
+    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+) -> tuple[StagePlan, ...]:
+    """The cheapest stages from one layout to another.
+
+    Parameters
+    ----------
+    source, target
+        The layouts.
+    budget
+        Bytes that one task may hold.
+    threads
+        Tasks that run at the same time.
+    model
+        How long things take.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If no task fits, however small.
+    """
+    direct = _best(source, target, _fitting(source, target, budget), threads, model)
+    if direct is None:
+        smallest = _peak(source, target, target.object_shape)
+        raise MemoryBudgetError(
+            f"one stored object of {target.object_shape} ({format_bytes(target.object_bytes)}) with "
+            f"what reading it takes needs {format_bytes(smallest)}, but a task may hold "
+            f"{format_bytes(budget)}: raise max_mem, use fewer threads per process, or choose "
+            "smaller chunks or shards."
+        )
+    plans = [(direct,), *_staged(source, target, budget, threads, model)]
+    return min(plans, key=lambda stages: sum(seconds(stage, threads, model) for stage in stages))
+
+
+def seconds(stage: StagePlan, threads: int, model: CostModel) -> float:
+    """How long a stage takes by the model; the last round of tasks may leave threads idle."""
+    costs = stage.costs
+    work = (
+        costs.decoded / model.decode
+        + costs.written / model.encode
+        + (costs.reads + costs.writes) * model.request
+    )
+    rounds = ceil(stage.tasks / threads)
+    return work * rounds / max(stage.tasks, 1) + stage.tasks * model.task / threads
+
+
+def _best(
+    source: Layout, target: Layout, boxes: Iterator[Shape], threads: int, model: CostModel
+) -> StagePlan | None:
+    candidates = (StagePlan(source, target, box) for box in boxes)
+    # among equals, boxes that are long in the fastest dimensions copy in longer runs
+    return min(
+        candidates,
+        key=lambda stage: (
+            round(seconds(stage, threads, model), 6), [-n for n in reversed(stage.box)]
+        ),
+        default=None,
+    )
+
+
+def _fitting(source: Layout, target: Layout, budget: int) -> Iterator[Shape]:
+    """Boxes of whole target objects that fit into the budget."""
+    for box in _multiples(target.grid.shape, target.object_shape):
+        if _peak(source, target, box) <= budget:
+            yield box
+
+
+_MAX_BOXES = 50_000
+
+
+def _multiples(shape: Shape, unit: Shape) -> Iterator[Shape]:
+    """Boxes of 1, 2, 4, ... units along each dimension, and of all of them."""
+    per_dimension = [_lengths(extent, size) for extent, size in zip(shape, unit, strict=True)]
+    while prod(map(len, per_dimension)) > _MAX_BOXES:  # many dimensions: take coarser steps
+        longest = max(per_dimension, key=len)
+        longest[:] = [*longest[:-1:2], longest[-1]]
+    yield from product(*per_dimension)
+
+
+def _lengths(extent: int, unit: int) -> list[int]:
+    lengths = []
+    length = unit
+    while length < extent:
+        lengths.append(length)
+        length *= 2
+    return [*lengths, max(ceil(extent / unit), 1) * unit]
+
+
+def _staged(
+    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+) -> Iterator[tuple[StagePlan, ...]]:
+    """Plans of two stages with a regular, unsharded intermediate array."""
+    shape = source.grid.shape
+    writes = _largest([box for box in _multiples(shape, target.object_shape)
+                       if prod(box) * target.itemsize + 2 * target.object_bytes <= budget])
+    reads = _largest([box for box in _multiples(shape, source.object_shape)
+                      if prod(box) * source.itemsize + 2 * source.object_bytes <= budget])
+    seen: set[tuple[Shape, Shape]] = set()
+    for read_box, write_box in product(reads, writes):
+        cell = tuple(map(min, read_box, write_box))
+        first_box = tuple(r // c * c for r, c in zip(read_box, cell, strict=True))
+        middle = Layout(Grid.regular(shape, cell), cell, source.itemsize)
+        if (first_box, cell) in seen:
+            continue
+        seen.add((first_box, cell))
+        stages = (StagePlan(source, middle, first_box), StagePlan(middle, target, write_box))
+        if all(stage.peak <= budget for stage in stages):
+            yield stages
+
+
+def _largest(boxes: Sequence[Shape]) -> list[Shape]:
+    """Boxes that lie in no other one: more memory never costs more."""
+    most = sorted(boxes, key=prod, reverse=True)
+    kept: list[Shape] = []
+    for box in most:
+        if not any(all(a <= b for a, b in zip(box, other, strict=True)) for other in kept):
+            kept.append(box)
+        if len(kept) == _MAX_KEPT:
+            break
+    return kept
+
+
+_MAX_KEPT = 64

@@ -1,0 +1,232 @@
+"""Running many like tasks: on dask's own schedulers, or on a cluster in windows.
+
+A task is a function of its number, so that what is submitted stays small, and at most a window
+of tasks is known to the scheduler at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import SchedulerError
+from zarr_dask.pool import cores
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Workers", "connect", "find_workers", "run_tasks"]
+
+_WINDOW_PER_THREAD = 8
+_LOCAL_WINDOW = 512
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where tasks run."""
+
+    client: Client | None
+    """A cluster; None for the scheduler that dask is configured to use."""
+    threads: int
+    """Tasks that run at the same time."""
+    threads_per_process: int
+    """How many of them share the memory of a process."""
+    memory_limit: int | None = None
+    """Bytes that the smallest process may use, where that is known."""
+
+
+def find_workers(client: Client | None = None) -> Workers:
+    """The given client's cluster, the current client's, or dask's configured scheduler.
+
+    Raises
+    ------
+    SchedulerError
+        If the cluster has no workers.
+    """
+    client = client or _current_client()
+    return _local_workers() if client is None else _cluster_workers(client)
+
+
+def _current_client() -> Client | None:
+    if "distributed" not in sys.modules:
+        return None  # nobody in this process can have made one
+    from distributed import default_client
+
+    try:
+        return default_client()  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def _cluster_workers(client: Client) -> Workers:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    if not workers:
+        client.wait_for_workers(1, timeout="30s")
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+    threads = [worker["nthreads"] for worker in workers.values()]
+    limits = [worker["memory_limit"] for worker in workers.values() if worker["memory_limit"]]
+    return Workers(client, sum(threads), max(threads), min(limits, default=None))
+
+
+def _local_workers() -> Workers:
+    import dask
+    from dask.base import get_scheduler
+    from dask.local import get_sync
+
+    if get_scheduler() is get_sync:
+        return Workers(None, 1, 1)
+    threads = dask.config.get("num_workers", None) or cores()
+    one_process = not _runs_processes()
+    return Workers(None, threads, threads if one_process else 1)
+
+
+def _runs_processes() -> bool:
+    from dask.base import get_scheduler
+    from dask.multiprocessing import get as get_processes
+
+    return get_scheduler() is get_processes
+
+
+def run_tasks(
+    function: Callable[[int], Any],
+    count: int,
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+) -> None:
+    """Call ``function(0)`` to ``function(count - 1)``, in any order.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with a number.
+    count
+        How many calls.
+    workers
+        Where.
+    on_result
+        Called with what each call returns, as soon as it is there.
+    name
+        Of the tasks, for dashboards.
+    """
+    if workers.client is None:
+        _run_local(function, count, on_result, name)
+    else:
+        _run_cluster(function, count, workers, on_result, name)
+
+
+def _run_local(
+    function: Callable[[int], Any], count: int, on_result: Callable[[Any], None], name: str
+) -> None:
+    from dask.base import get_scheduler
+    from dask.callbacks import Callback
+    from dask.task_spec import Task
+    from dask.threaded import get as threaded_get
+
+    get = get_scheduler() or threaded_get
+
+    def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
+        on_result(result)
+
+    with Callback(posttask=report):
+        for first in range(0, count, _LOCAL_WINDOW):
+            keys = [(name, number) for number in range(first, min(first + _LOCAL_WINDOW, count))]
+            get({key: Task(key, function, key[1]) for key in keys}, keys)
+
+
+def _run_cluster(
+    function: Callable[[int], Any],
+    count: int,
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+) -> None:
+    from distributed import as_completed
+
+    client = workers.client
+    submit = partial(client.submit, function, pure=False)
+    numbers = iter(range(count))
+    window = max(workers.threads * _WINDOW_PER_THREAD, 1)
+
+    def start(number: int) -> Any:
+        return submit(number, key=f"{name}-{id(numbers):x}-{number}")
+
+    running = as_completed(start(number) for number in islice(numbers, window))
+    try:
+        for future in running:
+            on_result(future.result())
+            future.release()
+            for number in islice(numbers, 1):
+                running.add(start(number))
+    finally:
+        client.cancel(list(running.futures), reason="another task of the job failed")
+
+
+@contextmanager
+def connect(
+    scheduler: str | None = None,
+    scheduler_file: str | None = None,
+    workers: int | None = None,
+    timeout: float = 10.0,
+) -> Iterator[Client | None]:
+    """A client for a job: of a running scheduler, of new local processes, or none.
+
+    Parameters
+    ----------
+    scheduler
+        Address of a running scheduler.
+    scheduler_file
+        File that a running scheduler has written.
+    workers
+        Number of local processes to start, of one thread each, for as long as the job runs.
+    timeout
+        Seconds to wait for the scheduler to answer.
+
+    Raises
+    ------
+    SchedulerError
+        If no scheduler answers.
+    """
+    if scheduler is None and scheduler_file is None:
+        if not workers:
+            yield None
+            return
+        yield from _local_cluster(workers)
+        return
+    from distributed import Client
+
+    place = scheduler or scheduler_file
+    try:
+        client = (
+            Client(scheduler, timeout=timeout, set_as_default=False)
+            if scheduler
+            else Client(scheduler_file=scheduler_file, timeout=timeout, set_as_default=False)
+        )
+    except (OSError, ValueError) as error:
+        raise SchedulerError(
+            f"no dask scheduler answers at {place} within {timeout:g} s ({error}). Start one with "
+            "'dask scheduler', or let the job start local processes with --workers."
+        ) from error
+    with client:
+        yield client
+
+
+def _local_cluster(workers: int) -> Iterator[Client]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

@@ -1,0 +1,510 @@
+"""Writing a dask array: planned so that every stored object has exactly one writing task.
+
+Blocks that do not fit the stored objects of the target are regrouped by the graph, so that one
+task gathers all that an object needs; no two tasks ever touch one object. What would cut through
+objects is refused. The metadata document of a new array is written last, by the last task.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from zarr_dask.array import Array, ArraySource
+from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeExistsError,
+    PartialWriteError,
+    ReadOnlyError,
+    SourceIsTargetError,
+)
+from zarr_dask.formats.base import normalise_path, where
+from zarr_dask.formats.detect import format_named
+from zarr_dask.grid import Blocks, Region, Shape
+from zarr_dask.group import check_place, open_array, prepare_place, put_documents
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.dialect import spec_from_keywords
+from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.wrappers import ReadOnly
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+    from zarr_dask.graph import StoredWrite
+
+__all__ = ["WritePlan", "WriteReport", "plan_write", "to_zarr"]
+
+WriteMode = Literal["a", "w", "w-", "r+"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What a write has done."""
+
+    objects: int = 0
+    """Stored objects that were written."""
+    empty: int = 0
+    """Stored objects left out because they hold fill values only."""
+    nbytes: int = 0
+    """Decoded bytes."""
+    stored: int = 0
+    """Encoded bytes."""
+
+    def __str__(self) -> str:
+        return (
+            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
+            f"({format_bytes(self.stored)}), {self.empty} left out as fill values"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayTarget:
+    """An array as the tasks of a graph write it; see `zarr_dask.graph.Target`."""
+
+    array: Array
+    creates: bool
+    """Whether the last task writes the metadata document."""
+
+    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
+        """Write the stored objects of a region, one after the other."""
+        array = self.array
+        values = np.asarray(block, dtype=array.dtype)
+        sizes = [
+            array.write_part(part, values)
+            for part in array.meta.grid.parts(checked_region(region, array.shape))
+        ]
+        empty = sizes.count(0)
+        return WriteReport(len(sizes) - empty, empty, values.nbytes, sum(sizes))
+
+    def merge(self, results: Sequence[WriteReport]) -> WriteReport:
+        """Add reports up."""
+        return WriteReport(
+            sum(r.objects for r in results),
+            sum(r.empty for r in results),
+            sum(r.nbytes for r in results),
+            sum(r.stored for r in results),
+        )
+
+    def finish(self, result: WriteReport) -> WriteReport:
+        """Make a new array visible."""
+        if self.creates:
+            array = self.array
+            put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        return result
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "zarr_dask.ArrayTarget", self.array.token, self.creates
+
+
+@dataclass(frozen=True, eq=False)
+class WritePlan:
+    """Everything that a write will do; made by `plan_write`."""
+
+    values: da.Array
+    """What is written, in the blocks it came in."""
+    target: Array
+    """Where; it does not exist yet if `creates`."""
+    region: Region
+    """Which elements of the target."""
+    blocks: Blocks
+    """Sizes of the blocks that are written, each a union of stored objects."""
+    partial: tuple[tuple[int, ...], ...]
+    """Coordinates of stored objects that the region covers only in part."""
+    creates: bool
+    overwrite: bool = False
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether the blocks are cut anew to fit the stored objects."""
+        return self.blocks != self.values.chunks
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return prod(map(len, self.blocks))
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects in the region."""
+        return self.target.meta.grid.count_parts(self.region)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plan in words and numbers."""
+        target = self.target
+        grids = f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
+        how = (
+            f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers"
+            if self.regrouped
+            else "written as they are"
+        )
+        shape = tuple(s.stop - s.start for s in self.region)
+        lines = [
+            f"write {self.values.shape} {self.values.dtype.name}, "
+            f"{format_bytes(self.values.nbytes)}",
+            f"   to {target.where}, {'a new' if self.creates else 'an existing'} {target.format} "
+            f"array of {grids}",
+            f"  region  {shape} at {tuple(s.start for s in self.region)}",
+            f"  blocks  {_sizes(self.values.chunks)}, {how}",
+            f"  tasks   {self.tasks}, for {self.objects} stored objects",
+        ]
+        if self.partial:
+            lines.append(
+                f"  in part {len(self.partial)} stored objects are read, changed and written by "
+                f"their single owner: {', '.join(map(str, self.partial[:5]))}"
+                f"{' ...' if len(self.partial) > 5 else ''}"
+            )
+        return "\n".join(lines)
+
+    def collection(self) -> StoredWrite:
+        """The tasks, after making room at the target: what it replaces is gone."""
+        from zarr_dask.graph import write_array
+
+        target = self.target
+        if self.creates:
+            prepare_place(
+                target.store, target.path, target.node_format, overwrite=self.overwrite
+            )
+        values = self.values
+        if self.regrouped:
+            values = values.rechunk(self.blocks, method="tasks")
+        origin = tuple(s.start for s in self.region)
+        return write_array(values, ArrayTarget(target, self.creates), origin, target.token)
+
+    def run(self) -> WriteReport:
+        """Do it, on the current client's cluster or dask's configured scheduler."""
+        return self.collection().compute()  # type: ignore[no-any-return]
+
+
+def _sizes(blocks: Blocks) -> str:
+    return "x".join(
+        str(sizes[0]) if len(set(sizes[:-1]) | {sizes[0]}) == 1 else f"{min(sizes)}..{max(sizes)}"
+        for sizes in blocks
+    ) or "one element"
+
+
+# --- making a plan --------------------------------------------------------------------------------
+
+
+def plan_write(
+    arr: da.Array,
+    url: Location | Array,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    fill_value: Any = 0,
+    dimension_names: Any = None,
+    attributes: Mapping[str, Any] | None = None,
+    format: str = "v3",  # noqa: A002
+    overwrite: bool = False,
+    partial: Literal["refuse", "own"] = "refuse",
+    **keywords: Any,
+) -> WritePlan:
+    """Plan how to write a dask array; nothing is written.
+
+    Parameters
+    ----------
+    arr
+        The dask array.
+    url
+        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``.
+    component
+        Path below it.
+    storage_options
+        Options of the store.
+    region
+        Slices of an existing array to write into; all of it by default.
+    mode
+        ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
+        ``"r+"`` writes into an existing array.
+    chunks, shards
+        Grids of a new array. By default one stored object per block where blocks are regular.
+    codecs, fill_value, dimension_names, attributes, format
+        Of a new array; see `zarr_dask.create_array`.
+    overwrite
+        Replace what is there; the same as ``mode="w"``.
+    partial
+        What to do where a region covers stored objects only in part: ``"refuse"``, or let their
+        single writing task of this job read and change them (``"own"``). The caller then sees
+        to it that no other job writes into the same objects meanwhile.
+    **keywords
+        What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
+        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
+        ``chunk_key_encoding``.
+
+    Raises
+    ------
+    GridError
+        If shapes or grids do not fit.
+    DataTypeError
+        If the target cannot hold every value of the dask array's data type.
+    NodeExistsError
+        If there is something at the place of a new array.
+    PartialWriteError
+        If the region cuts through stored objects.
+    SourceIsTargetError
+        If the dask array reads what would be written.
+    TypeError
+        For keywords that mean nothing here.
+    """
+    values = _dask_array(arr)
+    if isinstance(url, Array):
+        target = open_array(url, component or "", "r+") if component else url
+        creates = False
+    elif mode == "r+" or region is not None:
+        target = open_array(url, component or "", "r+", None, storage_options)
+        creates = False
+    else:
+        given = ArraySpec(
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=chunks,
+            shards=shards,
+            codecs=codecs,
+            fill_value=fill_value,
+            dimension_names=dimension_names,
+            attributes=attributes or {},
+            format=format,
+        )
+        spec = _with_grids(spec_from_keywords(given, keywords), values.chunks)
+        keywords = {}
+        target = _new_array(spec, url, component, storage_options)
+        creates = True
+    if not creates:
+        _check_existing(target, chunks, shards, codecs, keywords)
+    replaces = creates and (overwrite or mode == "w")
+    _check_not_read(values, target)
+    if creates:
+        check_place(target.store, target.path, overwrite=replaces)
+    where_to = checked_region(region, target.shape)
+    _check_fits(values, target, where_to)
+    origin = tuple(s.start for s in where_to)
+    cut = _partial_objects(target, where_to)
+    if cut and partial != "own":
+        raise PartialWriteError(
+            f"the region {_shown(where_to)} covers {len(cut)} stored objects of {target.where} "
+            f"only in part (the first at {cut[0]}; they have the shape {target.write_chunks}), so "
+            "that another job may be writing to the same ones. Extend the region to whole stored "
+            'objects, or pass partial="own" if no other job writes there.'
+        )
+    return WritePlan(
+        values=values,
+        target=target,
+        region=where_to,
+        blocks=target.meta.grid.align(values.chunks, origin),
+        partial=cut,
+        creates=creates,
+        overwrite=replaces,
+    )
+
+
+def to_zarr(
+    arr: da.Array,
+    url: Location | Array,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    mode: WriteMode = "a",
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    fill_value: Any = 0,
+    dimension_names: Any = None,
+    attributes: Mapping[str, Any] | None = None,
+    format: str = "v3",  # noqa: A002
+    overwrite: bool = False,
+    partial: Literal["refuse", "own"] = "refuse",
+    **keywords: Any,
+) -> Any:
+    """Write a dask array so that no value can be lost: `plan_write`, then run.
+
+    Parameters
+    ----------
+    arr, url, component, storage_options, region, mode
+        As for `plan_write`.
+    compute
+        Write now; otherwise make room at the target and return a collection whose ``compute()``
+        writes.
+    return_stored
+        Return the stored array as a dask array; it is written first.
+    chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite, partial
+        As for `plan_write`.
+    **keywords
+        As for `plan_write`.
+
+    Returns
+    -------
+    WriteReport or StoredWrite or dask.array.Array
+        As `compute` and `return_stored` say.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_write`; nothing is written then.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> zd.to_zarr(da.ones((400, 400), chunks=50), store, shards=(200, 200)).objects
+    4
+    >>> float(zd.from_zarr(store).sum().compute())
+    160000.0
+    """
+    plan = plan_write(
+        arr,
+        url,
+        component,
+        storage_options,
+        region,
+        mode,
+        chunks=chunks,
+        shards=shards,
+        codecs=codecs,
+        fill_value=fill_value,
+        dimension_names=dimension_names,
+        attributes=attributes,
+        format=format,
+        overwrite=overwrite,
+        partial=partial,
+        **keywords,
+    )
+    if not compute and not return_stored:
+        return plan.collection()
+    report = plan.run()
+    return plan.target.to_dask() if return_stored else report
+
+
+def _dask_array(arr: Any) -> da.Array:
+    import dask.array as da
+
+    if not isinstance(arr, da.Array):
+        raise DataTypeError(
+            f"expected a dask array, got {type(arr).__name__}; dask.array.from_array makes one."
+        )
+    if any(np.isnan(size) for sizes in arr.chunks for size in sizes):
+        raise GridError(
+            "the dask array has blocks of unknown size, so that nothing can be planned; "
+            "compute_chunk_sizes() finds them out."
+        )
+    return arr
+
+
+def _with_grids(spec: ArraySpec, blocks: Blocks) -> ArraySpec:
+    """The array with chunks that divide the blocks where the user left them open."""
+    if spec.chunks is not None:
+        return spec
+    if spec.shards is not None:
+        return replace(spec, chunks="auto")
+    return replace(spec, chunks=tuple(map(_dividing, blocks)))
+
+
+def _dividing(sizes: tuple[int, ...]) -> int:
+    """A length whose multiples meet the borders between blocks, unless it would be tiny."""
+    if len(sizes) == 1:
+        return max(sizes[0], 1)
+    common = gcd(*sizes[:-1])
+    if sizes[-1] <= common or common * 8 >= max(sizes):
+        return max(common, 1)
+    return max(Counter(sizes).most_common(1)[0][0], 1)
+
+
+def _new_array(
+    spec: ArraySpec,
+    url: Location,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Array:
+    store, path = open_store(url, storage_options), normalise_path(component or "")
+    if isinstance(store, ReadOnly):
+        raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
+    node_format = format_named(spec.format)
+    meta = array_meta(spec, where(store, path))
+    node_format.documents(meta, path)  # raises where the format cannot say it
+    return Array(store, path, meta, node_format)
+
+
+def _check_existing(
+    target: Array, chunks: Any, shards: Any, codecs: Any, keywords: Mapping[str, Any]
+) -> None:
+    if isinstance(target.store, ReadOnly):
+        raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
+    given = {"chunks": chunks, "shards": shards, "codecs": codecs, **keywords}
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise NodeExistsError(
+            f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
+            "them out, or write to another place."
+        )
+
+
+def _check_not_read(values: da.Array, target: Array) -> None:
+    """Refuse to write over what the graph reads lazily."""
+    from zarr_dask.graph import sources_of
+
+    place = _place(target)
+    for source in sources_of(values, ArraySource):
+        if _place(source.array) == place:
+            raise SourceIsTargetError(
+                f"the dask array reads {source.array.where}, which would be written: values would "
+                "be lost before they are read. Write to another place, and replace the array by "
+                "it afterwards."
+            )
+
+
+def _place(array: Array) -> str:
+    store = array.store.store if isinstance(array.store, ReadOnly) else array.store
+    return where(store, array.path).rstrip("/")
+
+
+def _check_fits(values: da.Array, target: Array, region: Region) -> None:
+    shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    if any(s.step != 1 for s in region):
+        raise GridError(f"region {_shown(region)} has steps; regions to write are contiguous.")
+    if values.shape != shape:
+        raise GridError(
+            f"the dask array has shape {values.shape}, the region {_shown(region)} of "
+            f"{target.where} has {shape}."
+        )
+    if not np.can_cast(values.dtype, target.dtype, "safe"):
+        raise DataTypeError(
+            f"{target.where} holds {target.dtype.name}, which cannot hold every value of "
+            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant."
+        )
+
+
+def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
+    """Stored objects that the region covers only in part: they lie at its borders."""
+    grid = target.meta.grid
+    clean = all(
+        d.is_boundary(s.start) and d.is_boundary(s.stop)
+        for d, s in zip(grid.dimensions, region, strict=True)
+    )
+    if clean:
+        return ()
+    return tuple(part.coords for part in grid.parts(region) if not part.whole)
+
+
+def _shown(region: Region) -> str:
+    return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"
+
+
