@@ -20,7 +20,7 @@ from zarr_dask.group import (
     Group,
     create_array,
     create_group,
-    open,  # noqa: A004  (the name that users expect)
+    open,  # noqa: A004  (zd.open, as users expect)
     open_array,
     open_group,
 )

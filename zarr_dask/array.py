@@ -297,9 +297,7 @@ class Array:
             ) from error
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
-        for_each(
-            lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads
-        )
+        for_each(lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads)
 
     def write_part(self, part: Part, values: np.ndarray) -> int:
         """Write what lies in one stored object; `values` are those of the whole region.

@@ -99,7 +99,7 @@ def _shape(shape: Any) -> Shape:
 
 def _dtype(dtype: Any, at: str) -> np.dtype[Any]:
     try:
-        made = np.dtype(dtype)
+        made: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).") from error
     if made.newbyteorder("=").name not in CORE_NAMES:

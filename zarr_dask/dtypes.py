@@ -41,7 +41,8 @@ CORE_NAMES: dict[str, np.dtype[Any]] = {
 
 def native(dtype: Any) -> np.dtype[Any]:
     """The dtype in the byte order of this machine."""
-    return np.dtype(dtype).newbyteorder("=")
+    made: np.dtype[Any] = np.dtype(dtype)
+    return made.newbyteorder("=")
 
 
 def scalar(value: object, dtype: np.dtype[Any]) -> np.ndarray:

@@ -5,14 +5,14 @@
     ZarrDaskError
     ├── NodeNotFoundError        (FileNotFoundError)  nothing readable at that path
     ├── NodeExistsError          (FileExistsError)    something is there already
-    ├── NodeTypeError            (TypeError)          an array where a group is asked for, or the reverse
-    ├── MetadataError            (ValueError)         a document does not say what its format requires
+    ├── NodeTypeError            (TypeError)          an array instead of a group, or the reverse
+    ├── MetadataError            (ValueError)         a document that breaks the rules of its format
     │   ├── UnknownDataTypeError
     │   ├── UnknownGridError
     │   └── UnknownCodecError
-    ├── GridError                (ValueError)         shapes of chunks, shards or regions that do not fit
+    ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
-    ├── SelectionError           (IndexError)         a selection outside the array, or not of a known kind
+    ├── SelectionError           (IndexError)         outside the array, or of no known kind
     ├── CorruptObjectError       (ValueError)         stored bytes that do not decode
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "not there"

@@ -30,7 +30,15 @@ from dask.threaded import get as threaded_get
 from zarr_dask.errors import GridError
 from zarr_dask.grid import Blocks, Fixed, Grid, Shape
 
-__all__ = ["BlockRegions", "StoredWrite", "Target", "blocks_of", "read_array", "sources_of", "write_array"]
+__all__ = [
+    "BlockRegions",
+    "StoredWrite",
+    "Target",
+    "blocks_of",
+    "read_array",
+    "sources_of",
+    "write_array",
+]
 
 
 class Source(Protocol):
@@ -43,7 +51,7 @@ class Source(Protocol):
     def __getitem__(self, key: Any) -> Any: ...
 
 
-class BlockRegions(ArrayBlockwiseDep):  # type: ignore[misc]
+class BlockRegions(ArrayBlockwiseDep):
     """The region of each block, worked out when it is asked for.
 
     Parameters
@@ -71,9 +79,6 @@ class BlockRegions(ArrayBlockwiseDep):  # type: ignore[misc]
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "BlockRegions", tuple(map(_packed, self.chunks)), self.origin
-
-
-Packed = tuple[int, int, int] | tuple[int, ...]
 
 
 def _packed(sizes: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -169,7 +174,9 @@ def blocks_of(
             chunks, grid.shape, dtype=dtype, previous_chunks=cells_of(grid)
         )
     except (ValueError, TypeError) as error:
-        raise GridError(f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}.") from error
+        raise GridError(
+            f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}."
+        ) from error
 
 
 def cells_of(grid: Grid) -> Blocks:
@@ -309,7 +316,7 @@ def _finish(target: Target, *results: Any) -> Any:
     return target.finish(target.merge(results))
 
 
-class MergeTree(Layer):  # type: ignore[misc]
+class MergeTree(Layer):
     """Merges the results of many tasks, a few at a time, down to one output.
 
     The tasks exist only once somebody looks at them, which is in the scheduler.
@@ -355,10 +362,11 @@ class MergeTree(Layer):  # type: ignore[misc]
         return self._tasks
 
     def _levels(self) -> Iterator[tuple[Any, Task]]:
-        waiting = [(self.source, *block) for block in product(*map(range, self.numblocks))]
+        blocks = product(*map(range, self.numblocks))
+        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in blocks]
         level = 0
         while len(waiting) > self.split:
-            merged = []
+            merged: list[tuple[Any, ...]] = []
             for number, first in enumerate(range(0, len(waiting), self.split)):
                 key = (f"{self.name}-{level}", number)
                 members = map(TaskRef, waiting[first : first + self.split])
@@ -378,7 +386,7 @@ class MergeTree(Layer):  # type: ignore[misc]
         return len(self._dict)
 
 
-class StoredWrite(DaskMethodsMixin):  # type: ignore[misc]
+class StoredWrite(DaskMethodsMixin):
     """A write that is waiting to be computed.
 
     ``compute()`` runs it and returns what the target's ``finish`` does; ``persist()`` and
@@ -402,7 +410,7 @@ class StoredWrite(DaskMethodsMixin):  # type: ignore[misc]
         return ("StoredWrite", self._key)
 
     @staticmethod
-    def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:  # noqa: ARG004
+    def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:
         # keeps layers as they are: annotations survive, tasks are made by the scheduler
         wanted = set(flatten(keys))
         return optimize_blockwise(graph, keys=wanted).cull(wanted)
@@ -425,6 +433,8 @@ def _rebuilt(
 ) -> StoredWrite:
     name = (rename or {}).get(key[0], key[0])
     return StoredWrite(
-        graph if isinstance(graph, HighLevelGraph) else HighLevelGraph.from_collections(name, graph),
+        graph
+        if isinstance(graph, HighLevelGraph)
+        else HighLevelGraph.from_collections(name, graph),
         (name, key[1]),
     )

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,7 +35,7 @@ Region = tuple[slice, ...]
 class Span(NamedTuple):
     """One cell of one dimension, met by a slice."""
 
-    index: int
+    coord: int
     """Coordinate of the cell."""
     inside: slice
     """Which elements of the cell, counted from its start."""
@@ -176,7 +176,7 @@ def spans(dimension: Dimension, selected: slice) -> list[Span]:
     Examples
     --------
     >>> spans(Fixed(4, 10), slice(3, 9, 1))[0]
-    Span(index=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
+    Span(coord=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
     """
     start, stop, step = selected.start, selected.stop, selected.step or 1
     found: list[Span] = []
@@ -337,7 +337,7 @@ def _align(dimension: Dimension, sizes: Sequence[int], origin: int) -> tuple[int
             borders.append(border)
     if len(borders) == 1:
         return tuple(sizes)[:1]  # a dimension without elements keeps its one empty block
-    return tuple(b - a for a, b in zip(borders, borders[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(borders))
 
 
 def _few(values: Sequence[int], limit: int = 6) -> str:

@@ -99,22 +99,15 @@ class Group:
 
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
         """Path and node of every array below; in groups below as well if `recursive`."""
-        for path, node in self._walk(recursive):
+        for path, node in _walk(self, recursive):
             if isinstance(node, Array):
                 yield path, node
 
     def groups(self, recursive: bool = False) -> Iterator[tuple[str, Group]]:
         """Path and node of every group below; in groups below as well if `recursive`."""
-        for path, node in self._walk(recursive):
+        for path, node in _walk(self, recursive):
             if isinstance(node, Group):
                 yield path, node
-
-    def _walk(self, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
-        for name, node in self.children():
-            yield name, node
-            if recursive and isinstance(node, Group):
-                for path, below in node._walk(recursive):
-                    yield f"{name}/{path}", below
 
     def tree(self) -> str:
         """The hierarchy below as text, one node a line."""
@@ -137,6 +130,14 @@ class Group:
         return replace(self, meta=changed)
 
 
+def _walk(group: Group, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
+    for name, node in group.children():
+        yield name, node
+        if recursive and isinstance(node, Group):
+            for path, below in _walk(node, recursive):
+                yield f"{name}/{path}", below
+
+
 def _tree_lines(group: Group, indent: str) -> Iterator[str]:
     children = list(group.children())
     for number, (name, node) in enumerate(children):
@@ -156,7 +157,7 @@ def _summary(node: Array | Group) -> str:
 # --- opening --------------------------------------------------------------------------------------
 
 
-def open(  # noqa: A001  (the name that users expect)
+def open(
     url: Location | Array | Group,
     path: str = "",
     mode: Mode = "r",
@@ -194,7 +195,7 @@ def open(  # noqa: A001  (the name that users expect)
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
         path = join(url.path, normalise_path(path))
-        store, format = url.store, format or url.format  # noqa: A001
+        store, format = url.store, format or url.format
     else:
         path, store = normalise_path(path), open_store(url, storage_options)
     if mode == "r" and not isinstance(store, ReadOnly):
@@ -216,7 +217,7 @@ def open_array(
     url: Location | Array | Group,
     path: str = "",
     mode: Mode = "r",
-    format: str | None = None,  # noqa: A002
+    format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Array:
@@ -240,7 +241,7 @@ def open_group(
     url: Location | Group,
     path: str = "",
     mode: Mode = "r",
-    format: str | None = None,  # noqa: A002
+    format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Group:
@@ -272,7 +273,7 @@ def create_array(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",  # noqa: A002
+    format: str = "v3",
     overwrite: bool = False,
     order: Literal["C", "F"] = "C",
     chunk_key_encoding: Any = None,
@@ -364,7 +365,7 @@ def create_group(
     path: str = "",
     *,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",  # noqa: A002
+    format: str = "v3",
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Group:

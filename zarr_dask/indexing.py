@@ -68,7 +68,8 @@ class Selection:
                 back.append(item)
             else:
                 back.append(None)
-        return _assignable(value, self.shape)[tuple(back)]
+        view: np.ndarray = _assignable(value, self.shape)[tuple(back)]
+        return view
 
 
 def _assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
@@ -131,8 +132,8 @@ def checked_region(region: object, shape: Shape) -> Region:
     selection = parse_basic(() if region is None else region, shape)
     if not selection.plain:
         raise SelectionError(
-            f"region {region!r} of an array of shape {shape} must be made of slices with a positive "
-            "step; index the array itself for integers, new axes and negative steps."
+            f"region {region!r} of an array of shape {shape} must be made of slices with a "
+            "positive step; index the array itself for integers, new axes and negative steps."
         )
     return selection.region
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from zarr_dask.errors import ABSENT, Problem
 
-__all__ = ["Members", "between", "is_int", "is_ints", "is_list", "is_object", "one_of"]
+__all__ = ["Members", "anything", "between", "is_int", "is_ints", "is_list", "is_object", "one_of"]
 
 
 class Members:
@@ -69,6 +69,11 @@ class Members:
         """Note every member that was not taken as a problem."""
         for name, value in self._members.items():
             self.blame(name, value, "no such member")
+
+
+def anything(value: Any) -> bool:  # noqa: ARG001  (every value fits)
+    """Whether there is a value: its meaning is looked at later."""
+    return True
 
 
 def is_int(value: Any) -> bool:

@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.forget)
 
 
-def for_each(function: Callable[[T], None], items: Iterable[T], threads: int | None) -> None:
+def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
     """Call `function` on every item.
 
     Parameters

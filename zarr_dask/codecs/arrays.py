@@ -97,7 +97,7 @@ class _BoundBytes(BoundSerializer):
 
 @dataclass(frozen=True)
 class Transpose(ArrayCodec):
-    """The dimensions in another order: dimension ``i`` of the result is ``order[i]`` of the input."""
+    """The dimensions in another order: ``i`` of the result is ``order[i]`` of the input."""
 
     order: tuple[int, ...]
     name: ClassVar[str] = "transpose"
@@ -133,5 +133,3 @@ class Transpose(ArrayCodec):
         for position, dimension in enumerate(self.order):
             back[dimension] = shape[position]
         return tuple(back)
-
-

@@ -22,7 +22,7 @@ import numpy as np
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.errors import Problem
 from zarr_dask.grid import Region, Shape
-from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = [
     "ArrayCodec",
@@ -142,11 +142,13 @@ class BoundSerializer(ABC):
     ) -> None:
         """Put a region of the chunk (None: all of it) into `out`, from all of its bytes."""
 
-    def read(
-        self, region: Region | None, out: np.ndarray, reading: Reading
-    ) -> Fetch[bool]:
-        """As `decode`, asking for the bytes; False if there are none. Only where `partial`."""
-        raise TypeError(f"{type(self).__name__} reads whole chunks only")
+    def read(self, region: Region | None, out: np.ndarray, reading: Reading) -> Fetch[bool]:
+        """As `decode`, asking for the bytes; False if there are none."""
+        received = yield (WHOLE,)
+        if received is None:
+            return False
+        self.decode(received[0], region, out, reading)
+        return True
 
 
 class Serializer(Codec):
@@ -181,7 +183,7 @@ class BytesCodec(Codec):
         """The encoded bytes; `itemsize` is that of the elements the bytes hold."""
 
     @abstractmethod
-    def decode(self, buffer: Buffer, size: Size) -> Buffer | np.ndarray:
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """The decoded bytes.
 
         Raises

@@ -107,11 +107,11 @@ class Blosc(Compressor):
             _blosc.compress(items, self.cname.encode(), self.clevel, shuffle, self.blocksize),
         )
 
-    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
         out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
         self._fill(buffer, out)
-        return out
+        return out.data
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
@@ -151,9 +151,7 @@ def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
 
 def _check_size(what: str, nbytes: int, size: Size) -> None:
     if size.exact is not None and nbytes != size.exact:
-        raise CorruptObjectError(
-            f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}"
-        )
+        raise CorruptObjectError(f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}")
     if nbytes > size.most:
         raise CorruptObjectError(
             f"its {what} claims {nbytes} bytes, but the chunk can have {size.most} at most"
@@ -190,7 +188,7 @@ class Zstd(Compressor):
         """See `BytesCodec.encode`."""
         return cast("bytes", _zstd.compress(buffer, self.level, self.checksum))
 
-    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
         nbytes = _zstd_nbytes(buffer)
         if nbytes is None and size.exact is None:
@@ -200,7 +198,7 @@ class Zstd(Compressor):
             )
         out = np.empty(_expected(nbytes, size), np.uint8)
         self._fill(buffer, out)
-        return out
+        return out.data
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
@@ -243,10 +241,11 @@ def _zstd_nbytes(buffer: Buffer) -> int | None:
 class _Decompressor(Protocol):
     """What the decompressors of zlib, isal, bz2 and lzma share."""
 
-    eof: bool
-    unused_data: bytes
-
-    def decompress(self, data: Buffer, max_length: int, /) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: Any, max_length: int, /) -> bytes: ...
 
 
 def _inflate(
@@ -280,7 +279,7 @@ _ISAL_LEVELS = range(1, 4)
 def _deflate(buffer: Buffer | np.ndarray, level: int, wbits: int) -> bytes:
     data = memoryview(buffer)
     if level in _ISAL_LEVELS:
-        return cast("bytes", isal_zlib.compress(data, level, wbits))
+        return isal_zlib.compress(data, level, wbits)
     return _zlib.compress(data, level, wbits)
 
 
@@ -402,7 +401,7 @@ class Lz4(Compressor):
         """See `BytesCodec.encode`."""
         return cast("bytes", _lz4.compress(buffer, self.acceleration))
 
-    def decode(self, buffer: Buffer, size: Size) -> np.ndarray:
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
         if len(buffer) < 4:
             raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
@@ -410,7 +409,7 @@ class Lz4(Compressor):
         _check_size("lz4 block", nbytes, size)
         out = np.empty(nbytes, np.uint8)
         self.decode_into(buffer, out)
-        return out
+        return out.data
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""

@@ -43,7 +43,7 @@ def _cut(view: memoryview, wanted: Range) -> memoryview:
     start, stop = wanted
     if stop is not None and stop > len(view):
         raise CorruptObjectError(
-            f"it ends at byte {len(view)}, within bytes {start} to {stop}, which its index points to"
+            f"it has {len(view)} bytes, but its index points to bytes {start} to {stop}"
         )
     return view[start:stop]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec
+from zarr_dask.codecs.base import BytesCodec, Codec
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -31,7 +31,13 @@ from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import ABSENT, Problem
 from zarr_dask.members import Members, between, is_ints, is_list, one_of
 
-__all__ = ["chain_from_v3", "codec_from_numcodecs", "codec_from_v3", "numcodecs_from_codec", "v3_names"]
+__all__ = [
+    "chain_from_v3",
+    "codec_from_numcodecs",
+    "codec_from_v3",
+    "numcodecs_from_codec",
+    "v3_names",
+]
 
 
 def _bytes(members: Members) -> Codec:
@@ -66,7 +72,9 @@ def _blosc(members: Members) -> Codec:
         members.take("cname", one_of(*BLOSC_CNAMES), f"one of {list(BLOSC_CNAMES)}"),
         members.take("clevel", between(range(10)), "an integer from 0 to 9"),
         shuffle,
-        members.take("typesize", between(range(1, 1 << 31)), "a positive integer", typesize_default),
+        members.take(
+            "typesize", between(range(1, 1 << 31)), "a positive integer", typesize_default
+        ),
         members.take("blocksize", between(range(1 << 31)), "an integer of at least 0", 0),
     )
 
@@ -164,9 +172,7 @@ def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
 def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
     filters = config.pop("filters", None)
     chain = None if filters is None else tuple(tuple(item.items()) for item in filters)
-    return Lzma(
-        config.pop("format", 1), config.pop("check", -1), config.pop("preset", None), chain
-    )
+    return Lzma(config.pop("format", 1), config.pop("check", -1), config.pop("preset", None), chain)
 
 
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
@@ -239,5 +245,3 @@ def numcodecs_from_codec(codec: BytesCodec) -> dict[str, Any] | None:
     if isinstance(codec, Zstd) and not codec.checksum:
         del configuration["checksum"]  # older readers do not know this member
     return {"id": codec.name, **configuration}
-
-

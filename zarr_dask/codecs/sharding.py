@@ -123,9 +123,7 @@ def _document(codec: Codec) -> dict[str, Any]:
 
 def _inside(member: str, problem: Problem) -> Problem:
     place = problem.field.removeprefix("codecs")
-    return Problem(
-        f"configuration.{member}{place}", problem.found, problem.expected, problem.kind
-    )
+    return Problem(f"configuration.{member}{place}", problem.found, problem.expected, problem.kind)
 
 
 def _index_spec(shape: Shape, chunk_shape: Shape) -> ChunkSpec:
@@ -188,9 +186,7 @@ class _BoundSharding(BoundSerializer):
                 raise _outside(offset, nbytes, len(shard)).inside(part.coords)
             inside = None if destination.shape == self._inner.spec.shape else part.inside
             try:
-                self._inner.decode(
-                    shard[offset : offset + nbytes], inside, destination, reading
-                )
+                self._inner.decode(shard[offset : offset + nbytes], inside, destination, reading)
             except CorruptObjectError as error:
                 raise error.inside(part.coords) from error
 
@@ -221,9 +217,7 @@ class _BoundSharding(BoundSerializer):
 
     # --- reading a region -----------------------------------------------------------------------
 
-    def read(
-        self, region: Region | None, out: np.ndarray, reading: Reading
-    ) -> Fetch[bool]:
+    def read(self, region: Region | None, out: np.ndarray, reading: Reading) -> Fetch[bool]:
         size = self._index_size
         received = yield (Range(0, size) if self._index_first else Range(-size, None),)
         if received is None:

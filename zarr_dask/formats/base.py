@@ -21,7 +21,7 @@ from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.stores.base import Store, WHOLE, join
+from zarr_dask.stores.base import WHOLE, Store, join
 
 __all__ = [
     "ArrayMeta",
@@ -205,9 +205,7 @@ class Format(Protocol):
 # --- documents ------------------------------------------------------------------------------------
 
 
-def read_documents(
-    store: Store, keys: Sequence[str], limits: Limits
-) -> dict[str, bytes | None]:
+def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[str, bytes | None]:
     """Several documents in one batch; None for those that are not there.
 
     Raises
@@ -216,9 +214,7 @@ def read_documents(
         If one is larger than `limits` allow.
     """
     values = (
-        [store.get(keys[0])]
-        if len(keys) == 1
-        else store.get_ranges([(key, WHOLE) for key in keys])
+        [store.get(keys[0])] if len(keys) == 1 else store.get_ranges([(key, WHOLE) for key in keys])
     )
     documents: dict[str, bytes | None] = {}
     for key, value in zip(keys, values, strict=True):

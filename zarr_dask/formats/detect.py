@@ -72,7 +72,9 @@ def read_node(
             nodes.append((candidate, meta))
             break
     if not nodes:
-        raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
+        raise NodeNotFoundError(
+            where(store, path), keys, "Check the path, and the mode of opening."
+        )
     if len(present) > 1:
         warnings.warn(
             f"{where(store, path)} has documents of the formats "

@@ -35,7 +35,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.v3 import fill_to_json
 from zarr_dask.grid import Grid
-from zarr_dask.members import Members, is_int, is_ints, is_list, one_of
+from zarr_dask.members import Members, anything, is_int, is_ints, is_list, one_of
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V2", "chain_from_v2"]
@@ -153,11 +153,12 @@ def _type(members: Members) -> np.dtype[Any] | None:
         expected = "a type string with a byte order, of a bool, integer, float or complex type"
         members.blame("dtype", text, f"{expected}, such as '<f4'", "data_type")
         return None
-    return np.dtype(text)
+    stored: np.dtype[Any] = np.dtype(text)
+    return stored
 
 
 def _fill_value(members: Members, dtype: np.dtype[Any] | None) -> np.ndarray | None:
-    value = members.take("fill_value", lambda value: True, "a value of the data type, or null")
+    value = members.take("fill_value", anything, "a value of the data type, or null")
     if dtype is None or value is None:
         return None
     try:
@@ -183,7 +184,7 @@ def _codecs(
     members: Members, order: str | None, dtype: np.dtype[Any] | None, ndim: int
 ) -> Chain | None:
     filters = members.take("filters", lambda v: v is None or is_list(v), "a list or null")
-    compressor = members.take("compressor", lambda value: True, "an object with an 'id', or null")
+    compressor = members.take("compressor", anything, "an object with an 'id', or null")
     if dtype is None or order is None:
         return None
     documents = [(f"filters[{i}]", item) for i, item in enumerate(filters or [])]
@@ -239,9 +240,13 @@ def endian_of(dtype: np.dtype[Any]) -> Endian | None:
 
 
 def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
-    """xarray's convention for names of dimensions in v2."""
+    """Xarray's convention for names of dimensions in v2."""
     names = attributes.get("_ARRAY_DIMENSIONS")
-    if is_list(names) and len(names) == ndim and all(isinstance(name, str) for name in names):
+    if (
+        isinstance(names, list)
+        and len(names) == ndim
+        and all(isinstance(name, str) for name in names)
+    ):
         return tuple(names)
     return None
 
@@ -284,7 +289,9 @@ def _cannot_be_said(meta: ArrayMeta) -> list[Problem]:
         problems.append(Problem("order", names, "order 'C' or 'F': v2 has no other transposition"))
     if not isinstance(meta.codecs.serializer, Bytes):
         problems.append(
-            Problem("shards", meta.codecs.serializer.name, "no shards: v2 has none. Use v3", "codec")
+            Problem(
+                "shards", meta.codecs.serializer.name, "no shards: v2 has none. Use v3", "codec"
+            )
         )
     for position, codec in enumerate(meta.codecs.bytes):
         if numcodecs_from_codec(codec) is None:

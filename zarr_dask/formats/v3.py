@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Blosc, Zstd
+from zarr_dask.codecs.compress import Zstd
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import (
     CORE_NAMES,
@@ -24,7 +23,7 @@ from zarr_dask.dtypes import (
     parts_of_complex,
     scalar,
 )
-from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem
+from zarr_dask.errors import GridError, MetadataError
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -38,7 +37,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.grid import Grid
-from zarr_dask.members import Members, is_int, is_ints, is_list, is_object
+from zarr_dask.members import Members, anything, is_int, is_ints, is_list, is_object
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -74,7 +73,9 @@ class FormatV3:
 
     def is_node_name(self, name: str) -> bool:
         """Names that start with two underscores are kept for other uses (core, "Node names")."""
-        return bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
+        return (
+            bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
+        )
 
 
 V3 = FormatV3()
@@ -93,12 +94,16 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
     """
     members = Members(document)
     members.take("zarr_format", lambda value: value == 3 and is_int(value), "the integer 3")
-    kind = members.take("node_type", lambda value: value in ("array", "group"), "'array' or 'group'")
+    kind = members.take(
+        "node_type", lambda value: value in ("array", "group"), "'array' or 'group'"
+    )
     attributes = members.take("attributes", is_object, "an object", {})
     if kind is None:
         raise MetadataError.of(at, members.problems)
     if kind == "group":
-        members.take("consolidated_metadata", lambda v: v is None or is_object(v), "an object", None)
+        members.take(
+            "consolidated_metadata", lambda v: v is None or is_object(v), "an object", None
+        )
         extra = _ignorable(members)
         if document.get("consolidated_metadata") is not None:
             extra["consolidated_metadata"] = document["consolidated_metadata"]
@@ -137,7 +142,7 @@ def _named(value: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _extension(members: Members, name: str, kind: str) -> tuple[str, Mapping[str, Any]] | None:
-    value = members.take(name, lambda value: True, "a name, or an object with one")
+    value = members.take(name, anything, "a name, or an object with one")
     if value is None:
         return None
     named = _named(value)
@@ -193,7 +198,7 @@ def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
 
 
 def _chunk_key_encoding(members: Members) -> ChunkKeys | None:
-    value = members.take("chunk_key_encoding", lambda value: True, "'default' or 'v2'")
+    value = members.take("chunk_key_encoding", anything, "'default' or 'v2'")
     if value is None:
         return None
     keys = chunk_keys_from_v3(value)
@@ -204,7 +209,7 @@ def _chunk_key_encoding(members: Members) -> ChunkKeys | None:
 
 
 def _fill_value(members: Members, dtype: np.dtype[Any] | None) -> np.ndarray | None:
-    value = members.take("fill_value", lambda value: True, "a value of the data type")
+    value = members.take("fill_value", anything, "a value of the data type")
     if dtype is None or (value is None and members.problems):
         return None
     try:

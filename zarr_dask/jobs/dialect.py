@@ -65,11 +65,7 @@ def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
     said = [n for n in ("filters", "serializer", "compressor", "compressors") if n in keywords]
     if not said or all(_is_auto(keywords[name]) for name in said):
         return None
-    return [
-        _configuration(item)
-        for name in said
-        for item in _listed(keywords[name])
-    ]
+    return [_configuration(item) for name in said for item in _listed(keywords[name])]
 
 
 def _is_auto(value: Any) -> bool:

@@ -132,9 +132,7 @@ def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
         _touched_cells(dimension, length)
         for dimension, length in zip(source.grid.dimensions, box, strict=True)
     )
-    written = prod(
-        d.count * d.largest for d in target.grid.dimensions
-    )
+    written = prod(d.count * d.largest for d in target.grid.dimensions)
     return Costs(
         decoded=decoded * source.itemsize,
         written=written * target.itemsize,
@@ -192,12 +190,12 @@ def plan_stages(
     if direct is None:
         smallest = _peak(source, target, target.object_shape)
         raise MemoryBudgetError(
-            f"one stored object of {target.object_shape} ({format_bytes(target.object_bytes)}) with "
-            f"what reading it takes needs {format_bytes(smallest)}, but a task may hold "
+            f"a stored object of {target.object_shape} and what reading it takes need "
+            f" {format_bytes(smallest)}, but a task may hold "
             f"{format_bytes(budget)}: raise max_mem, use fewer threads per process, or choose "
             "smaller chunks or shards."
         )
-    plans = [(direct,), *_staged(source, target, budget, threads, model)]
+    plans = [(direct,), *_staged(source, target, budget)]
     return min(plans, key=lambda stages: sum(seconds(stage, threads, model) for stage in stages))
 
 
@@ -221,7 +219,8 @@ def _best(
     return min(
         candidates,
         key=lambda stage: (
-            round(seconds(stage, threads, model), 6), [-n for n in reversed(stage.box)]
+            round(seconds(stage, threads, model), 6),
+            [-n for n in reversed(stage.box)],
         ),
         default=None,
     )
@@ -255,15 +254,23 @@ def _lengths(extent: int, unit: int) -> list[int]:
     return [*lengths, max(ceil(extent / unit), 1) * unit]
 
 
-def _staged(
-    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
-) -> Iterator[tuple[StagePlan, ...]]:
+def _staged(source: Layout, target: Layout, budget: int) -> Iterator[tuple[StagePlan, ...]]:
     """Plans of two stages with a regular, unsharded intermediate array."""
     shape = source.grid.shape
-    writes = _largest([box for box in _multiples(shape, target.object_shape)
-                       if prod(box) * target.itemsize + 2 * target.object_bytes <= budget])
-    reads = _largest([box for box in _multiples(shape, source.object_shape)
-                      if prod(box) * source.itemsize + 2 * source.object_bytes <= budget])
+    writes = _largest(
+        [
+            box
+            for box in _multiples(shape, target.object_shape)
+            if prod(box) * target.itemsize + 2 * target.object_bytes <= budget
+        ]
+    )
+    reads = _largest(
+        [
+            box
+            for box in _multiples(shape, source.object_shape)
+            if prod(box) * source.itemsize + 2 * source.object_bytes <= budget
+        ]
+    )
     seen: set[tuple[Shape, Shape]] = set()
     for read_box, write_box in product(reads, writes):
         cell = tuple(map(min, read_box, write_box))

@@ -21,8 +21,8 @@ from zarr_dask.codecs.chain import Chain
 from zarr_dask.create import regridded
 from zarr_dask.errors import GridError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, normalise_path, prefix_of
+from zarr_dask.grid import Shape
 from zarr_dask.group import check_place, open_array, prepare_place, put_documents
-from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks

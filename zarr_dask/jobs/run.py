@@ -58,7 +58,7 @@ def _current_client() -> Client | None:
     from distributed import default_client
 
     try:
-        return default_client()  # type: ignore[no-any-return]
+        return default_client()
     except ValueError:
         return None
 
@@ -117,7 +117,8 @@ def run_tasks(
     if workers.client is None:
         _run_local(function, count, on_result, name)
     else:
-        _run_cluster(function, count, workers, on_result, name)
+        window = max(workers.threads * _WINDOW_PER_THREAD, 1)
+        _run_cluster(function, count, workers.client, window, on_result, name)
 
 
 def _run_local(
@@ -142,16 +143,15 @@ def _run_local(
 def _run_cluster(
     function: Callable[[int], Any],
     count: int,
-    workers: Workers,
+    client: Client,
+    window: int,
     on_result: Callable[[Any], None],
     name: str,
 ) -> None:
     from distributed import as_completed
 
-    client = workers.client
     submit = partial(client.submit, function, pure=False)
     numbers = iter(range(count))
-    window = max(workers.threads * _WINDOW_PER_THREAD, 1)
 
     def start(number: int) -> Any:
         return submit(number, key=f"{name}-{id(numbers):x}-{number}")

@@ -27,7 +27,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_named
-from zarr_dask.grid import Blocks, Region, Shape
+from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import check_place, open_array, prepare_place, put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
@@ -124,7 +124,7 @@ class WritePlan:
     @property
     def regrouped(self) -> bool:
         """Whether the blocks are cut anew to fit the stored objects."""
-        return self.blocks != self.values.chunks
+        return bool(self.blocks != self.values.chunks)
 
     @property
     def tasks(self) -> int:
@@ -172,9 +172,7 @@ class WritePlan:
 
         target = self.target
         if self.creates:
-            prepare_place(
-                target.store, target.path, target.node_format, overwrite=self.overwrite
-            )
+            prepare_place(target.store, target.path, target.node_format, overwrite=self.overwrite)
         values = self.values
         if self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")
@@ -187,10 +185,15 @@ class WritePlan:
 
 
 def _sizes(blocks: Blocks) -> str:
-    return "x".join(
-        str(sizes[0]) if len(set(sizes[:-1]) | {sizes[0]}) == 1 else f"{min(sizes)}..{max(sizes)}"
-        for sizes in blocks
-    ) or "one element"
+    return (
+        "x".join(
+            str(sizes[0])
+            if len(set(sizes[:-1]) | {sizes[0]}) == 1
+            else f"{min(sizes)}..{max(sizes)}"
+            for sizes in blocks
+        )
+        or "one element"
+    )
 
 
 # --- making a plan --------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ def plan_write(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",  # noqa: A002
+    format: str = "v3",
     overwrite: bool = False,
     partial: Literal["refuse", "own"] = "refuse",
     **keywords: Any,
@@ -329,7 +332,7 @@ def to_zarr(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",  # noqa: A002
+    format: str = "v3",
     overwrite: bool = False,
     partial: Literal["refuse", "own"] = "refuse",
     **keywords: Any,
@@ -506,5 +509,3 @@ def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ..
 
 def _shown(region: Region) -> str:
     return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"
-
-

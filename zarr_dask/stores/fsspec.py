@@ -65,7 +65,7 @@ class FsspecStore:
         except _ABSENT:
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise _failed(self, "read", key, error) from error
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -78,15 +78,13 @@ class FsspecStore:
             [wanted.stop for _, wanted in requests],
             on_error="return",
         )
-        return [
-            self._checked(key, value) for (key, _), value in zip(requests, found, strict=True)
-        ]
+        return [self._checked(key, value) for (key, _), value in zip(requests, found, strict=True)]
 
     def _checked(self, key: str, value: Any) -> Buffer | None:
         if isinstance(value, _ABSENT):
             return None
         if isinstance(value, Exception):
-            raise self._failed("read", key, value) from value
+            raise _failed(self, "read", key, value) from value
         return bytes(value)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
@@ -135,13 +133,16 @@ class FsspecStore:
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
         fs, root = _file_system(self.url, self.options)
-        found: int | None = None
-        with _reporting(self, "inspect", key):
-            found = int(fs.size(f"{root}/{key}"))
-        return found
+        try:
+            return int(fs.size(f"{root}/{key}"))
+        except _ABSENT:
+            return None
+        except OSError as error:
+            raise _failed(self, "inspect", key, error) from error
 
-    def _failed(self, doing: str, key: str, error: Exception) -> StoreError:
-        return StoreError(f"could not {doing} {key!r} in {self.url}: {error}")
+
+def _failed(store: FsspecStore, doing: str, key: str, error: Exception) -> StoreError:
+    return StoreError(f"could not {doing} {key!r} in {store.url}: {error}")
 
 
 @contextmanager
@@ -152,7 +153,7 @@ def _reporting(store: FsspecStore, doing: str, key: str) -> Iterator[None]:
     except _ABSENT:
         return
     except OSError as error:
-        raise store._failed(doing, key, error) from error
+        raise _failed(store, doing, key, error) from error
 
 
 @lru_cache(maxsize=64)

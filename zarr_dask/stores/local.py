@@ -151,13 +151,16 @@ class LocalStore:
         prefixes: list[str] = []
         if prefix:
             check_key(prefix.removesuffix("/"))
-        with self._reporting("list", prefix), suppress(FileNotFoundError, NotADirectoryError):
-            with os.scandir(f"{self.root}/{prefix}") as entries:
-                for entry in entries:
-                    if entry.is_dir():
-                        prefixes.append(f"{prefix}{entry.name}/")
-                    elif not _TEMPORARY.fullmatch(entry.name):
-                        keys.append(f"{prefix}{entry.name}")
+        with (
+            self._reporting("list", prefix),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(f"{self.root}/{prefix}") as entries,
+        ):
+            for entry in entries:
+                if entry.is_dir():
+                    prefixes.append(f"{prefix}{entry.name}/")
+                elif not _TEMPORARY.fullmatch(entry.name):
+                    keys.append(f"{prefix}{entry.name}")
         return Listing(sorted(keys), sorted(prefixes))
 
     def size(self, key: str) -> int | None:

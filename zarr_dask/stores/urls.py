@@ -44,8 +44,6 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         raise StoreError(
             f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
         ) from error
-    if isinstance(text, bytes):
-        text = os.fsdecode(text)
     scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
     if not scheme:
         return _local(text, options)

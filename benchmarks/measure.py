@@ -1,0 +1,66 @@
+"""Timing contenders fairly, and printing what came out.
+
+All contenders of a case run in turn, several rounds; the table gives each one's best time and the
+ratio to the floor's. A contender's result is compared with the expected values once per run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Case", "Contender", "report"]
+
+
+@dataclass
+class Contender:
+    """One way to do the job."""
+
+    name: str
+    run: Callable[[], object]
+    """Does the job; what it returns is given to `check`."""
+    check: Callable[[object], bool]
+    """Whether the result has the expected values."""
+    prepare: Callable[[], None] = lambda: None
+    """Called before every round, outside the timing."""
+    times: list[float] = field(default_factory=list)
+    verdict: str = ""
+
+
+@dataclass
+class Case:
+    """Contenders for one job; the first is what the others are compared with."""
+
+    title: str
+    contenders: list[Contender]
+    rounds: int = 5
+
+    def measure(self) -> None:
+        for number in range(self.rounds + 1):
+            for contender in self.contenders:
+                contender.prepare()
+                begun = time.perf_counter()
+                result = contender.run()
+                seconds = time.perf_counter() - begun
+                if number == 0:  # a warm-up: imports, caches, the first touch of memory
+                    contender.verdict = "equal" if contender.check(result) else "WRONG"
+                else:
+                    contender.times.append(seconds)
+                del result
+
+
+def report(case: Case) -> bool:
+    """Measure a case and print it; True if all results were right."""
+    case.measure()
+    floor = min(case.contenders[0].times)
+    print(f"\n{case.title}")
+    for contender in case.contenders:
+        best = min(contender.times)
+        middle = sorted(contender.times)[len(contender.times) // 2]
+        print(
+            f"  {contender.name:<28} {best * 1e3:9.1f} ms  median {middle * 1e3:9.1f}  "
+            f"ratio {best / floor:6.2f}  {contender.verdict}",
+            flush=True,
+        )
+    return all(contender.verdict == "equal" for contender in case.contenders)

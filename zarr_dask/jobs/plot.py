@@ -1,0 +1,104 @@
+"""Pictures of plans, with matplotlib where it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zarr_dask.errors import MissingDependencyError
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.jobs.plan import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from zarr_dask.jobs.rechunk import RechunkPlan
+
+__all__ = ["plot_rechunk"]
+
+_MAX_LINES = 128
+"""Grid lines along a side; a finer grid is drawn as an even tone."""
+_SOURCE, _TASK, _TARGET = "#4477aa", "#222222", "#cc6677"  # of Paul Tol's bright set
+
+
+def plot_rechunk(plan: RechunkPlan) -> Figure:
+    """The stored objects before and after, and the tasks' boxes, seen along pairs of dimensions.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib: install zarr-dask[plots].") from error
+    pairs = _pairs(plan.source.ndim)
+    rows = len(plan.stages)
+    figure = Figure(figsize=(4.4 * len(pairs) + 0.4, 4.2 * rows + 1.1), layout="constrained")
+    axes = figure.subplots(rows, len(pairs), squeeze=False)
+    for row, stage in enumerate(plan.stages):
+        for column, pair in enumerate(pairs):
+            axis = axes[row][column]
+            _draw(axis, stage.source.grid, _SOURCE, pair, "read")
+            _draw(axis, stage.target.grid, _TARGET, pair, "written")
+            _draw(axis, stage.boxes, _TASK, pair, "task")
+            _label(axis, plan, pair)
+        costs = stage.costs
+        axes[row][0].set_title(
+            f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
+            f"{format_bytes(stage.peak)} each\n"
+            f"decodes {format_bytes(costs.decoded)}, writes {costs.writes} objects of "
+            f"{_by(stage.target.object_shape)}",
+            loc="left",
+            fontsize=9,
+        )
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(
+        f"{_by(plan.source.shape)} {plan.source.dtype.name}, {format_bytes(plan.source.nbytes)}: "
+        f"{format_bytes(plan.peak)} of {format_bytes(plan.max_mem)} per process"
+    )
+    return figure
+
+
+def _pairs(ndim: int) -> list[tuple[int, int]]:
+    """Which two dimensions each panel shows, downwards and across."""
+    if ndim < 2:
+        return [(0, 0)]
+    return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
+
+
+def _draw(axis: Axes, grid: Grid, colour: str, pair: tuple[int, int], name: str) -> None:
+    down, across = (_borders(grid, dimension) for dimension in pair)
+    linewidth = 2.2 if name == "task" else 0.9
+    height, width = (grid.shape[dimension] for dimension in pair)
+    drawn = False
+    for borders, draw, length in ((down, axis.hlines, width), (across, axis.vlines, height)):
+        if len(borders) > _MAX_LINES:
+            axis.fill_between([0, width], 0, height, color=colour, alpha=0.12, linewidth=0)
+            continue
+        label = "" if drawn else name
+        draw(borders, 0, length, colors=colour, linewidth=linewidth, label=label)
+        drawn = True
+    if not drawn:
+        axis.plot([], [], color=colour, label=name)
+
+
+def _borders(grid: Grid, dimension: int) -> list[int]:
+    cut = grid.dimensions[dimension]
+    return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
+
+
+def _label(axis: Axes, plan: RechunkPlan, pair: tuple[int, int]) -> None:
+    names = plan.source.dimension_names or (None,) * plan.source.ndim
+    down, across = (names[d] or f"dimension {d}" for d in pair) if plan.source.ndim else ("", "")
+    axis.set_ylabel(down)
+    axis.set_xlabel(across)
+    axis.invert_yaxis()
+    axis.spines[:].set_visible(False)
+    axis.margins(0.02)
+
+
+def _by(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "1"
