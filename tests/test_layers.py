@@ -14,12 +14,12 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"errors", "grid", "dtypes", "indexing"},
+    {"errors", "grid", "dtypes", "indexing", "members", "pool"},
     {"stores"},
     {"codecs"},
     {"formats"},
     {"graph"},
-    {"array", "group", "opening", "creation"},
+    {"array", "create", "group"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]

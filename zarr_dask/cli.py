@@ -179,7 +179,9 @@ def _say_plan(plan: RechunkPlan) -> None:
 def _say_field(label: str, *lines: str) -> None:
     lead = f"  {label:{_LABEL - 2}}"
     for line in lines:
-        folded = _wrapped(_printable(line), " " * (_LABEL + 2), " " * _LABEL)
+        words = _printable(line).lstrip()
+        indent = _LABEL + len(line) - len(line.lstrip())
+        folded = _wrapped(words, " " * (indent + 2), " " * indent)
         _say(click.style(lead, fg="cyan") + folded[_LABEL:])
         lead = " " * _LABEL
 
@@ -345,8 +347,9 @@ def _size_line(nbytes: int, stored: int | None, words: Callable[[float], str]) -
     line = f"{words(nbytes)} decoded"
     if stored is None:
         return line
-    ratio = f" (ratio {nbytes / stored:.2f})" if stored else ""
-    return f"{line}, {words(stored)} stored{ratio}"
+    if not stored:
+        return f"{line}, nothing stored"
+    return f"{line}, {words(stored)} stored (ratio {nbytes / stored:.2f})"
 
 
 def _codec_lines(codecs: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:

@@ -27,7 +27,7 @@ from dask.layers import ArrayBlockwiseDep
 from dask.task_spec import Task, TaskRef
 from dask.threaded import get as threaded_get
 
-from zarr_dask.errors import GridError
+from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid import Blocks, Fixed, Grid, Shape
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "StoredWrite",
     "Target",
     "blocks_of",
+    "checked_array",
     "read_array",
     "sources_of",
     "write_array",
@@ -247,6 +248,28 @@ def _literals(layer: Any) -> Iterator[Any]:
 
 
 # --- writing --------------------------------------------------------------------------------------
+
+
+def checked_array(array: Any) -> da.Array:
+    """A dask array whose blocks have known sizes.
+
+    Raises
+    ------
+    DataTypeError
+        If it is something else.
+    GridError
+        If sizes are unknown.
+    """
+    if not isinstance(array, da.Array):
+        raise DataTypeError(
+            f"expected a dask array, got {type(array).__name__}; dask.array.from_array makes one."
+        )
+    if any(np.isnan(size) for sizes in array.chunks for size in sizes):
+        raise GridError(
+            "the dask array has blocks of unknown size, so that nothing can be planned; "
+            "compute_chunk_sizes() finds them out."
+        )
+    return array
 
 
 class Target(Protocol):

@@ -39,6 +39,7 @@ COURANT = 0.9
 """Fraction of the longest stable step that is taken."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 Window = tuple[slice, slice]
 """Rows and columns of the grid, each with start and stop, step 1."""
 
@@ -230,45 +231,77 @@ def assembled(pieces: Iterable[tuple[Window, State]], window: Window) -> State:
 
 def advanced(state: State, rates: Rates, steps: int) -> State:
     """`steps` steps on: wrong by one more cell per step where the map goes on around the window."""
-    ny, nx = state.elevation.shape
-    z = state.elevation.copy()
-    # One face more than cells: the east and the north side, through which nothing passes.
-    u, v = np.zeros((ny, nx + 1)), np.zeros((ny + 1, nx))
-    u[:, :-1], v[:-1] = state.east, state.north
-    scratch = np.empty((2, ny, nx))
-    for _ in range(steps):
-        _step(z, u, v, rates, scratch)
-    return State(z, u[:, :-1], v[:-1])
+    work = _Work.of(state)
+    work.advance(rates, steps)
+    return work.state()
 
 
 def recorded(
     start: State, window: Window, rates: Rates, block: Window, frames: int, steps: int
-) -> tuple[State, Floats]:
+) -> tuple[State, Floats32]:
     """Advance a block by frames of so many steps; its new state, and its elevation at each frame.
 
     `start` is the state of `window`: the block and a cell around it for every step. With each frame
     the cells that matter no more are dropped. `rates` are those of the whole map.
     """
-    state = start
-    kept = np.empty((frames, *(s.stop - s.start for s in block)))
-    for number, frame in enumerate(kept, 1):
-        state = advanced(state, rates.cut(window), steps)
-        smaller = widened(block, (frames - number) * steps, rates.east.shape)
-        state, window = state.cut(inside(smaller, window)), smaller
-        frame[...] = state.elevation[inside(block, window)]
-    return state, kept
+    work = _Work.of(start)
+    own = work.cut(inside(block, window))
+    kept = np.empty((frames, *own.z.shape), dtype=np.float32)
+    for number, frame in enumerate(kept):
+        needed = widened(block, (frames - number) * steps, rates.east.shape)
+        work.cut(inside(needed, window)).advance(rates.cut(needed), steps)
+        frame[...] = own.z
+    return own.state(), kept
 
 
-def _step(z: Floats, u: Floats, v: Floats, rates: Rates, scratch: Floats) -> None:
-    slope = np.subtract(z[:, 1:], z[:, :-1], out=scratch[0, :, 1:])
-    slope *= rates.east[:, 1:]
-    u[:, 1:-1] -= slope
-    slope = np.subtract(z[1:], z[:-1], out=scratch[0, 1:])
-    slope *= rates.north[1:]
-    v[1:-1] -= slope
-    u[:, 0] = -rates.west_edge * z[:, 0]
-    v[0] = -rates.south_edge * z[0]
-    outflow = np.subtract(u[:, 1:], u[:, :-1], out=scratch[0])
-    outflow += np.subtract(v[1:], v[:-1], out=scratch[1])
-    outflow *= rates.rise
-    z -= outflow
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A state under way. Made once and then cut: allocating costs more here than computing."""
+
+    z: Floats
+    """Elevation."""
+    u: Floats
+    """Volumes through west faces, and through the east side: one column more than cells."""
+    v: Floats
+    """Volumes through south faces, and through the north side: one row more than cells."""
+    scratch: Floats
+
+    @classmethod
+    def of(cls, state: State) -> _Work:
+        ny, nx = state.elevation.shape
+        u, v = np.zeros((ny, nx + 1)), np.zeros((ny + 1, nx))
+        u[:, :-1], v[:-1] = state.east, state.north
+        return cls(state.elevation.copy(), u, v, np.empty((2, ny, nx)))
+
+    def cut(self, window: Window) -> _Work:
+        """Of a window; not a copy."""
+        rows, columns = window
+        faces = slice(columns.start, columns.stop + 1), slice(rows.start, rows.stop + 1)
+        return _Work(
+            self.z[window],
+            self.u[rows, faces[0]],
+            self.v[faces[1], columns],
+            self.scratch[:, rows, columns],
+        )
+
+    def state(self) -> State:
+        return State(self.z.copy(), self.u[:, :-1].copy(), self.v[:-1].copy())
+
+    def advance(self, rates: Rates, steps: int) -> None:
+        for _ in range(steps):
+            self._step(rates)
+
+    def _step(self, rates: Rates) -> None:
+        z, u, v, scratch = self.z, self.u, self.v, self.scratch
+        slope = np.subtract(z[:, 1:], z[:, :-1], out=scratch[0, :, 1:])
+        slope *= rates.east[:, 1:]
+        u[:, 1:-1] -= slope
+        slope = np.subtract(z[1:], z[:-1], out=scratch[0, 1:])
+        slope *= rates.north[1:]
+        v[1:-1] -= slope
+        u[:, 0] = -rates.west_edge * z[:, 0]
+        v[0] = -rates.south_edge * z[0]
+        outflow = np.subtract(u[:, 1:], u[:, :-1], out=scratch[0])
+        outflow += np.subtract(v[1:], v[:-1], out=scratch[1])
+        outflow *= rates.rise
+        z -= outflow

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DIMENSIONS", "FOREIGN_FRAMES", "FRAME_SECONDS", "RANKS", "Simulation", "simulate"]
 
-FRAME_SECONDS = 30.0
-FRAMES_PER_SLAB = 8
+FRAME_SECONDS = 15.0
+FRAMES_PER_SLAB = 16
 RANKS = (2, 2)
 """Blocks of the map from south to north, from west to east."""
 CHUNK = 64
@@ -33,7 +33,6 @@ FOREIGN_FRAMES = 4
 DIMENSIONS = ("time", "lat", "lon")
 HUMP = {"latitude": 48.40, "longitude": -125.35, "height": 2.0, "width": 12e3}
 
-Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 Water = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -190,7 +189,7 @@ class _Rank:
         pieces: list[tuple[sw.Window, sw.State]],
         shared: tuple[sw.Rates, Water],
         slab: slice,
-    ) -> tuple[sw.State, Floats32]:
+    ) -> tuple[sw.State, sw.Floats32]:
         """Advance by one slab, on the worker; the new state of the block, and its frames.
 
         Running it again after a lost worker writes the same bytes to the same objects.
@@ -206,9 +205,9 @@ class _Rank:
             slab.stop - slab.start,
             self.steps,
         )
-        values = np.where(water[self.block], frames, np.nan).astype("float32")
-        zd.open_array(self.url, mode="r+")[(slab, *self.block)] = values
-        return state, values
+        np.copyto(frames, np.nan, where=~water[self.block])
+        zd.open_array(self.url, mode="r+")[(slab, *self.block)] = frames
+        return state, frames
 
 
 @dataclass(slots=True)

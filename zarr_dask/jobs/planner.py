@@ -237,7 +237,7 @@ _MAX_BOXES = 50_000
 
 
 def _multiples(shape: Shape, unit: Shape) -> Iterator[Shape]:
-    """Boxes of 1, 2, 4, ... units along each dimension, and of all of them."""
+    """Boxes of 1, 2, 3, 4, 6, 8, 12, ... units along each dimension, and of all of them."""
     per_dimension = [_lengths(extent, size) for extent, size in zip(shape, unit, strict=True)]
     while prod(map(len, per_dimension)) > _MAX_BOXES:  # many dimensions: take coarser steps
         longest = max(per_dimension, key=len)
@@ -247,10 +247,10 @@ def _multiples(shape: Shape, unit: Shape) -> Iterator[Shape]:
 
 def _lengths(extent: int, unit: int) -> list[int]:
     lengths = []
-    length = unit
-    while length < extent:
-        lengths.append(length)
-        length *= 2
+    count = 1
+    while count * unit < extent:
+        lengths.append(count * unit)
+        count = count * 3 // 2 if count & (count - 1) == 0 and count > 1 else -(-count * 4 // 3)
     return [*lengths, max(ceil(extent / unit), 1) * unit]
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.planner import StagePlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from zarr_dask.jobs.rechunk import RechunkPlan
 
 __all__ = ["plot_rechunk"]
 
@@ -21,8 +21,19 @@ _MAX_LINES = 128
 _SOURCE, _TASK, _TARGET = "#4477aa", "#222222", "#cc6677"  # of Paul Tol's bright set
 
 
-def plot_rechunk(plan: RechunkPlan) -> Figure:
+def plot_rechunk(
+    stages: Sequence[StagePlan], names: Sequence[str | None] | None, title: str
+) -> Figure:
     """The stored objects before and after, and the tasks' boxes, seen along pairs of dimensions.
+
+    Parameters
+    ----------
+    stages
+        One row of panels each.
+    names
+        Of the dimensions, if they have any.
+    title
+        Above all.
 
     Raises
     ------
@@ -33,17 +44,20 @@ def plot_rechunk(plan: RechunkPlan) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("plots need matplotlib: install zarr-dask[plots].") from error
-    pairs = _pairs(plan.source.ndim)
-    rows = len(plan.stages)
+    ndim = stages[0].source.grid.ndim
+    named = names or (None,) * ndim
+    labels = [name or f"dimension {d}" for d, name in enumerate(named)]
+    pairs = _pairs(ndim)
+    rows = len(stages)
     figure = Figure(figsize=(4.4 * len(pairs) + 0.4, 4.2 * rows + 1.1), layout="constrained")
     axes = figure.subplots(rows, len(pairs), squeeze=False)
-    for row, stage in enumerate(plan.stages):
+    for row, stage in enumerate(stages):
         for column, pair in enumerate(pairs):
             axis = axes[row][column]
             _draw(axis, stage.source.grid, _SOURCE, pair, "read")
             _draw(axis, stage.target.grid, _TARGET, pair, "written")
             _draw(axis, stage.boxes, _TASK, pair, "task")
-            _label(axis, plan, pair)
+            _label(axis, [labels[d] for d in pair])
         costs = stage.costs
         axes[row][0].set_title(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
@@ -53,19 +67,17 @@ def plot_rechunk(plan: RechunkPlan) -> Figure:
             loc="left",
             fontsize=9,
         )
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(
-        f"{_by(plan.source.shape)} {plan.source.dtype.name}, {format_bytes(plan.source.nbytes)}: "
-        f"{format_bytes(plan.peak)} of {format_bytes(plan.max_mem)} per process"
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
     )
+    figure.suptitle(title)
     return figure
 
 
 def _pairs(ndim: int) -> list[tuple[int, int]]:
     """Which two dimensions each panel shows, downwards and across."""
     if ndim < 2:
-        return [(0, 0)]
+        return [(0, 0)] * ndim
     return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
 
 
@@ -90,11 +102,9 @@ def _borders(grid: Grid, dimension: int) -> list[int]:
     return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
 
 
-def _label(axis: Axes, plan: RechunkPlan, pair: tuple[int, int]) -> None:
-    names = plan.source.dimension_names or (None,) * plan.source.ndim
-    down, across = (names[d] or f"dimension {d}" for d in pair) if plan.source.ndim else ("", "")
-    axis.set_ylabel(down)
-    axis.set_xlabel(across)
+def _label(axis: Axes, names: Sequence[str]) -> None:
+    axis.set_ylabel(names[0])
+    axis.set_xlabel(names[1])
     axis.invert_yaxis()
     axis.spines[:].set_visible(False)
     axis.margins(0.02)

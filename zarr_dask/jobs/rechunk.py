@@ -25,6 +25,7 @@ from zarr_dask.grid import Shape
 from zarr_dask.group import check_place, open_array, prepare_place, put_documents
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
+from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, beside, open_store
@@ -177,9 +178,11 @@ class RechunkPlan:
         MissingDependencyError
             If matplotlib is not installed.
         """
-        from zarr_dask.jobs.plot import plot_rechunk
-
-        return plot_rechunk(self)
+        title = (
+            f"{self.source.shape} {self.source.dtype.name}, {format_bytes(self.source.nbytes)}: "
+            f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
+        )
+        return plot_rechunk(self.stages, self.source.dimension_names, title)
 
     def run(
         self,

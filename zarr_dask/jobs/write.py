@@ -253,7 +253,7 @@ def plan_write(
     Raises
     ------
     GridError
-        If shapes or grids do not fit.
+        If shapes or grids do not fit, or blocks have no known size.
     DataTypeError
         If the target cannot hold every value of the dask array's data type.
     NodeExistsError
@@ -265,7 +265,9 @@ def plan_write(
     TypeError
         For keywords that mean nothing here.
     """
-    values = _dask_array(arr)
+    from zarr_dask.graph import checked_array
+
+    values = checked_array(arr)
     if isinstance(url, Array):
         target = open_array(url, component or "", "r+") if component else url
         creates = False
@@ -395,21 +397,6 @@ def to_zarr(
         return plan.collection()
     report = plan.run()
     return plan.target.to_dask() if return_stored else report
-
-
-def _dask_array(arr: Any) -> da.Array:
-    import dask.array as da
-
-    if not isinstance(arr, da.Array):
-        raise DataTypeError(
-            f"expected a dask array, got {type(arr).__name__}; dask.array.from_array makes one."
-        )
-    if any(np.isnan(size) for sizes in arr.chunks for size in sizes):
-        raise GridError(
-            "the dask array has blocks of unknown size, so that nothing can be planned; "
-            "compute_chunk_sizes() finds them out."
-        )
-    return arr
 
 
 def _with_grids(spec: ArraySpec, blocks: Blocks) -> ArraySpec:
