@@ -136,7 +136,7 @@ def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
     Examples
     --------
     >>> auto_chunks((1000, 1000, 3), 4, 4 << 20)
-    (592, 592, 3)
+    (591, 591, 3)
     """
     chunk = [max(n, 1) for n in shape]
     budget = max(nbytes // itemsize, 1)

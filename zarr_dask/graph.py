@@ -169,7 +169,7 @@ def blocks_of(
     if isinstance(chunks, str) and chunks == "chunks":
         return _regular(grid.shape, chunk_shape)
     if isinstance(chunks, Mapping):
-        chunks = _by_position(chunks, names, grid.ndim)
+        chunks = _by_position(chunks, names, cells_of(grid))
     try:
         return normalize_chunks(  # type: ignore[no-any-return]
             chunks, grid.shape, dtype=dtype, previous_chunks=cells_of(grid)
@@ -214,7 +214,8 @@ def _default_blocks(grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any]) -> Blo
     return _regular(grid.shape, tuple(block))
 
 
-def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: int) -> Any:
+def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], default: Blocks) -> Any:
+    ndim = len(default)
     unknown = [key for key in chunks if key not in names and key not in range(ndim)]
     if unknown:
         raise GridError(
@@ -222,7 +223,7 @@ def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: i
             f"{list(names) or f'{ndim} dimensions without names'}."
         )
     by_name = {names.index(key) if isinstance(key, str) else key: v for key, v in chunks.items()}
-    return {axis: by_name.get(axis) for axis in range(ndim)}
+    return tuple(by_name.get(axis, sizes) for axis, sizes in enumerate(default))
 
 
 def sources_of(array: da.Array, kind: type) -> Iterator[Any]:

@@ -49,8 +49,11 @@ class Crc32c(BytesCodec):
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
         view = memoryview(buffer)
-        if len(view) < 4 or len(view) - 4 > size.most:
-            raise CorruptObjectError(f"{len(view)} bytes cannot hold a chunk and its crc32c")
+        expected = size.plus(4)
+        if len(view) < 4 or len(view) > expected.most or len(view) != (expected.exact or len(view)):
+            raise CorruptObjectError(
+                f"it has {len(view)} bytes, but a chunk and its crc32c have {expected.most}"
+            )
         body = view[:-4]
         stored, actual = int.from_bytes(view[-4:], "little"), crc32c(body)
         if stored != actual:

@@ -1,0 +1,263 @@
+"""Arrays: creating, opening, reading and writing, without dask."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import (
+    ChunkMissingError,
+    DataTypeError,
+    GridError,
+    MetadataError,
+    ReadOnlyError,
+    SelectionError,
+)
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
+
+
+@pytest.fixture
+def values():
+    return np.arange(7 * 10, dtype="f4").reshape(7, 10) + 1
+
+
+@pytest.fixture(params=["v3", "v3 sharded", "v2"])
+def array(request, values, tmp_path):
+    kind, _, sharded = request.param.partition(" ")
+    shards = (4, 8) if sharded else None
+    made = zd.create_array(
+        tmp_path / "a", shape=values.shape, dtype="f4", chunks=(2, 4), shards=shards, format=kind
+    )
+    made[...] = values
+    return made
+
+
+def test_properties(array, values):
+    assert (array.shape, array.ndim, array.size) == ((7, 10), 2, 70)
+    assert (array.dtype, array.nbytes, len(array)) == (np.dtype("f4"), 280, 7)
+    assert array.chunks == (2, 4)
+    assert array.write_chunks == (array.shards or array.chunks)
+    assert array.fill_value == 0
+    assert array.nbytes_stored() == sum(
+        array.store.size(key) for key in array.store.list() if "z" not in key
+    )
+    assert str(array.path) in repr(array)
+
+
+def test_reads_are_numpys(array, values):
+    np.testing.assert_array_equal(np.asarray(array), values)
+    assert array[3, 4] == values[3, 4]
+    assert type(array[3, 4]) is np.float32
+    np.testing.assert_array_equal(array[::-2, None, 3:], values[::-2, None, 3:])
+    np.testing.assert_array_equal(array[-1], values[-1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, None])
+def test_read_into_given_memory(array, values, threads):
+    big = np.zeros((9, 12), "f4")
+    out = big[1:4, 2:8]
+    assert array.read((slice(2, 5), slice(3, 9)), out=out, threads=threads) is out
+    np.testing.assert_array_equal(out, values[2:5, 3:9])
+    assert big.sum() == out.sum()
+
+
+def test_memory_that_does_not_fit(array):
+    with pytest.raises(SelectionError, match=r"shape \(2, 2\), the region has \(7, 10\)"):
+        array.read(out=np.empty((2, 2), "f4"))
+    with pytest.raises(DataTypeError, match="float32; got float64"):
+        array.read(out=np.empty((7, 10)))
+    frozen = np.empty((7, 10), "f4")
+    frozen.flags.writeable = False
+    with pytest.raises(DataTypeError, match="read-only"):
+        array.read(out=frozen)
+
+
+def test_writes_are_numpys(array, values):
+    for index, value in [
+        ((slice(1, 6, 2), slice(None, None, -3)), 5),
+        ((2,), np.arange(10)),
+        ((..., 0), -1),
+        ((slice(3, 3),), 7),
+        ((slice(None), None, slice(2, 4)), np.ones((7, 1, 1))),
+    ]:
+        array[index] = value
+        values[index] = value
+        np.testing.assert_array_equal(array[...], values)
+    np.testing.assert_array_equal(zd.open_array(array.store)[...], values)
+
+
+def test_values_that_do_not_fit(array):
+    with pytest.raises(ValueError, match="broadcast"):
+        array[:2] = np.ones((3, 10))
+    with pytest.raises(DataTypeError, match="float32"):
+        array[:2] = "text"
+    with pytest.raises(SelectionError, match=r"values have shape \(2,\)"):
+        array.write((slice(0, 3),), np.ones(2))
+
+
+def test_each_stored_object_is_written_once(values):
+    store = Recording(MemoryStore())
+    array = zd.create_array(store, shape=values.shape, dtype="f4", chunks=(2, 2), shards=(4, 4))
+    store.clear()
+    array[...] = values
+    assert set(store.per_key("set").values()) == {1}
+    assert store.per_key("get") == {}  # whole objects need no look at what is there
+    store.clear()
+    array[1:3, 1:3] = 0
+    assert store.per_key("get") == store.per_key("set") == {"c/0/0": 1}
+
+
+def test_fill_values_are_not_stored():
+    store = MemoryStore()
+    array = zd.create_array(store, shape=(4, 4), dtype="f8", chunks=2, fill_value=np.nan)
+    array[...] = 1
+    assert len(store.values) == 5
+    array[:2] = np.nan
+    assert sorted(store.values) == ["c/1/0", "c/1/1", "zarr.json"]
+    assert np.isnan(array[0, 0])
+    array[:2] = np.array(0x7FF8000000000001, "u8").view("f8")  # another NaN is a value
+    assert len(store.values) == 5
+
+
+def test_without_a_fill_value_everything_is_stored():
+    store = MemoryStore()
+    array = zd.create_array(store, shape=(4,), dtype="i2", chunks=2, fill_value=None, format="v2")
+    assert array.fill_value is None
+    assert array[...].tolist() == [0] * 4
+    array[...] = 0
+    assert {"0", "1"} < set(store.values)
+
+
+def test_absence_as_an_error():
+    array = zd.create_array({}, shape=(4, 4), dtype="i2", chunks=(1, 1), shards=(2, 2))
+    array[:2, :2] = [[1, 0], [2, 3]]
+    strict = zd.open_array(array, read=zd.ReadOptions(missing="error"))
+    assert strict[0, 0] == 1
+    with pytest.raises(ChunkMissingError, match=r"chunk \(0, 1\) of the shard is absent"):
+        strict[0, 1]
+    with pytest.raises(ChunkMissingError, match=r"'c/1/1' \(chunk \(1, 1\)\) is absent"):
+        strict[3, 3]
+
+
+def test_reading_needs_no_right_to_write(array):
+    opened = zd.open_array(array.store)
+    with pytest.raises(ReadOnlyError, match="reading only"):
+        opened[0, 0] = 1
+    with pytest.raises(ReadOnlyError):
+        opened.update_attributes({"a": 1})
+
+
+def test_nodes_are_frozen_and_attributes_copies(array):
+    with pytest.raises(AttributeError):
+        array.path = "b"
+    array.attributes["x"] = 1
+    changed = array.update_attributes({"unit": "m", "n": np.int64(3)})
+    assert array.attributes == {}
+    assert changed.attributes == zd.open_array(array.store).attributes == {"unit": "m", "n": 3}
+    with pytest.raises(MetadataError, match="finite numbers"):
+        changed.update_attributes({"bad": float("nan")})
+    assert zd.open_array(array.store).attributes == {"unit": "m", "n": 3}
+
+
+def test_pickles_are_small(array, values):
+    opened = zd.open_array(array.store)
+    opened[0, 0]  # what is worked out on use must not travel
+    data = pickle.dumps(opened)
+    assert len(data) < 2000
+    np.testing.assert_array_equal(pickle.loads(data)[...], values)
+
+
+def test_many_threads_read_and_write_one_array(tmp_path):
+    array = zd.create_array(
+        tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(4, 4), shards=(8, 64)
+    )
+    expected = np.arange(64 * 64, dtype="i4").reshape(64, 64) + 1
+
+    def work(row):
+        for _ in range(5):
+            array.write((slice(row, row + 8),), expected[row : row + 8], threads=1)
+            np.testing.assert_array_equal(array[row : row + 8], expected[row : row + 8])
+
+    threads = [threading.Thread(target=work, args=(row,)) for row in range(0, 64, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(array[...], expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_reads_after_a_fork(array, values):
+    assert array[...].sum() == values.sum()  # the pool of this process has its threads now
+    child = os.fork()
+    if child == 0:
+        same = bool((array[...] == values).all())
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_error_in_a_thread_is_raised(tmp_path):
+    array = zd.create_array(tmp_path / "a", shape=(64,), dtype="i4", chunks=1, codecs=[])
+    array[...] = 1
+    LocalStore(str(tmp_path / "a")).set("c/40", [b"123"])
+    with pytest.raises(ValueError, match="'c/40'"):
+        array.read()
+
+
+# --- creating -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"chunks": (2,)}, GridError, "expected 2 integers"),
+        ({"chunks": (2, 0)}, GridError, "at least 1"),
+        ({"chunks": (3, 2), "shards": (4, 4)}, GridError, "do not divide"),
+        ({"shards": (4, 4), "format": "v2"}, GridError, "no shards"),
+        ({"shape": (-1, 2)}, GridError, "shape="),
+        ({"dtype": "nope"}, DataTypeError, "not a data type"),
+        ({"dtype": "M8[s]"}, MetadataError, "dtype: got"),
+        ({"fill_value": "x"}, DataTypeError, "fill_value='x'"),
+        ({"fill_value": None}, DataTypeError, "fill_value=None"),
+        ({"codecs": ["nope"]}, MetadataError, "known codec"),
+        ({"codecs": [{"id": "nope"}], "format": "v2"}, MetadataError, "known codec"),
+        ({"dimension_names": ["x"]}, GridError, "dimension_names"),
+        ({"chunk_key_encoding": "fan"}, MetadataError, "chunk_key_encoding"),
+        ({"chunk_key_encoding": "default", "format": "v2"}, MetadataError, "'v2' in format v2"),
+        ({"order": "K"}, ValueError, "order='K'"),
+        ({"format": "v9"}, ValueError, "format='v9'"),
+        ({"attributes": {"x": object()}}, MetadataError, "attributes"),
+    ],
+)
+def test_arrays_that_cannot_be_leave_nothing_behind(options, error, words):
+    store = MemoryStore()
+    with pytest.raises(error, match=words):
+        zd.create_array(store, **{"shape": (8, 8), "dtype": "f4", "chunks": 4, **options})
+    assert store.values == {}
+
+
+def test_automatic_chunks():
+    assert zd.create_array({}, shape=(4096, 4096, 3), dtype="u1").chunks == (1182, 1182, 3)
+    sharded = zd.create_array({}, shape=(1024, 1024), dtype="f4", shards=(1024, 512))
+    assert sharded.chunks == (512, 512)
+    assert zd.create_array({}, shape=(), dtype="f4").chunks == ()
+    assert zd.create_array({}, shape=(0, 5), dtype="f4").chunks == (1, 5)
+
+
+def test_default_codecs():
+    array = zd.create_array({}, shape=(4,), dtype="f4")
+    assert [codec.name for codec in array.codecs] == ["bytes", "blosc"]
+    assert array.codecs[1].configuration() == {
+        "cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0,
+    }  # fmt: skip
+    assert zd.create_array({}, shape=(4,), dtype="i1").codecs[1].shuffle == "bitshuffle"
+
+
+def test_codecs_may_be_named_shortly():
+    array = zd.create_array({}, shape=(4,), dtype="f4", codecs=["blosc", "gzip", "zstd", "crc32c"])
+    array[...] = 3
+    assert array[...].tolist() == [3] * 4
