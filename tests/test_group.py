@@ -136,3 +136,15 @@ def test_unknown_members_survive_a_change():
     store.values["zarr.json"] = json.dumps(document).encode()
     with pytest.raises(MetadataError, match="vendor: got 3"):
         zd.open(store)
+
+
+def test_new_attributes_leave_other_documents_as_they_are():
+    store = MemoryStore()
+    zd.create_array(store, shape=(2,), dtype="<i4", format="v2")
+    document = json.loads(store.values[".zarray"])
+    document |= {"order": "F", "filters": [{"id": "zlib", "level": 1}], "compressor": None}
+    document["_NCZARR_ARRAY"] = {"dimrefs": ["/x"]}
+    text = store.values[".zarray"] = json.dumps(document).encode()
+    array = zd.open_array(store, mode="r+").update_attributes({"unit": "m"})
+    assert store.values[".zarray"] == text
+    assert zd.open_array(store).attributes == array.attributes == {"unit": "m"}

@@ -55,12 +55,27 @@ class Layout:
 
 
 def some_bits(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """An array of any bit patterns that the data type has."""
+    """An array of any bit patterns that the data type has, the peculiar ones often."""
     random = np.random.default_rng(seed)
     if dtype.kind == "b":
         return random.integers(0, 2, shape).astype(bool)
     raw = random.bytes(math.prod(shape) * dtype.itemsize)
-    return np.frombuffer(raw, dtype).reshape(shape).copy()
+    values = np.frombuffer(raw, dtype).copy()
+    if dtype.kind in "fc":
+        numbers = values.view(values.real.dtype)
+        chosen = random.random(numbers.size) < random.choice((0, 0.5, 1))
+        numbers[chosen] = random.choice(PECULIAR[numbers.itemsize], np.count_nonzero(chosen))
+    return values.reshape(shape)
+
+
+def _peculiar(itemsize: int, payload: int) -> np.ndarray:
+    """Both zeros, both infinities, the canonical NaN and another one."""
+    numbers = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, np.nan], f"f{itemsize}")
+    numbers[-1:].view(f"u{itemsize}")[...] |= payload
+    return numbers
+
+
+PECULIAR = {size: _peculiar(size, payload=3) for size in (2, 4, 8)}
 
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -323,6 +338,29 @@ def test_values_that_do_not_broadcast(data, layout, seed):
     before = dict(store.values)
     with pytest.raises(ValueError):  # noqa: PT011 - ours may differ from all of them
         array[selection] = value
+    assert store.values == before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int8", 300),
+        ("uint8", -1),
+        ("int16", [1, 40000]),
+        ("uint64", 2**64),
+        ("float32", 1 + 2j),
+        ("float64", "x"),
+    ],
+)
+def test_values_that_the_data_type_cannot_hold(dtype, value):
+    """Python numbers that NumPy refuses are not written as something else."""
+    with pytest.raises((OverflowError, TypeError, ValueError)):
+        np.zeros(2, dtype)[...] = value
+    store = MemoryStore()
+    array = zd.create_array(store, shape=2, dtype=dtype)
+    before = dict(store.values)
+    with pytest.raises((OverflowError, TypeError, ValueError)):
+        array[...] = value
     assert store.values == before
 
 

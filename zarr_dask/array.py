@@ -285,15 +285,15 @@ class Array:
         self._write(checked, values, threads)
 
     def _cast(self, value: Any) -> np.ndarray:
-        array = np.asarray(value)
-        if array.dtype == self.dtype:
-            return array
+        """As NumPy does on assignment: arrays are cast, Python numbers must fit."""
         try:
-            return array.astype(self.dtype)
-        except (TypeError, ValueError) as error:
+            if hasattr(value, "__array__"):
+                return np.asarray(value).astype(self.dtype, copy=False)
+            return np.asarray(value, self.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataTypeError(
-                f"{self.where} holds {self.dtype.name}; {array.dtype} cannot be cast to it "
-                f"({error})."
+                f"{self.where} holds {self.dtype.name}, which cannot hold the given "
+                f"{type(value).__name__} ({error})."
             ) from error
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
@@ -346,8 +346,10 @@ class Array:
             If the array was opened for reading.
         """
         changed = replace(self.meta, attributes={**self.meta.attributes, **attributes})
+        before = self.node_format.documents(self.meta, self.path)
         for key, document in self.node_format.documents(changed, self.path).items():
-            self.store.set(key, [document])
+            if document != before[key]:  # a document of others' making stays as they wrote it
+                self.store.set(key, [document])
         return replace(self, meta=changed)
 
 

@@ -60,6 +60,7 @@ def _transposed_before_shards(case: Case) -> bool:
     return any(size % step for size, step in zip(case.shards.shape, permuted, strict=True))
 
 
+# The same check, worded anew somewhere between 3.1.6 and 3.4.2, the versions that were tried.
 _SHARDS_DO_NOT_DIVIDE = (
     (ValueError, r"Chunk edge length \d+ in dimension \d+ is not divisible by the shard's inner")
     if zarr_python.VERSION >= (3, 2)

@@ -198,10 +198,12 @@ def test_v3_documents_are_the_widely_readable_form(place):
 
 
 def test_v3_is_taken_where_both_versions_stand(place):
-    """zarr-python opens v3 too, with a warning of its own."""
+    """zarr-python does so too, and warns of it as we do."""
     zarr.create_array(place, shape=2, dtype="i4", zarr_format=2)[...] = 2
     zarr.create_array(place, shape=2, dtype="i4", zarr_format=3)[...] = 3
     with pytest.warns(UserWarning, match=r"zarr\.json"):
         assert zarr.open_array(place, mode="r")[0] == 3
+    with pytest.warns(UserWarning, match="v3 is used"):
+        assert zd.open_array(place)[0] == 3
     assert zd.open_array(place, format="v2")[0] == 2
     assert zd.open_array(place, format="v3")[0] == 3
