@@ -123,7 +123,7 @@ def check_key(key: str) -> None:
     Raises
     ------
     StoreKeyError
-        For empty keys, empty, "." or ".." segments, backslashes and NUL.
+        For empty keys, empty, "." or ".." segments, backslashes, NUL, lone surrogates.
 
     Examples
     --------
@@ -141,12 +141,18 @@ def check_key(key: str) -> None:
         or "\0" in key
         or "\\" in key
         or ("." in key and any(part in {".", ".."} for part in key.split("/")))
+        or not (key.isascii() or _is_unicode(key))
     )
     if bad:
         raise StoreKeyError(
             f"{key!r} is not a key: it must be made of names joined by '/', none of them empty, "
-            "'.' or '..', without backslashes and NUL characters."
+            "'.' or '..', without backslashes and NUL characters, in valid Unicode."
         )
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, which no file system or service can name."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def join(prefix: str, name: str) -> str:

@@ -91,15 +91,18 @@ class FsspecStore:
         """See `zarr_dask.stores.base.Store.set`."""
         fs, root = _file_system(self.url, self.options)
         check_key(key)
-        with _reporting(self, "write", key):
+        try:
             fs.pipe_file(f"{root}/{key}", b"".join(buffers))
+        except OSError as error:  # absence too: there is nowhere to write to
+            raise _failed(self, "write", key, error) from error
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         fs, root = _file_system(self.url, self.options)
         check_key(key)
-        with _reporting(self, "delete", key):
-            fs.rm_file(f"{root}/{key}")
+        if self.size(key) is not None:  # a folder is no value
+            with _reporting(self, "delete", key):
+                fs.rm_file(f"{root}/{key}")
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -134,7 +137,8 @@ class FsspecStore:
         """See `zarr_dask.stores.base.Store.size`."""
         fs, root = _file_system(self.url, self.options)
         try:
-            return int(fs.size(f"{root}/{key}"))
+            status = fs.info(f"{root}/{key}")
+            return None if status["type"] == "directory" else int(status["size"])
         except _ABSENT:
             return None
         except OSError as error:

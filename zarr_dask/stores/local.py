@@ -2,7 +2,7 @@
 
 A value is written under a temporary name in its own folder and then renamed, so that a reader
 sees the old bytes or the new ones and a killed writer leaves no torn value behind. What it may
-leave is the temporary file (``.<name>.<16 hex digits>.tmp``), which no listing shows.
+leave is the temporary file (``.zarr-dask-<16 hex digits>.tmp``), which no listing shows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
 
 __all__ = ["LocalStore"]
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
@@ -97,8 +98,8 @@ class LocalStore:
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         path = self._path(key)
-        folder, name = os.path.split(path)
-        temporary = f"{folder}/.{name[:200]}.{token_hex(8)}.tmp"
+        folder = os.path.dirname(path)
+        temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
         try:
             descriptor = _create(temporary)
             try:
@@ -121,8 +122,14 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        with self._reporting("delete", key), suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(self._path(key))
+        path = self._path(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if not os.path.isdir(path):  # a folder is no value; systems differ in saying so
+                raise self._failed("delete", key, error) from error
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -165,8 +172,10 @@ class LocalStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
+        path = self._path(key)
         try:
-            return os.stat(self._path(key)).st_size
+            status = os.stat(path)
+            return None if stat.S_ISDIR(status.st_mode) else status.st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -177,8 +186,9 @@ class LocalStore:
         return f"{self.root}/{key}"
 
     def _open(self, key: str) -> int | None:
+        path = self._path(key)
         try:
-            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

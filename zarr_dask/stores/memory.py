@@ -61,13 +61,14 @@ class MemoryStore:
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
+        check_key(key)
         return self.values.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         found: list[Buffer | None] = []
         for key, wanted in requests:
-            value = self.values.get(key)
+            value = self.get(key)
             found.append(None if value is None else value[wanted.start : wanted.stop])
         return found
 
@@ -78,6 +79,7 @@ class MemoryStore:
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
+        check_key(key)
         self.values.pop(key, None)
 
     def delete_prefix(self, prefix: str) -> None:
@@ -100,7 +102,7 @@ class MemoryStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        value = self.values.get(key)
+        value = self.get(key)
         return None if value is None else len(value)
 
 

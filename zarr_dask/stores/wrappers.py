@@ -142,10 +142,25 @@ class Recording(Wrapper):
         self._note("delete", key)
         self.store.delete(key)
 
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        self._note("delete_prefix", prefix)
+        self.store.delete_prefix(prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        self._note("list", prefix)
+        return self.store.list(prefix)
+
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         self._note("list_dir", prefix)
         return self.store.list_dir(prefix)
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        self._note("size", key)
+        return self.store.size(key)
 
     def _note(self, method: str, key: str) -> None:
         self.batches[method] += 1
@@ -182,7 +197,22 @@ class Faulty(Wrapper):
         self.before("delete", key)
         self.store.delete(key)
 
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        self.before("delete_prefix", prefix)
+        self.store.delete_prefix(prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        self.before("list", prefix)
+        return self.store.list(prefix)
+
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         self.before("list_dir", prefix)
         return self.store.list_dir(prefix)
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        self.before("size", key)
+        return self.store.size(key)
