@@ -3,7 +3,9 @@
 The examples run here too, since nothing else would notice when they no longer do.
 """
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ from zarr_dask import demo
 from zarr_dask.demo import shallow_water as sw
 from zarr_dask.errors import MissingDependencyError, NodeExistsError
 
+# One process of the test run has the folder that `small_demo` fills.
+GROUP = pytest.mark.xdist_group("test_demo")
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
@@ -94,7 +98,7 @@ def test_many_ranks_compute_bit_for_bit_what_one_does(counts):
     sea = basin()
     rates = sw.Rates.of(sea, 0.9 * sea.longest_step())
     start = sw.State.at_rest(sea.hump(0.05, 0.2, 1.0, 5000))
-    _, expected = sw.recorded(start, whole(sea), rates, whole(sea), 6, 4)
+    end, expected = sw.recorded(start, whole(sea), rates, whole(sea), 6, 4)
 
     blocks = sw.blocks(sea.shape, counts)
     states = [start.cut(block) for block in blocks]
@@ -114,6 +118,9 @@ def test_many_ranks_compute_bit_for_bit_what_one_does(counts):
         states = advanced
 
     np.testing.assert_array_equal(found, expected)
+    joined = sw.assembled(zip(blocks, states, strict=True), whole(sea))
+    for name in ("elevation", "east", "north"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(end, name))
 
 
 def test_a_refined_map_keeps_the_edges_and_the_values_between():
@@ -142,6 +149,7 @@ def small_demo(tmp_path_factory):
 
 
 @pytest.mark.cluster
+@GROUP
 def test_the_demo_compares_everything_and_says_so(small_demo):
     report, said = small_demo
     assert report.values == 20 * 96 * 128
@@ -151,13 +159,14 @@ def test_the_demo_compares_everything_and_says_so(small_demo):
 
 
 @pytest.mark.cluster
+@GROUP
 def test_the_demo_leaves_what_it_says(small_demo):
     folder = small_demo[0].output
     simulation, points = (
         zd.open_array(folder / "simulation.zarr"),
         zd.open_array(folder / "points.zarr"),
     )
-    assert simulation.shards == (8, 48, 64)
+    assert simulation.shards == (16, 48, 64)
     assert points.chunks == (20, 32, 32)
     assert points.dimension_names == ("time", "lat", "lon")
     assert points.attributes["units"] == "m"
@@ -166,6 +175,7 @@ def test_the_demo_leaves_what_it_says(small_demo):
 
 
 @pytest.mark.cluster
+@GROUP
 def test_the_parallel_simulation_is_that_of_one_process(small_demo):
     from zarr_dask.demo import simulation
 
@@ -174,10 +184,33 @@ def test_the_parallel_simulation_is_that_of_one_process(small_demo):
     start = sw.State.at_rest(job.sea.hump(**simulation.HUMP))
     everything = whole(job.sea)
     _, frames = sw.recorded(start, everything, rates, everything, 20, job.steps)
-    expected = np.where(job.sea.water, frames, np.nan).astype("float32")
+    expected = np.where(job.sea.water, frames, np.float32("nan"))
     np.testing.assert_array_equal(
         zd.open_array(small_demo[0].output / "simulation.zarr")[...], expected
     )
+
+
+@pytest.mark.cluster
+@GROUP
+def test_the_simulation_survives_the_loss_of_a_worker(tmp_path):
+    from zarr_dask.demo import simulation
+    from zarr_dask.jobs.run import connect
+
+    job = simulation.Simulation.of_topobathy(160, (96, 128))
+    lost = []
+
+    def lose_one_worker(nbytes):
+        if not lost:
+            lost.append(next(iter(client.run(os.getpid).values())))
+            os.kill(lost[0], signal.SIGKILL)
+
+    with connect(workers=2) as client:
+        simulation.simulate(job, tmp_path / "a.zarr", tmp_path / "b.zarr", client, lose_one_worker)
+
+    assert lost
+    found, foreign = (zd.open_array(tmp_path / name)[...] for name in ("a.zarr", "b.zarr"))
+    np.testing.assert_array_equal(found, foreign)
+    assert np.isfinite(found[:, job.sea.water]).all()
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):

@@ -26,7 +26,9 @@ from zarr_dask.group import (
 )
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs import from_zarr, plan_rechunk, plan_write, rechunk, to_zarr
+    from zarr_dask.jobs.read import from_zarr
+    from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
+    from zarr_dask.jobs.write import plan_write, to_zarr
 
 try:
     __version__ = version("zarr-dask")
@@ -51,11 +53,17 @@ __all__ = [
     "to_zarr",
 ]
 
-_JOBS = frozenset({"from_zarr", "plan_rechunk", "plan_write", "rechunk", "to_zarr"})
+_JOBS = {
+    "from_zarr": "zarr_dask.jobs.read",
+    "plan_rechunk": "zarr_dask.jobs.rechunk",
+    "plan_write": "zarr_dask.jobs.write",
+    "rechunk": "zarr_dask.jobs.rechunk",
+    "to_zarr": "zarr_dask.jobs.write",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Jobs are imported when they are first used: they need dask, reading does not."""
     if name in _JOBS:
-        return getattr(import_module("zarr_dask.jobs"), name)
+        return getattr(import_module(_JOBS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

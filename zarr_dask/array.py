@@ -133,7 +133,8 @@ class Array:
         prefix = prefix_of(self.path)
         total = 0
         for key in self.store.list(prefix):
-            if self.meta.keys.coords(key[len(prefix) :], self.ndim) is not None:
+            coords = self.meta.keys.coords(key[len(prefix) :], self.ndim)
+            if coords is not None and all(map(int.__lt__, coords, self.meta.grid.counts)):
                 total += self.store.size(key) or 0
         return total
 

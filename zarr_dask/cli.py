@@ -8,14 +8,16 @@ usage 2, an interrupt 130. Whatever loads dask is imported inside the command th
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
@@ -157,6 +159,8 @@ _SHORT_TUPLE = re.compile(r"\([^()\n]{,40}\)")
 
 def _wrapped(line: str, indent: str, first: str = "") -> str:
     """A line folded to the width of the terminal; paths and short tuples stay in one piece."""
+    if len(line.split()) <= 2:  # a label and a path
+        return f"{first}{line}"
     kept = _SHORT_TUPLE.sub(lambda found: found[0].replace(" ", "\0"), line)
     folded = textwrap.fill(
         kept,
@@ -521,8 +525,39 @@ def _planned(
     from zarr_dask.jobs.rechunk import plan_rechunk
     from zarr_dask.jobs.run import connect
 
-    with connect(scheduler, scheduler_file, workers, _SCHEDULER_TIMEOUT) as client:
+    connection = connect(scheduler, scheduler_file, workers, _SCHEDULER_TIMEOUT)
+    with ExitStack() as stack:
+        with _interrupts_put_off() if workers else nullcontext():
+            client = stack.enter_context(connection)
+        if client is not None and workers:
+            _silence()
+            client.run(_silence)
         yield plan_rechunk(source, dst, client=client, **options), client
+
+
+@contextmanager
+def _interrupts_put_off() -> Iterator[None]:
+    """Ctrl-C waits until worker processes are there to be ended, and never reaches them."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its start, which workers cause, would undo the mask
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _silence() -> None:
+    """Do not log the errors of tasks, which are raised too, nor workers that end slowly."""
+    for process in ("worker", "nanny"):
+        logging.getLogger(f"distributed.{process}").setLevel(logging.CRITICAL)
+        logging.getLogger(f"distributed.{process}.memory").setLevel(logging.WARNING)
 
 
 def _source(src: str) -> zd.Array:
@@ -554,19 +589,18 @@ def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
     --max-mem. The metadata of the new array are written last: until then, no reader takes it for
     whole.
     """
-    try:
-        with _planned(src, dst, **options) as (plan, client):
-            if quiet:
-                plan.run(client)
-                return
+    with _planned(src, dst, **options) as (plan, client):
+        if not quiet:
             _say_plan(plan)
-            with _progress(plan) as advance:
+        try:
+            with nullcontext() if quiet else _progress(plan) as advance:
                 report = plan.run(client, advance)
+        except KeyboardInterrupt as interrupt:
+            raise _Interrupted(
+                f": {plan.target.where} is not complete. Run the same command again to start over."
+            ) from interrupt
+        if not quiet:
             _say(_wrapped(f"done: {report}", "  "))
-    except KeyboardInterrupt as interrupt:
-        raise _Interrupted(
-            f": {dst} is not complete. Run the same command again to start over."
-        ) from interrupt
 
 
 @main.command(

@@ -21,7 +21,8 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
-    ├── SchedulerError           (ConnectionError)    no scheduler answers at the address
+    ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
+    ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
 A message says what failed, where, what was found and expected, and what to do. The facts are
@@ -58,6 +59,7 @@ __all__ = [
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
+    "WorkerLostError",
     "ZarrDaskError",
 ]
 
@@ -247,7 +249,11 @@ class MemoryBudgetError(ZarrDaskError, ValueError):
 
 
 class SchedulerError(ZarrDaskError, ConnectionError):
-    """No dask scheduler answers where one was said to be."""
+    """No dask scheduler answers where one was said to be, or it has gone meanwhile."""
+
+
+class WorkerLostError(ZarrDaskError, RuntimeError):
+    """Workers have died of one and the same task, so that it was given up."""
 
 
 class MissingDependencyError(ZarrDaskError, ImportError):

@@ -87,15 +87,19 @@ class Group:
 
     def children(self) -> Iterator[tuple[str, Array | Group]]:
         """Name and node of everything directly below, by name."""
-        prefix = prefix_of(self.path)
-        for below in self.store.list_dir(prefix).prefixes:
-            name = below[len(prefix) :].rstrip("/")
-            if not self.node_format.is_node_name(name):
-                continue
+        for name in self._names():
             try:
                 yield name, self[name]
             except NodeNotFoundError:
                 continue  # a folder that is no node, of chunks for instance
+
+    def _names(self) -> Iterator[str]:
+        """Names below that may be nodes."""
+        prefix = prefix_of(self.path)
+        for below in self.store.list_dir(prefix).prefixes:
+            name = below[len(prefix) :].rstrip("/")
+            if self.node_format.is_node_name(name):
+                yield name
 
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
         """Path and node of every array below; in groups below as well if `recursive`."""
@@ -110,7 +114,7 @@ class Group:
                 yield path, node
 
     def tree(self) -> str:
-        """The hierarchy below as text, one node a line."""
+        """The hierarchy below as text, one node a line; documents that cannot be read are named."""
         return "\n".join([self.path.rsplit("/", 1)[-1] or "/", *_tree_lines(self, "")])
 
     def create_array(self, path: str, **options: Any) -> Array:
@@ -139,7 +143,7 @@ def _walk(group: Group, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
 
 
 def _tree_lines(group: Group, indent: str) -> Iterator[str]:
-    children = list(group.children())
+    children = list(_readable_or_not(group))
     for number, (name, node) in enumerate(children):
         last = number == len(children) - 1
         yield f"{indent}{'└── ' if last else '├── '}{name}{_summary(node)}"
@@ -147,7 +151,19 @@ def _tree_lines(group: Group, indent: str) -> Iterator[str]:
             yield from _tree_lines(node, f"{indent}{'    ' if last else '│   '}")
 
 
-def _summary(node: Array | Group) -> str:
+def _readable_or_not(group: Group) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+    for name in group._names():  # noqa: SLF001  (a part of the class that draws it)
+        try:
+            yield name, group[name]
+        except NodeNotFoundError:
+            continue
+        except MetadataError as error:
+            yield name, error
+
+
+def _summary(node: Array | Group | MetadataError) -> str:
+    if isinstance(node, MetadataError):
+        return f"  cannot be read: {'; '.join(map(str, node.problems))}"
     if isinstance(node, Group):
         return "/"
     shards = f" in shards {node.shards}" if node.shards else ""

@@ -173,6 +173,15 @@ def _store_foreign(
 
 
 @dataclass(frozen=True, slots=True)
+class _Shared:
+    """What every rank needs of the whole map; on every worker."""
+
+    rates: sw.Rates
+    water: Water
+    hump: sw.Floats
+
+
+@dataclass(frozen=True, slots=True)
 class _Rank:
     """A block of the map and who computes it. Travels to its worker with every task."""
 
@@ -184,28 +193,29 @@ class _Rank:
     url: str
     steps: int
 
+    def start(self, shared: _Shared) -> sw.State:
+        """Begin with the hump; on the worker, where it can be done again if the worker is lost."""
+        return sw.State.at_rest(shared.hump[self.block])
+
     def compute_and_write(
-        self,
-        pieces: list[tuple[sw.Window, sw.State]],
-        shared: tuple[sw.Rates, Water],
-        slab: slice,
+        self, pieces: list[tuple[sw.Window, sw.State]], shared: _Shared, slab: slice
     ) -> tuple[sw.State, sw.Floats32]:
         """Advance by one slab, on the worker; the new state of the block, and its frames.
 
-        Running it again after a lost worker writes the same bytes to the same objects.
+        If a worker is lost dask runs this again, from the start if it must: the same bytes are
+        written to the same objects.
         """
         import zarr_dask as zd
 
-        rates, water = shared
         state, frames = sw.recorded(
             sw.assembled(pieces, self.outer),
             self.outer,
-            rates,
+            shared.rates,
             self.block,
             slab.stop - slab.start,
             self.steps,
         )
-        np.copyto(frames, np.nan, where=~water[self.block])
+        np.copyto(frames, np.nan, where=~shared.water[self.block])
         zd.open_array(self.url, mode="r+")[(slab, *self.block)] = frames
         return state, frames
 
@@ -217,7 +227,7 @@ class _Ranks:
     ranks: list[_Rank]
     client: Any
     shared: Any
-    """Future of the rates and the water mask, on every worker."""
+    """Future of `_Shared`."""
     states: list[Any]
     """Futures of `sw.State`, in the order of `ranks`."""
 
@@ -236,12 +246,12 @@ class _Ranks:
             for number, block in enumerate(job.blocks)
         ]
         rates = sw.Rates.of(job.sea, FRAME_SECONDS / job.steps)
-        shared = client.scatter((rates, job.sea.water), broadcast=True, hash=False)
-        calm = sw.State.at_rest(job.sea.hump(**HUMP))
-        states = [
-            client.scatter(calm.cut(rank.block), workers=[rank.home], hash=False) for rank in ranks
-        ]
-        return cls(ranks, client, shared, states)
+        shared = client.scatter(
+            _Shared(rates, job.sea.water, job.sea.hump(**HUMP)), broadcast=True, hash=False
+        )
+        all_ranks = cls(ranks, client, shared, [])
+        all_ranks.states = [all_ranks._on(rank, _Rank.start, rank, shared) for rank in ranks]
+        return all_ranks
 
     def advance(self, slab: slice) -> list[Any]:
         """Send every rank through a slab; futures of the frames that it writes."""
@@ -269,7 +279,7 @@ class _Ranks:
         ]
 
     def _on(self, rank: _Rank, function: Callable[..., Any], *arguments: Any) -> Any:
-        # Elsewhere if its worker is lost: rather an exchange over the network than a wait for ever.
+        # Elsewhere if that worker is lost.
         return self.client.submit(
             function, *arguments, workers=[rank.home], allow_other_workers=True, pure=False
         )

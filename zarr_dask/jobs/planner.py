@@ -257,31 +257,31 @@ def _lengths(extent: int, unit: int) -> list[int]:
 def _staged(source: Layout, target: Layout, budget: int) -> Iterator[tuple[StagePlan, ...]]:
     """Plans of two stages with a regular, unsharded intermediate array."""
     shape = source.grid.shape
-    writes = _largest(
-        [
-            box
-            for box in _multiples(shape, target.object_shape)
-            if prod(box) * target.itemsize + 2 * target.object_bytes <= budget
-        ]
+    # what reading or writing the intermediate adds to a box is known only for a pair of boxes, so
+    # boxes of several sizes are tried
+    shares = [budget, budget * 2 // 3, budget // 2, budget // 3, budget // 4]
+    reads, writes = (
+        _largest_of_each(_multiples(shape, layout.object_shape), layout.itemsize, shares)
+        for layout in (source, target)
     )
-    reads = _largest(
-        [
-            box
-            for box in _multiples(shape, source.object_shape)
-            if prod(box) * source.itemsize + 2 * source.object_bytes <= budget
-        ]
-    )
-    seen: set[tuple[Shape, Shape]] = set()
+    seen: set[tuple[Shape, Shape, Shape]] = set()
     for read_box, write_box in product(reads, writes):
         cell = tuple(map(min, read_box, write_box))
         first_box = tuple(r // c * c for r, c in zip(read_box, cell, strict=True))
         middle = Layout(Grid.regular(shape, cell), cell, source.itemsize)
-        if (first_box, cell) in seen:
+        if (first_box, cell, write_box) in seen:
             continue
-        seen.add((first_box, cell))
+        seen.add((first_box, cell, write_box))
         stages = (StagePlan(source, middle, first_box), StagePlan(middle, target, write_box))
         if all(stage.peak <= budget for stage in stages):
             yield stages
+
+
+def _largest_of_each(boxes: Iterator[Shape], itemsize: int, limits: list[int]) -> list[Shape]:
+    """For each limit in bytes, the boxes below it that lie in no other one."""
+    every = list(boxes)
+    chosen = [_largest([b for b in every if prod(b) * itemsize <= limit]) for limit in limits]
+    return list(dict.fromkeys(box for boxes in chosen for box in boxes))
 
 
 def _largest(boxes: Sequence[Shape]) -> list[Shape]:
@@ -296,4 +296,4 @@ def _largest(boxes: Sequence[Shape]) -> list[Shape]:
     return kept
 
 
-_MAX_KEPT = 64
+_MAX_KEPT = 24

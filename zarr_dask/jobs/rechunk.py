@@ -155,14 +155,14 @@ class RechunkPlan:
             f"  array   {source.shape} {source.dtype.name}, {format_bytes(source.nbytes)}",
             f"  chunks  {_grids(source)} -> {_grids(target)}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({self.threads_per_process} thread{'s' if self.threads_per_process > 1 else ''}), "
-            f"{self.threads} task{'s' if self.threads > 1 else ''} at a time",
-            f"  copied  {how}, by {self.tasks} tasks",
+            f"({_count(self.threads_per_process, 'thread')}), "
+            f"{_count(self.threads, 'task')} at a time",
+            f"  copied  {how}, by {_count(self.tasks, 'task')}",
         ]
         for number, stage in enumerate(self.stages):
             costs = stage.costs
             lines.append(
-                f"  stage {number + 1}: {stage.tasks} tasks of {stage.box}, "
+                f"  stage {number + 1}: {_count(stage.tasks, 'task')} of {stage.box}, "
                 f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
                 f"({costs.decoded / max(source.nbytes, 1):.1f} x the array) in {costs.reads} "
                 f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
@@ -260,8 +260,11 @@ class RechunkPlan:
         name = f"zarr-dask-temporary-{token_hex(6)}-{number + 1}"
         if self.temp is not None:
             return open_store(self.temp), name
-        sibling = beside(self.target.store, f".{name}")
-        return (self.target.store, f".{name}") if sibling is None else (sibling, "")
+        return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _grids(array: Array) -> str:

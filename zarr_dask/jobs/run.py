@@ -6,15 +6,17 @@ of tasks is known to the scheduler at any time.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
+from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.errors import SchedulerError
+from zarr_dask.errors import SchedulerError, WorkerLostError
 from zarr_dask.pool import cores
 
 if TYPE_CHECKING:
@@ -150,21 +152,42 @@ def _run_cluster(
 ) -> None:
     from distributed import as_completed
 
-    submit = partial(client.submit, function, pure=False)
     numbers = iter(range(count))
+    job = token_hex(8)  # two clients of one scheduler must not name tasks alike
 
     def start(number: int) -> Any:
-        return submit(number, key=f"{name}-{id(numbers):x}-{number}")
+        return client.submit(function, number, key=f"{name}-{job}-{number}", pure=False)
 
-    running = as_completed(start(number) for number in islice(numbers, window))
+    first = [start(number) for number in islice(numbers, window)]
+    running = as_completed(first, loop=client.loop)
     try:
         for future in running:
-            on_result(future.result())
+            on_result(_result(future, client))
             future.release()
             for number in islice(numbers, 1):
                 running.add(start(number))
     finally:
         client.cancel(list(running.futures), reason="another task of the job failed")
+
+
+def _result(future: Any, client: Client) -> Any:
+    """What a task has returned; what went wrong with the cluster as an error of ours."""
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise WorkerLostError(
+            f"several workers died of the task {error.task!r}, the last one {error.last_worker}; "
+            "the likely reason is memory: lower max_mem, or raise the workers' limit, and look "
+            "into their logs."
+        ) from error
+    except FutureCancelledError as error:
+        raise SchedulerError(
+            f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
+            f"the job was running ({error})."
+        ) from error
 
 
 @contextmanager
@@ -199,15 +222,16 @@ def connect(
         yield from _local_cluster(workers)
         return
     from distributed import Client
+    from distributed.comm import parse_address
+    from distributed.comm.registry import get_backend
 
-    place = scheduler or scheduler_file
+    place = scheduler_file or scheduler
     try:
-        client = (
-            Client(scheduler, timeout=timeout, set_as_default=False)
-            if scheduler
-            else Client(scheduler_file=scheduler_file, timeout=timeout, set_as_default=False)
-        )
-    except (OSError, ValueError) as error:
+        if scheduler_file is not None:
+            scheduler = json.loads(Path(scheduler_file).read_text(encoding="utf-8"))["address"]
+        get_backend(parse_address(scheduler)[0])  # a Client that fails on this ends noisily
+        client = Client(scheduler, timeout=timeout, set_as_default=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SchedulerError(
             f"no dask scheduler answers at {place} within {timeout:g} s ({error}). Start one with "
             "'dask scheduler', or let the job start local processes with --workers."

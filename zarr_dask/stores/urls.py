@@ -76,14 +76,15 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     return store
 
 
-def beside(store: Store, suffix: str) -> Store | None:
-    """A store of the same kind whose place has the same name and a suffix; None if there is none.
+def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
+    """The store around a store and a path in it: its own name and a suffix; None if there is none.
 
     Examples
     --------
-    >>> beside(LocalStore("/data/a.zarr"), ".part").url
-    '/data/a.zarr.part'
+    >>> beside(LocalStore("/data/a.zarr"), ".part")
+    (LocalStore(root='/data', fsync=False), 'a.zarr.part')
     """
     if isinstance(store, LocalStore) and store.root != "/":
-        return LocalStore(store.root + suffix, store.fsync)
+        folder, name = os.path.split(store.root)
+        return LocalStore(folder, store.fsync), name + suffix
     return None
