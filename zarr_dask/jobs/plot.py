@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_rechunk"]
 
-_MAX_LINES = 128
+_MAX_LINES = 256
 """Grid lines along a side; a finer grid is drawn as an even tone."""
 _SOURCE, _TASK, _TARGET = "#4477aa", "#222222", "#cc6677"  # of Paul Tol's bright set
 
