@@ -148,3 +148,10 @@ def test_new_attributes_leave_other_documents_as_they_are():
     array = zd.open_array(store, mode="r+").update_attributes({"unit": "m"})
     assert store.values[".zarray"] == text
     assert zd.open_array(store).attributes == array.attributes == {"unit": "m"}
+
+
+def test_objects_of_a_job_that_never_finished_are_no_values():
+    store = MemoryStore()
+    zd.create_array(store, "a", shape=(4,), dtype="i4", chunks=2)[...] = 7
+    store.delete("a/zarr.json")
+    assert (zd.create_array(store, "a", shape=(4,), dtype="i4", chunks=2)[...] == 0).all()

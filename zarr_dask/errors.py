@@ -74,9 +74,13 @@ class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
     def __init__(self, where: str, looked_for: Sequence[str], hint: str = "") -> None:
         self.where = where
         self.looked_for = tuple(looked_for)
+        self.hint = hint
         keys = ", ".join(repr(key) for key in self.looked_for)
         message = f"no Zarr array or group at {where}: none of the keys {keys} exists."
         super().__init__(f"{message} {hint}".rstrip())
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.looked_for, self.hint)
 
 
 class NodeExistsError(ZarrDaskError, FileExistsError):
@@ -109,6 +113,9 @@ class _Absent:
     """Marks a field that is not in the document; `None` is a JSON value (null)."""
 
     def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
         return "ABSENT"
 
 

@@ -226,7 +226,7 @@ def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], default
     return tuple(by_name.get(axis, sizes) for axis, sizes in enumerate(default))
 
 
-def sources_of(array: da.Array, kind: type) -> Iterator[Any]:
+def sources_of(array: da.Array, kind: type | tuple[type, ...]) -> Iterator[Any]:
     """The sources of one kind that a graph reads, layer by layer."""
     for layer in array.__dask_graph__().layers.values():
         for value in _literals(layer):
@@ -304,7 +304,7 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
         Tells this write from others.
     """
     indices = tuple(range(array.ndim))
-    write = f"zarr-write-{tokenize(array.name, token)}"
+    write = f"zarr-write-{tokenize(array.name, token, origin)}"
     regions = BlockRegions(array.chunks, origin)
     layer = blockwise(
         _write_block,
@@ -319,7 +319,7 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
         numblocks={array.name: array.numblocks},
         dependencies=(),
     )
-    merge = f"zarr-finish-{tokenize(array.name, token)}"
+    merge = f"zarr-finish-{tokenize(array.name, token, origin)}"
     tree = MergeTree(merge, write, array.numblocks, target)
     graph = HighLevelGraph(
         {**array.__dask_graph__().layers, write: layer, merge: tree},

@@ -372,6 +372,7 @@ def create_array(
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
+    _remove_leftovers(store, path, meta)
     put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
@@ -467,6 +468,15 @@ def remove_node(store: Store, path: str) -> None:
         for key in candidate.node_keys(path):
             store.delete(key)
     store.delete_prefix(prefix_of(path))
+
+
+def _remove_leftovers(store: Store, path: str, meta: ArrayMeta) -> None:
+    """Delete stored objects of a job that never finished: they are no values of a new array."""
+    prefix = prefix_of(path)
+    ndim = len(meta.shape)
+    for key in list(store.list(prefix)):
+        if meta.keys.coords(key[len(prefix) :], ndim) is not None:
+            store.delete(key)
 
 
 def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:

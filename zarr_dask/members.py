@@ -12,7 +12,17 @@ from typing import Any
 
 from zarr_dask.errors import ABSENT, Problem
 
-__all__ = ["Members", "anything", "between", "is_int", "is_ints", "is_list", "is_object", "one_of"]
+__all__ = [
+    "Members",
+    "anything",
+    "between",
+    "is_int",
+    "is_ints",
+    "is_lengths",
+    "is_list",
+    "is_object",
+    "one_of",
+]
 
 
 class Members:
@@ -84,6 +94,11 @@ def is_int(value: Any) -> bool:
 def is_ints(value: Any) -> bool:
     """Whether a value is a list of JSON integers."""
     return isinstance(value, list) and all(is_int(item) for item in value)
+
+
+def is_lengths(value: Any) -> bool:
+    """Whether a value is a list of JSON integers, none of them negative."""
+    return is_ints(value) and all(item >= 0 for item in value)
 
 
 def is_list(value: Any) -> bool:

@@ -15,19 +15,8 @@ HERE = Path(__file__).resolve().parent
 PYTHON = HERE.parent.parent / ".venv-zarr2" / "bin" / "python"
 
 DTYPES = [
-    "|b1",
-    "|i1",
-    "<i2",
-    ">i4",
-    "<i8",
-    "|u1",
-    ">u2",
-    "<f2",
-    "<f4",
-    ">f4",
-    ">f8",
-    "<c8",
-    ">c16",
+    *("|b1", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2"),
+    *("<f2", "<f4", ">f4", ">f8", "<c8", ">c16"),
 ]
 COMPRESSORS = [
     None,

@@ -41,10 +41,6 @@ def answer_from(fetch: Fetch[T], value: Buffer) -> T:
 
 def _cut(view: memoryview, wanted: Range) -> memoryview:
     start, stop = wanted
-    if stop is not None and stop > len(view):
-        raise CorruptObjectError(
-            f"it has {len(view)} bytes, but its index points to bytes {start} to {stop}"
-        )
     return view[start:stop]
 
 
@@ -53,7 +49,14 @@ def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
     try:
         wanted = next(fetch)
         while True:
-            received = yield [_moved(item, start, length) for item in wanted]
+            moved = [_moved(item, start, length) for item in wanted]
+            received = yield moved
+            for item, buffer in zip(moved, received or (), strict=received is not None):
+                if item.stop is not None and len(buffer) < item.stop - item.start:
+                    raise CorruptObjectError(
+                        f"it ends within bytes {item.start} to {item.stop}, which its index "
+                        "points to"
+                    )
             wanted = fetch.send(received)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

@@ -158,14 +158,24 @@ def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | li
 # --- numcodecs spelling ---------------------------------------------------------------------------
 
 
+def _int(config: dict[str, Any], name: str, default: int, allowed: range) -> int:
+    value = config.pop(name, default)
+    if type(value) is not int or value not in allowed:
+        raise ValueError(f"{name} is {value!r}, not an integer from {allowed[0]} to {allowed[-1]}")
+    return value
+
+
 def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
-    shuffle = config.pop("shuffle", 1)
+    cname = config.pop("cname", "lz4")
+    if cname not in BLOSC_CNAMES:
+        raise ValueError(f"cname is {cname!r}, not one of {list(BLOSC_CNAMES)}")
+    shuffle = _int(config, "shuffle", 1, range(-1, 3))
     return Blosc(
-        config.pop("cname", "lz4"),
-        config.pop("clevel", 5),
+        cname,
+        _int(config, "clevel", 5, range(10)),
         None if shuffle == -1 else BLOSC_SHUFFLES[shuffle],
         None,
-        config.pop("blocksize", 0),
+        _int(config, "blocksize", 0, range(1 << 31)),
     )
 
 
@@ -177,9 +187,9 @@ def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
 
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
     "blosc": _numcodecs_blosc,
-    "zlib": lambda config: Zlib(config.pop("level", 1)),
-    "gzip": lambda config: Gzip(config.pop("level", 1)),
-    "bz2": lambda config: Bz2(config.pop("level", 1)),
+    "zlib": lambda config: Zlib(_int(config, "level", 1, range(-1, 10))),
+    "gzip": lambda config: Gzip(_int(config, "level", 1, range(-1, 10))),
+    "bz2": lambda config: Bz2(_int(config, "level", 1, range(1, 10))),
     "lzma": _numcodecs_lzma,
     "lz4": lambda config: Lz4(config.pop("acceleration", 1)),
     "zstd": lambda config: Zstd(config.pop("level", 0), config.pop("checksum", False)),

@@ -239,6 +239,10 @@ class _BoundSharding(BoundSerializer):
             self._fill(part, destination, reading)
             return
         whole = destination.shape == self._inner.spec.shape
+        if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
+            raise CorruptObjectError(
+                f"the shard index gives it {nbytes} bytes from byte {offset} on"
+            ).inside(part.coords)
         try:
             inner = self._inner.read(
                 None if whole else part.inside, destination, reading, whole=part.whole

@@ -35,7 +35,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.v3 import fill_to_json
 from zarr_dask.grid import Grid
-from zarr_dask.members import Members, anything, is_int, is_ints, is_list, one_of
+from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V2", "chain_from_v2"]
@@ -113,7 +113,7 @@ def parse(
     """
     members = Members(document)
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
-    shape = members.take("shape", is_ints, "a list of integers")
+    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
     grid = _grid(members, shape, cell)
     stored = _type(members)

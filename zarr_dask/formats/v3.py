@@ -37,7 +37,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.grid import Grid
-from zarr_dask.members import Members, anything, is_int, is_ints, is_list, is_object
+from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, is_object
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -142,7 +142,7 @@ def _named(value: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _extension(members: Members, name: str, kind: str) -> tuple[str, Mapping[str, Any]] | None:
-    value = members.take(name, anything, "a name, or an object with one")
+    value = members.take(name, lambda v: v is not None, "a name, or an object with one")
     if value is None:
         return None
     named = _named(value)
@@ -164,7 +164,7 @@ def _data_type(members: Members) -> np.dtype[Any] | None:
 
 
 def _grid(members: Members) -> Grid | None:
-    shape = members.take("shape", is_ints, "a list of integers")
+    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     named = _extension(members, "chunk_grid", "grid")
     if named is None:
         return None
@@ -198,7 +198,7 @@ def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
 
 
 def _chunk_key_encoding(members: Members) -> ChunkKeys | None:
-    value = members.take("chunk_key_encoding", anything, "'default' or 'v2'")
+    value = members.take("chunk_key_encoding", lambda v: v is not None, "'default' or 'v2'")
     if value is None:
         return None
     keys = chunk_keys_from_v3(value)

@@ -6,6 +6,7 @@ neither package needs to be imported here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -62,10 +63,14 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
 
 def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
     """Filters, serializer and compressors in their order; None where nothing is said."""
-    said = [n for n in ("filters", "serializer", "compressor", "compressors") if n in keywords]
-    if not said or all(_is_auto(keywords[name]) for name in said):
+    steps = ("filters", "serializer", "compressor", "compressors")
+    said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
+    if not said:
         return None
-    return [_configuration(item) for name in said for item in _listed(keywords[name])]
+    codecs = [_configuration(item) for name in said for item in _listed(keywords[name])]
+    if not {"compressor", "compressors"} & set(said):
+        codecs.append("blosc")
+    return codecs
 
 
 def _is_auto(value: Any) -> bool:
@@ -81,7 +86,14 @@ def _listed(value: Any) -> list[Any]:
 def _configuration(codec: Any) -> Any:
     for method in ("to_dict", "get_config"):
         if hasattr(codec, method):
-            return getattr(codec, method)()
+            document = dict(getattr(codec, method)())
+            open_ = getattr(codec, "_tunable_attrs", ())  # what zarr-python fills in later
+            if "configuration" in document:
+                configuration = json.loads(json.dumps(document["configuration"]))
+                document["configuration"] = {
+                    k: v for k, v in configuration.items() if k not in open_
+                }
+            return document
     return codec
 
 

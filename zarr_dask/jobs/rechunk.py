@@ -7,7 +7,7 @@ metadata document is written last: until then no reader can take the target for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from time import perf_counter
@@ -20,7 +20,7 @@ from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.create import regridded
 from zarr_dask.errors import GridError, SourceIsTargetError
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, normalise_path, prefix_of
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
 from zarr_dask.grid import Shape
 from zarr_dask.group import check_place, open_array, prepare_place, put_documents
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
@@ -28,8 +28,7 @@ from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, beside, open_store
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.urls import Location, beside, open_store, overlap, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -253,7 +252,8 @@ class RechunkPlan:
                 Chain((), Bytes("little")),
                 ChunkKeys("default", "/"),
             )
-            made.append(Array(store, path, meta, self.target.node_format))
+            strict = ReadOptions(missing="error")  # every object of it was written
+            made.append(Array(store, path, meta, self.target.node_format, strict))
         return made
 
     def _temporary_place(self, number: int) -> tuple[Store, str]:
@@ -421,7 +421,9 @@ def rechunk(
 
 
 def _layout(array: Array) -> Layout:
-    return Layout(array.meta.grid, array.chunks, array.dtype.itemsize)
+    grid = array.meta.grid
+    partial = array.meta.bound((0,) * array.ndim).partial
+    return Layout(grid, array.chunks if partial else grid.largest_cell, array.dtype.itemsize)
 
 
 def _memory(max_mem: str | int | None, workers: Workers) -> int:
@@ -479,15 +481,9 @@ def _lengths(array: Array, given: Any, present: Shape, what: str) -> Shape:
 
 def _check_apart(source: Array, target: Array) -> None:
     """Refuse a target that is, holds or lies within the source."""
-    old, new = _place(source), _place(target)
-    if old == new or old.startswith(f"{new}/") or new.startswith(f"{old}/"):
+    if overlap(real_place(source.store, source.path), real_place(target.store, target.path)):
         raise SourceIsTargetError(
             f"the target {target.where} is the source, or one lies within the other, so that "
             "writing would destroy what is still to be read. Choose another target, and replace "
             "the source by it afterwards."
         )
-
-
-def _place(array: Array) -> str:
-    store = array.store.store if isinstance(array.store, ReadOnly) else array.store
-    return replace(array, store=store).where.rstrip("/")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, WorkerLostError
@@ -26,6 +28,7 @@ __all__ = ["Workers", "connect", "find_workers", "run_tasks"]
 
 _WINDOW_PER_THREAD = 8
 _LOCAL_WINDOW = 512
+_PATIENCE = 60.0  # seconds to wait for tasks that are running when another one fails
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,48 @@ def _run_local(
     def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
         on_result(result)
 
-    with Callback(posttask=report):
-        for first in range(0, count, _LOCAL_WINDOW):
-            keys = [(name, number) for number in range(first, min(first + _LOCAL_WINDOW, count))]
-            get({key: Task(key, function, key[1]) for key in keys}, keys)
+    tracked = function if _runs_processes() else _Tracked(function)
+    try:
+        with Callback(posttask=report):
+            for first in range(0, count, _LOCAL_WINDOW):
+                last = min(first + _LOCAL_WINDOW, count)
+                keys = [(name, number) for number in range(first, last)]
+                get({key: Task(key, tracked, key[1]) for key in keys}, keys)
+    except BaseException as error:
+        # dask raises the first error at once and lets the threads go on with what they have begun;
+        # who interrupts the job does not want to wait for them
+        if isinstance(tracked, _Tracked):
+            tracked.stop(wait=isinstance(error, Exception))
+        raise
+
+
+class _Tracked:
+    """A function that can be told to begin no more calls, and waited for."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self._function = function
+        self._changed = threading.Condition()
+        self._running = 0
+        self._stopped = False
+
+    def __call__(self, number: int) -> Any:
+        with self._changed:
+            if self._stopped:
+                return None
+            self._running += 1
+        try:
+            return self._function(number)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def stop(self, *, wait: bool) -> None:
+        """Begin no more calls, and wait for those that are running if told to."""
+        with self._changed:
+            self._stopped = True
+            if wait:
+                self._changed.wait_for(lambda: self._running == 0)
 
 
 def _run_cluster(
@@ -167,7 +208,20 @@ def _run_cluster(
             for number in islice(numbers, 1):
                 running.add(start(number))
     finally:
-        client.cancel(list(running.futures), reason="another task of the job failed")
+        left = list(running.futures)
+        client.cancel(left, reason="another task of the job failed")
+        if left:
+            _wait_for_workers(client, job)
+
+
+def _wait_for_workers(client: Client, job: str) -> None:
+    """Wait until no worker runs a task of the job any more, cancelled ones included."""
+    deadline = monotonic() + _PATIENCE
+    while monotonic() < deadline:
+        stacks = client.call_stack()
+        if not any(job in str(key) for keys in stacks.values() for key in keys):
+            return
+        sleep(0.05)  # nobody is told when a cancelled task ends: it can only be asked for
 
 
 def _result(future: Any, client: Client) -> Any:

@@ -7,10 +7,13 @@ objects is refused. The metadata document of a new array is written last, by the
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,7 +35,7 @@ from zarr_dask.group import check_place, open_array, prepare_place, put_document
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
 from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 from zarr_dask.stores.wrappers import ReadOnly
 
 if TYPE_CHECKING:
@@ -177,7 +180,9 @@ class WritePlan:
         if self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")
         origin = tuple(s.start for s in self.region)
-        return write_array(values, ArrayTarget(target, self.creates), origin, target.token)
+        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
+        token = f"{target.token}-{token_hex(8)}"
+        return write_array(values, ArrayTarget(target, self.creates), origin, token)
 
     def run(self) -> WriteReport:
         """Do it, on the current client's cluster or dask's configured scheduler."""
@@ -268,6 +273,10 @@ def plan_write(
     from zarr_dask.graph import checked_array
 
     values = checked_array(arr)
+    if mode not in {"a", "w", "w-", "r+"}:
+        raise ValueError(f"mode={mode!r}: expected 'a', 'w', 'w-' or 'r+'.")
+    if overwrite and (mode == "r+" or region is not None or isinstance(url, Array)):
+        raise ValueError("overwrite=True replaces an array; mode='r+' and region= keep it.")
     if isinstance(url, Array):
         target = open_array(url, component or "", "r+") if component else url
         creates = False
@@ -451,19 +460,27 @@ def _check_not_read(values: da.Array, target: Array) -> None:
     """Refuse to write over what the graph reads lazily."""
     from zarr_dask.graph import sources_of
 
-    place = _place(target)
-    for source in sources_of(values, ArraySource):
-        if _place(source.array) == place:
+    place = real_place(target.store, target.path)
+    zarr = sys.modules.get("zarr")  # whoever reads through zarr-python has imported it
+    foreign = () if zarr is None else (zarr.Array,)
+    for source in sources_of(values, (ArraySource, Array, *foreign)):
+        read = _place_of(source)
+        if read is not None and overlap(read, place):
             raise SourceIsTargetError(
-                f"the dask array reads {source.array.where}, which would be written: values would "
-                "be lost before they are read. Write to another place, and replace the array by "
-                "it afterwards."
+                f"the dask array reads {read}, which would be written: values would be lost "
+                "before they are read. Write to another place, and replace the array by it "
+                "afterwards."
             )
 
 
-def _place(array: Array) -> str:
-    store = array.store.store if isinstance(array.store, ReadOnly) else array.store
-    return where(store, array.path).rstrip("/")
+def _place_of(source: Any) -> str | None:
+    """Where a source lies; None for an array of zarr-python that is in no folder."""
+    if isinstance(source, ArraySource):
+        source = source.array
+    if isinstance(source, Array):
+        return real_place(source.store, source.path)
+    root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
+    return None if root is None else f"{os.path.realpath(root)}/{source.path}".rstrip("/")
 
 
 def _check_fits(values: da.Array, target: Array, region: Region) -> None:

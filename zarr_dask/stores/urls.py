@@ -11,8 +11,9 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.wrappers import Wrapper
 
-__all__ = ["Location", "open_store"]
+__all__ = ["Location", "beside", "open_store", "overlap", "real_place"]
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes."""
@@ -88,3 +89,22 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
         folder, name = os.path.split(store.root)
         return LocalStore(folder, store.fsync), name + suffix
     return None
+
+
+def real_place(store: Store, path: str) -> str:
+    """Where a node lies: links are followed, wrappers taken off."""
+    while isinstance(store, Wrapper):
+        store = store.store
+    root = os.path.realpath(store.root) if isinstance(store, LocalStore) else store.url
+    return f"{root}/{path}".rstrip("/")
+
+
+def overlap(a: str, b: str) -> bool:
+    """Whether one place is the other or lies within it.
+
+    Examples
+    --------
+    >>> overlap("/data/a", "/data/a/b"), overlap("/data/a", "/data/ab")
+    (True, False)
+    """
+    return a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/")

@@ -1,0 +1,278 @@
+"""The planner's arithmetic against counting by hand, and its promises on any pair of layouts."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from math import prod
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid import Edges, Fixed, Grid
+from zarr_dask.jobs import planner
+from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
+from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
+from zarr_dask.stores import MemoryStore, Recording
+
+LENGTHS = st.integers(1, 40)
+MODEL = CostModel()
+MB = 1_000_000
+
+
+def pairs_by_hand(extent: int, cell: int, box: int) -> int:
+    """How many pairs of a cell and a box share an element."""
+    return len({(i // cell, i // box) for i in range(extent)})
+
+
+@given(st.integers(0, 120), LENGTHS, LENGTHS)
+def test_touched_is_what_counting_gives(extent, cell, box):
+    assert planner._touched(extent, cell, box) == pairs_by_hand(extent, cell, box)
+    assert planner._touched_cells(Fixed(cell, extent), box) == pairs_by_hand(extent, cell, box)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), LENGTHS, st.integers(0, 3))
+def test_touched_cells_of_their_own_sizes(edges, box, beyond):
+    extent = max(sum(edges) - beyond, 0)
+    cell_of = [number for number, edge in enumerate(edges) for _ in range(edge)]
+    want = len({(cell_of[i], i // box) for i in range(extent)})
+    assert planner._touched_cells(Edges(tuple(edges), extent), box) == want
+
+
+# --- any pair of layouts ------------------------------------------------------------------------
+
+
+@st.composite
+def layouts(draw, max_dims=3, max_length=60):
+    """A source, a target and an element size; either may be sharded."""
+    ndim = draw(st.integers(1, max_dims))
+    shape = tuple(draw(st.integers(1, max_length)) for _ in range(ndim))
+    itemsize = draw(st.sampled_from((1, 2, 4, 8, 16)))
+    return tuple(_layout(draw, shape, itemsize) for _ in range(2))
+
+
+def _layout(draw, shape, itemsize):
+    chunk = tuple(draw(st.integers(1, n + 2)) for n in shape)
+    factors = (1,) * len(shape)
+    if draw(st.booleans(), label="sharded"):
+        factors = tuple(draw(st.integers(1, 3)) for _ in shape)
+    stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
+    return Layout(Grid.regular(shape, stored), chunk, itemsize)
+
+
+BUDGETS = st.floats(0, 1)
+
+
+def budget_of(source, target, share):
+    """From what the smallest task needs up to what the whole array needs."""
+    least = StagePlan(source, target, target.object_shape).peak
+    whole = tuple(
+        -(-n // size) * size for n, size in zip(source.grid.shape, target.object_shape, strict=True)
+    )
+    most = StagePlan(source, target, whole).peak
+    return int(least + share * (most - least)) + 1
+
+
+@given(layouts(), BUDGETS, st.integers(1, 8))
+def test_promises_of_every_plan(pair, share, threads):
+    source, target = pair
+    budget = budget_of(source, target, share)
+    stages = plan_stages(source, target, budget, threads, MODEL)
+    assert len(stages) in {1, 2}
+    assert stages[0].source == source
+    assert stages[-1].target == target
+    for earlier, later in pairwise(stages):
+        assert earlier.target == later.source
+    for stage in stages:
+        assert stage.peak <= budget
+        assert_boxes_are_whole_objects(stage)
+        assert_boxes_cover_once(stage)
+
+
+def assert_boxes_are_whole_objects(stage: StagePlan) -> None:
+    """No stored object of the target lies in two boxes."""
+    for border, objects, extent in zip(
+        stage.box, stage.target.grid.dimensions, stage.target.grid.shape, strict=True
+    ):
+        assert border >= 1
+        assert all(objects.is_boundary(position) for position in range(0, extent, border))
+
+
+def assert_boxes_cover_once(stage: StagePlan) -> None:
+    covered = np.zeros(stage.source.grid.shape, np.uint8)
+    boxes = stage.boxes
+    for coords in product(*map(range, boxes.counts)):
+        covered[boxes.region_of(coords)] += 1
+    assert (covered == 1).all()
+    assert stage.tasks == prod(boxes.counts)
+
+
+@given(layouts(max_dims=2, max_length=20), BUDGETS)
+def test_costs_are_what_counting_gives(pair, share):
+    source, target = pair
+    for stage in plan_stages(source, target, budget_of(source, target, share), 1, MODEL):
+        decoded = written = objects = 0
+        chunks = Grid.regular(source.grid.shape, stage.source.chunk)
+        for coords in product(*map(range, stage.boxes.counts)):
+            region = stage.boxes.region_of(coords)
+            objects += stage.source.grid.count_parts(region)
+            decoded += chunks.count_parts(region) * stage.source.chunk_bytes
+            written += stage.target.grid.count_parts(region)
+        costs = stage.costs
+        assert costs.decoded == decoded
+        assert costs.reads == objects * (2 if stage.source.sharded else 1)
+        assert costs.writes == written
+        assert costs.written == written * stage.target.object_bytes
+
+
+@given(layouts(), BUDGETS, BUDGETS, st.integers(1, 4))
+def test_more_memory_never_makes_a_slower_plan(pair, share, other, threads):
+    source, target = pair
+    budgets = sorted(budget_of(source, target, part) for part in (share, other))
+    slower, faster = (
+        sum(planner.seconds(stage, threads, MODEL) for stage in stages)
+        for stages in (plan_stages(source, target, budget, threads, MODEL) for budget in budgets)
+    )
+    assert faster <= slower * 1.0001
+
+
+SLABS_TO_SERIES = [
+    ((1024, 64, 64), (1, 64, 64), (1024, 4, 4)),
+    ((2048, 64, 64), (1, 64, 64), (2048, 4, 4)),
+    ((2048, 2048), (1, 2048), (2048, 1)),
+    ((256, 256, 256), (1, 256, 256), (256, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(("shape", "source", "target"), SLABS_TO_SERIES, ids=str)
+def test_more_memory_never_makes_a_slower_plan_of_slabs(shape, source, target):
+    old, new = (Layout(Grid.regular(shape, chunk), chunk, 4) for chunk in (source, target))
+    seconds = [
+        sum(planner.seconds(stage, 1, MODEL) for stage in plan_stages(old, new, budget, 1, MODEL))
+        for budget in range(2_200_000, 20 * MB, MB // 2)
+    ]
+    best = seconds[0]
+    for number, now in enumerate(seconds):
+        assert now <= best * 1.0001, f"{2.2 + number / 2:.1f} MB: {now:.2f} s after {best:.2f} s"
+        best = now
+
+
+def test_a_second_stage_is_cheaper_where_memory_is_small():
+    shape, source, target = SLABS_TO_SERIES[0]
+    old, new = (Layout(Grid.regular(shape, chunk), chunk, 4) for chunk in (source, target))
+    small, large = (plan_stages(old, new, budget, 1, MODEL) for budget in (4 * MB, 40 * MB))
+    assert (len(small), len(large)) == (2, 1)
+    middle = small[0].target
+    assert not middle.sharded
+    direct = [StagePlan(old, new, box) for box in planner._fitting(old, new, 4 * MB)]
+    best = min(planner.seconds(stage, 1, MODEL) for stage in direct)
+    assert sum(planner.seconds(stage, 1, MODEL) for stage in small) < best / 2
+
+
+def test_what_is_aligned_is_copied_in_one_stage():
+    grid = Grid.regular((64, 64, 64), (16, 16, 16))
+    layout = Layout(grid, (16, 16, 16), 4)
+    (stage,) = plan_stages(layout, layout, 64 * MB, 2, MODEL)
+    assert stage.costs.decoded == stage.costs.written == 64**3 * 4
+    assert stage.costs.reads == stage.costs.writes == grid.ncells
+    assert stage.tasks >= 2  # both threads have something to do
+
+
+def test_too_little_memory_says_how_much_it_takes():
+    layout = Layout(Grid.regular((64, 64), (64, 64)), (64, 64), 8)
+    with pytest.raises(MemoryBudgetError, match=r"\(64, 64\)") as caught:
+        plan_stages(layout, layout, 1000, 1, MODEL)
+    needed = StagePlan(layout, layout, (64, 64)).peak
+    assert format_bytes(needed) in str(caught.value)
+    assert "max_mem" in str(caught.value)
+    assert plan_stages(layout, layout, needed, 1, MODEL)
+
+
+def test_many_dimensions_are_planned_quickly():
+    shape = (1000,) * 8
+    old = Layout(Grid.regular(shape, (10,) * 8), (10,) * 8, 1)
+    new = Layout(Grid.regular(shape, (5,) * 8), (5,) * 8, 1)
+    stages = plan_stages(old, new, 1000 * MB, 4, MODEL)
+    assert all(stage.peak <= 1000 * MB for stage in stages)
+
+
+# --- plans that are carried out -----------------------------------------------------------------
+
+
+@given(layouts(max_dims=2, max_length=12), BUDGETS)
+def test_requests_are_those_of_the_plan(pair, share):
+    source_layout, target_layout = pair
+    assume(not source_layout.sharded)
+    values = np.arange(1, prod(source_layout.grid.shape) + 1, dtype="u2")
+    recording, target = Recording(MemoryStore()), Recording(MemoryStore())
+    source = zd.create_array(
+        recording,
+        shape=source_layout.grid.shape,
+        dtype="u2",
+        chunks=source_layout.chunk,
+        codecs=[],
+    )
+    source[...] = values.reshape(source.shape)
+    shards = target_layout.object_shape if target_layout.sharded else None
+    grids = {"chunks": target_layout.chunk, "shards": shards}
+    with dask.config.set(scheduler="sync"):
+        loose = zd.plan_rechunk(source, target, max_mem="64MB", **grids)
+        stage = loose.stages[0]
+        least = StagePlan(stage.source, stage.target, loose.target.write_chunks).peak
+        tight = least + int(share * (loose.peak - least)) + 1
+        plan = zd.plan_rechunk(source, target, max_mem=tight, **grids)
+        recording.clear()
+        target.clear()
+        report = plan.run()
+    (stage,) = plan.stages
+    assert recording.per_key("get").total() == plan.costs.reads == stage.costs.reads
+    documents = 1
+    assert target.per_key("set").total() == plan.costs.writes + documents
+    assert set(target.per_key("set").values()) == {1}
+    assert report.objects == plan.costs.writes
+    assert report.tasks == plan.tasks
+    np.testing.assert_array_equal(zd.open_array(target.store)[...], source[...])
+
+
+# --- words and numbers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        (0, 0),
+        (1000, 1000),
+        ("2000", 2000),
+        ("1kB", 1000),
+        ("1 KiB", 1024),
+        ("256MB", 256 * MB),
+        ("256M", 256 * MB),
+        ("1.5 GiB", 3 << 29),
+        (".5gb", 500 * MB),
+        ("2TB", 2 * 10**12),
+        (np.int64(7), 7),
+        (1e9, 10**9),
+    ],
+)
+def test_sizes(text, nbytes):
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", -5, "1 2", "1XB", "many", None, "1.2.3", "1e400"])
+def test_what_is_no_size(text):
+    with pytest.raises(MemoryBudgetError, match="not a size"):
+        parse_bytes(text)
+
+
+@given(st.integers(0, 10**18))
+def test_sizes_are_read_as_they_are_shown(nbytes):
+    assert parse_bytes(format_bytes(nbytes)) == pytest.approx(nbytes, rel=0.01)
+
+
+def test_costs_add_up():
+    assert Costs(1, 2, 3, 4) + Costs(10, 20, 30, 40) == Costs(11, 22, 33, 44)
+    assert sum([Costs(1), Costs(2)], Costs()) == Costs(3)

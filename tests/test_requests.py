@@ -1,0 +1,299 @@
+"""How often a store is asked: requests are what remote data cost."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.stores import MemoryStore, Range, Recording
+from zarr_dask.stores.base import Coalescing
+
+SHAPE = (12, 16)
+VALUES = np.arange(1, 193, dtype="int32").reshape(SHAPE)
+BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+CRC = {"name": "crc32c"}
+
+
+def sharding(chunk_shape, codecs=(BYTES,), location="end"):
+    return {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": list(chunk_shape),
+            "codecs": list(codecs),
+            "index_codecs": [BYTES, CRC],
+            "index_location": location,
+        },
+    }
+
+
+LAYOUTS = {
+    "v2": {"format": "v2", "chunks": (4, 4)},
+    "v2 F": {"format": "v2", "chunks": (4, 4), "order": "F"},
+    "v3": {"chunks": (4, 4)},
+    "v3 uncompressed": {"chunks": (4, 4), "codecs": []},
+    "v3 over the edge": {"chunks": (5, 7)},
+    "shards": {"chunks": (2, 2), "shards": (4, 8)},
+    "shards, index first": {"chunks": (4, 8), "codecs": [sharding((2, 2), location="start")]},
+    "shards over the edge": {"chunks": (3, 2), "shards": (9, 10)},
+    "shards in gzip": {"chunks": (4, 8), "codecs": [sharding((2, 2)), "gzip"]},
+    "nested shards": {"chunks": (12, 8), "codecs": [sharding((6, 4), [sharding((2, 2))])]},
+}
+
+
+class Far(MemoryStore):
+    """A store that wants as few requests as possible, whatever lies between the bytes."""
+
+    coalescing = Coalescing(gap=1 << 30, largest=1 << 40)
+
+
+class Exact(MemoryStore):
+    """A store that wants to be asked for no byte in vain."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 40)
+
+
+def written(layout: str, store: MemoryStore | None = None) -> tuple[Recording, zd.Array]:
+    """An array of `VALUES` in a store that begins to record now."""
+    store = MemoryStore() if store is None else store
+    options = {"dtype": "int32", "fill_value": 0, **LAYOUTS[layout]}
+    zd.create_array(store, "a", shape=SHAPE, **options)[...] = VALUES
+    recording = Recording(store)
+    array = zd.open_array(recording, "a", mode="r+", format=options.get("format", "v3"))
+    recording.clear()
+    return recording, array
+
+
+def data_keys(array: zd.Array) -> set[str]:
+    grid = array.meta.grid
+    return {f"a/{array.meta.keys.key(part.coords)}" for part in grid.parts(grid.everything)}
+
+
+def counts(recording: Recording, method: str = "get") -> set[int]:
+    return set(recording.per_key(method).values())
+
+
+# --- opening ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "format", "keys"),
+    [
+        ("v3", "v3", ["zarr.json"]),
+        ("v2", "v2", [".zarray", ".zattrs"]),
+        ("v3", None, ["zarr.json", ".zarray", ".zattrs", ".zgroup"]),
+        ("v2", None, ["zarr.json", ".zarray", ".zattrs", ".zgroup"]),
+    ],
+)
+@pytest.mark.parametrize("path", ["", "a"])
+def test_opening_an_array(layout, format, keys, path):
+    store = MemoryStore()
+    zd.create_array(store, path, shape=SHAPE, dtype="int32", **LAYOUTS[layout])
+    for opener in (zd.open, zd.open_array):
+        recording = Recording(store)
+        opener(recording, path, format=format)
+        prefix = f"{path}/" if path else ""
+        assert recording.per_key() == {f"{prefix}{key}": 1 for key in keys}
+        assert sum(recording.batches.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "format", "batches"),
+    [("v3", "v3", 1), ("v3", None, 1), ("v2", None, 1), ("v2", "v2", 2)],
+)
+def test_opening_a_group(version, format, batches):
+    recording = Recording(MemoryStore())
+    zd.create_group(recording, format=version, attributes={"title": "run 7"})
+    recording.clear()
+    assert zd.open_group(recording, format=format).attributes == {"title": "run 7"}
+    assert sum(recording.batches.values()) == batches
+    assert counts(recording) == {1}
+
+
+def test_asking_for_nothing():
+    recording = Recording(MemoryStore())
+    with pytest.raises(zd.errors.NodeNotFoundError):
+        zd.open(recording, "a/b")
+    assert sum(recording.batches.values()) == 1
+    assert recording.per_key() == {
+        f"a/b/{key}": 1 for key in ("zarr.json", ".zarray", ".zattrs", ".zgroup")
+    }
+
+
+def test_opening_reads_no_data():
+    recording, array = written("shards")
+    lazy = zd.from_zarr(array) + 1
+    assert lazy.shape == SHAPE
+    assert array.nbytes == VALUES.nbytes
+    assert recording.requests == []
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, None])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_whole_read_is_one_request_per_stored_object(layout, threads):
+    recording, array = written(layout)
+    np.testing.assert_array_equal(array.read(threads=threads), VALUES)
+    assert recording.per_key() == dict.fromkeys(data_keys(array), 1)
+    assert {request.method for request in recording.requests} == {"get"}
+
+
+@pytest.mark.parametrize("layout", ["v2", "v3", "v3 uncompressed", "shards in gzip"])
+def test_part_of_a_chunk_is_one_request(layout):
+    recording, array = written(layout)
+    np.testing.assert_array_equal(array[1:3, 2], VALUES[1:3, 2])
+    assert list(recording.per_key().values()) == [1]
+
+
+@pytest.mark.parametrize("layout", ["shards", "shards, index first", "shards over the edge"])
+@pytest.mark.parametrize("gap", [Far, Exact])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        np.s_[0, 0],
+        np.s_[1, 1:3],
+        np.s_[:3, :5],
+        np.s_[2:4, 2:4],
+        np.s_[1:4:2, ::7],
+    ],
+    ids=str,
+)
+def test_part_of_a_shard_is_two_requests(layout, gap, selection):
+    recording, array = written(layout, gap())
+    np.testing.assert_array_equal(array[selection], VALUES[selection])
+    index = array.codecs[0].configuration()["index_location"]
+    for key in recording.per_key():
+        first, *others = [r.range for r in recording.requests if r.key == key]
+        assert first.start < 0 if index == "end" else first.start == 0
+        assert others
+        if gap is Far:
+            assert len(others) == 1  # the index, then all chunks at once
+
+
+def test_chunks_side_by_side_are_one_request():
+    recording, array = written("shards", Exact())
+    array[0:2, 0:8]  # a row of chunks, which lie one after the other
+    assert recording.per_key() == {"a/c/0/0": 2}
+    recording.clear()
+    array[0:4, 0:2]  # a column of chunks: the first ones of two rows
+    assert recording.per_key() == {"a/c/0/0": 3}
+    assert recording.batches["get_ranges"] == 2
+
+
+def test_bytes_in_vain_are_bounded():
+    recording, array = written("shards", Exact())
+    array[0, 0]
+    asked = [r.range for r in recording.requests]
+    assert asked[0] == Range(-(8 * 16 + 4))
+    assert asked[1].stop - asked[1].start < len(recording.store.values["a/c/0/0"]) // 4
+
+
+def test_part_of_a_nested_shard_is_one_request_per_level():
+    recording, array = written("nested shards", Far())
+    assert array[0, 0] == VALUES[0, 0]
+    assert recording.per_key() == {"a/c/0/0": 3}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_absent_object_is_one_request(layout):
+    recording = Recording(MemoryStore())
+    options = {"dtype": "int32", **LAYOUTS[layout]}
+    array = zd.create_array(recording, "a", shape=SHAPE, **options)
+    recording.clear()
+    assert array[0, 0] == 0
+    assert list(recording.per_key().values()) == [1]
+    recording.clear()
+    assert not array[...].any()
+    assert recording.per_key() == dict.fromkeys(data_keys(array), 1)
+
+
+def test_two_reads_are_two_requests():
+    """Nothing is kept: another process may have written meanwhile."""
+    recording, array = written("v3")
+    array[0, 0]
+    array[0, 0]
+    assert recording.per_key() == {"a/c/0/0": 2}
+
+
+def test_what_is_not_selected_is_not_read():
+    recording, array = written("v3")
+    array[4:8, 3:9]
+    assert set(recording.per_key()) == {"a/c/1/0", "a/c/1/1", "a/c/1/2"}
+    recording.clear()
+    array[5:5]
+    array[..., 3:3]
+    assert recording.requests == []
+
+
+# --- reading through dask ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dask_reads_each_stored_object_once(layout):
+    recording, array = written(layout)
+    lazy = zd.from_zarr(array)
+    np.testing.assert_array_equal(lazy.compute(scheduler="sync"), VALUES)
+    assert recording.per_key() == dict.fromkeys(data_keys(array), 1)
+
+
+def test_dask_reads_what_a_slice_needs():
+    recording, array = written("shards", Far())
+    lazy = zd.from_zarr(array)[0:2, 0:2]
+    np.testing.assert_array_equal(lazy.compute(scheduler="sync"), VALUES[0:2, 0:2])
+    assert recording.per_key() == {"a/c/0/0": 2}
+
+
+def test_blocks_of_many_objects_read_each_once():
+    recording, array = written("v3")
+    zd.from_zarr(array, chunks=(12, 8)).compute(scheduler="sync")
+    assert recording.per_key() == dict.fromkeys(data_keys(array), 1)
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_whole_write_reads_nothing(layout):
+    recording, array = written(layout)
+    array[...] = VALUES + 1
+    assert recording.per_key("set") == dict.fromkeys(data_keys(array), 1)
+    assert {request.method for request in recording.requests} == {"set"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_part_of_an_object_is_read_and_written_once(layout):
+    recording, array = written(layout)
+    array[1, 1] = 7
+    (key,) = recording.per_key("set")
+    assert [(r.method, r.key) for r in recording.requests] == [("get", key), ("set", key)]
+
+
+def test_fill_values_are_deleted_once():
+    recording, array = written("v3")
+    array[...] = 0
+    assert recording.per_key("delete") == dict.fromkeys(data_keys(array), 1)
+    assert {request.method for request in recording.requests} == {"delete"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_to_zarr_sets_each_key_once(layout):
+    recording = Recording(MemoryStore())
+    options = {"codecs": None, **LAYOUTS[layout]}
+    with dask.config.set(scheduler="sync"):
+        zd.to_zarr(da.from_array(VALUES, chunks=(5, 3)), recording, "a", **options)
+    array = zd.open_array(recording.store, "a")
+    np.testing.assert_array_equal(array[...], VALUES)
+    documents = {k for k in recording.store.values if k.rsplit("/", 1)[-1][0] in ".z"}
+    assert recording.per_key("set") == dict.fromkeys(data_keys(array) | documents, 1)
+    assert not set(recording.per_key("get")) & data_keys(array)
+
+
+def test_updating_attributes_is_one_request():
+    recording, array = written("v3")
+    array.update_attributes({"units": "m"})
+    assert recording.per_key("set") == {"a/zarr.json": 1}
+    assert len(recording.requests) == 1

@@ -1,0 +1,746 @@
+"""Every store and every wrapper keeps the same promises: `StoreTests` runs on each of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.stores import (
+    WHOLE,
+    Faulty,
+    LocalStore,
+    MemoryStore,
+    Range,
+    ReadOnly,
+    Recording,
+    Store,
+    open_store,
+)
+from zarr_dask.stores.base import Coalescing, coalesce, read_ranges
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.urls import beside
+
+BAD_KEYS = (
+    "",
+    ".",
+    "..",
+    "../secret",
+    "a/../../secret",
+    "a/..",
+    "a/./b",
+    "/etc/passwd",
+    "a//b",
+    "a/",
+    "a\\..\\b",
+    "a\0b",
+)
+VALUE = bytes(range(20))
+RANGES = (
+    WHOLE,
+    Range(0, 20),
+    Range(0, 1),
+    Range(3, 7),
+    Range(5, 5),
+    Range(7),
+    Range(19, 21),
+    Range(10, 1000),
+    Range(20),
+    Range(20, 30),
+    Range(500, 600),
+    Range(500),
+    Range(-1),
+    Range(-20),
+    Range(-21),
+    Range(-1000),
+)
+
+
+def nothing(method: str, key: str) -> None:
+    """Do nothing before a request."""
+
+
+class StoreTests:
+    """What every store must do; a subclass gives `store`, an empty one."""
+
+    atomic = True
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        raise pytest.UsageError("a subclass gives the store")
+
+    def test_is_a_store(self, store):
+        assert isinstance(store, Store)
+        assert store.url
+        assert store.coalescing.gap >= 0
+        assert store.coalescing.largest > 0
+
+    def test_nothing_is_none(self, store):
+        assert store.get("a") is None
+        assert store.get("a/b/c") is None
+        assert (
+            store.get_ranges([("a", Range(0, 4)), ("a/b", Range(-4)), ("c", WHOLE)]) == [None] * 3
+        )
+        assert store.size("a") is None
+        assert list(store.list()) == []
+        assert list(store.list("a/")) == []
+        assert store.list_dir() == ([], [])
+        assert store.list_dir("a/b/") == ([], [])
+
+    def test_deleting_nothing_does_nothing(self, store):
+        store.delete("a/b")
+        store.delete_prefix("a/")
+        store.delete_prefix("")
+
+    @pytest.mark.parametrize(
+        "buffers",
+        [
+            [],
+            [b""],
+            [b"abc"],
+            [b"ab", b"", bytearray(b"cd"), memoryview(b"ef")],
+            [memoryview(np.arange(6, dtype="f4").reshape(2, 3))],
+            [memoryview(np.arange(6, dtype=">u2")), b"!"],
+            [bytes([i % 256]) for i in range(3000)],
+        ],
+        ids=["none", "empty", "one", "kinds", "2-d", "typed", "many"],
+    )
+    def test_what_is_set_is_got(self, store, buffers):
+        want = b"".join(bytes(memoryview(b).cast("B")) if len(b) else b"" for b in buffers)
+        store.set("a/b", buffers)
+        assert bytes(store.get("a/b")) == want
+        assert store.size("a/b") == len(want)
+        assert [bytes(v) for v in store.get_ranges([("a/b", WHOLE)])] == [want]
+
+    def test_a_large_value(self, store):
+        value = np.random.default_rng(1).bytes((1 << 22) + 7)
+        store.set("large", [value[:100], value[100:]])
+        assert bytes(store.get("large")) == value
+        assert (
+            bytes(store.get_ranges([("large", Range(1 << 21, (1 << 21) + 5))])[0])
+            == (value[1 << 21 : (1 << 21) + 5])
+        )
+
+    def test_a_value_is_replaced_as_a_whole(self, store):
+        store.set("a", [b"long value"])
+        store.set("a", [b"short"])
+        assert bytes(store.get("a")) == b"short"
+        store.set("a", [])
+        assert bytes(store.get("a")) == b""
+
+    @pytest.mark.parametrize("wanted", RANGES, ids=str)
+    def test_ranges_are_those_of_a_slice(self, store, wanted):
+        store.set("a/b", [VALUE])
+        (got,) = store.get_ranges([("a/b", wanted)])
+        assert bytes(got) == VALUE[wanted.start : wanted.stop]
+
+    def test_ranges_of_many_keys_in_order(self, store):
+        store.set("a", [VALUE])
+        store.set("b", [VALUE[::-1]])
+        requests = [("a", Range(0, 2)), ("b", Range(-2)), ("x", Range(0, 2)), ("a", Range(4, 6))]
+        got = store.get_ranges(requests)
+        assert [None if v is None else bytes(v) for v in got] == [b"\0\1", b"\1\0", None, b"\4\5"]
+        assert store.get_ranges([]) == []
+
+    def test_ranges_of_an_empty_value(self, store):
+        store.set("a", [])
+        got = store.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
+        assert [bytes(v) for v in got] == [b"", b"", b""]
+
+    def test_list(self, store):
+        keys = {"zarr.json", "a/zarr.json", "a/c/0/0", "a/c/0/1", "ab/zarr.json"}
+        for key in keys:
+            store.set(key, [b"1"])
+        assert set(store.list()) == keys
+        assert set(store.list("a/")) == {"a/zarr.json", "a/c/0/0", "a/c/0/1"}
+        assert set(store.list("a/c/")) == {"a/c/0/0", "a/c/0/1"}
+        assert len(list(store.list())) == len(keys)
+
+    def test_list_dir(self, store):
+        for key in ("zarr.json", "b/zarr.json", "b/c/0/0", "b/c/1", "ba/x", ".zgroup"):
+            store.set(key, [b"1"])
+        assert store.list_dir() == ([".zgroup", "zarr.json"], ["b/", "ba/"])
+        assert store.list_dir("b/") == (["b/zarr.json"], ["b/c/"])
+        assert store.list_dir("b/c/") == (["b/c/1"], ["b/c/0/"])
+        assert store.list_dir("nothing/") == ([], [])
+
+    def test_delete(self, store):
+        store.set("a/b", [b"1"])
+        store.set("a/c", [b"2"])
+        store.delete("a/b")
+        assert store.get("a/b") is None
+        assert bytes(store.get("a/c")) == b"2"
+
+    def test_delete_prefix_takes_whole_names(self, store):
+        for key in ("a", "a2/x", "b/x", "b/y/z", "bb/x"):
+            store.set(key, [b"1"])
+        store.delete_prefix("b/")
+        assert set(store.list()) == {"a", "a2/x", "bb/x"}
+        store.delete_prefix("")
+        assert list(store.list()) == []
+        store.set("b/x", [b"again"])
+        assert bytes(store.get("b/x")) == b"again"
+
+    def test_names_that_are_not_ascii(self, store):
+        keys = ["größe/Δt.json", "日本/c/0", "a b/c%20d", "a#b?c=d", "a*[b]", "é", "e\u0301"]
+        for number, key in enumerate(keys):
+            store.set(key, [str(number).encode()])
+        assert [bytes(store.get(key)) for key in keys] == [str(i).encode() for i in range(7)]
+        assert set(store.list()) == set(keys)
+
+    def test_a_folder_is_no_value(self, store):
+        store.set("a/b", [b"1"])
+        assert store.get("a") is None
+        assert store.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
+        assert store.size("a") is None
+        store.delete("a")
+        assert bytes(store.get("a/b")) == b"1"
+
+    @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
+    def test_keys_that_lead_outside(self, store, key):
+        with pytest.raises(StoreKeyError):
+            store.set(key, [b"1"])
+        for read in (store.get, lambda key: store.get_ranges([(key, WHOLE)])[0]):
+            with suppress(StoreKeyError):
+                assert read(key) is None
+        assert list(store.list()) == []
+
+    def test_pickles_as_the_same_place(self, store):
+        store.set("a", [b"1"])
+        again = pickle.loads(pickle.dumps(store))
+        assert again.url == store.url
+        assert bytes(again.get("a")) == b"1"
+        again.set("a", [b"2"])
+        assert bytes(store.get("a")) == b"2"
+
+    def test_a_reader_sees_old_or_new(self, store):
+        if not self.atomic:
+            pytest.skip("this file system replaces a file in place")
+        values = [b"a" * 50_000, b"b" * 200_000]
+        store.set("a/b", [values[0]])
+        enough = threading.Event()
+
+        def rewrite():
+            number = 0
+            while not enough.is_set():
+                number += 1
+                value = values[number % 2]
+                store.set("a/b", [value[:1000], value[1000:]])
+
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            seen = {bytes(store.get("a/b")) for _ in range(150)}
+            seen |= {bytes(store.get_ranges([("a/b", WHOLE)])[0]) for _ in range(150)}
+        finally:
+            enough.set()
+            writer.join()
+        assert seen <= set(values)
+
+    def test_many_writers(self, store):
+        def write(thread: int) -> None:
+            for number in range(20):
+                store.set(f"folder{number}/{thread}", [f"{number} {thread}".encode()])
+
+        threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        want = {f"folder{n}/{t}": f"{n} {t}".encode() for n in range(20) for t in range(4)}
+        assert {key: bytes(store.get(key)) for key in store.list()} == want
+
+
+class TestLocalStore(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return LocalStore(str(tmp_path / "root"))
+
+
+class TestMemoryStore(StoreTests):
+    @pytest.fixture
+    def store(self):
+        return MemoryStore()
+
+
+class TestMemoryStoreOverMapping(StoreTests):
+    @pytest.fixture
+    def store(self):
+        return open_store({})
+
+
+class TestFsspecMemory(StoreTests):
+    @pytest.fixture
+    def store(self, request):
+        from fsspec.implementations.memory import MemoryFileSystem
+
+        name = f"/zarr-dask-tests/{os.getpid()}/{request.node.name}".replace("[", "-").rstrip("]")
+        name = "".join(c if c.isalnum() or c in "/-" else "_" for c in name)
+        store = open_store(f"memory:/{name}")
+        store.delete_prefix("")
+        yield store
+        store.delete_prefix("")
+        MemoryFileSystem().pseudo_dirs[:] = [""]
+
+
+class TestFsspecLocal(StoreTests):
+    """Fsspec's own access to files, as other file systems of it are used."""
+
+    atomic = False
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        return FsspecStore.from_url(f"file://{tmp_path}/root", {"auto_mkdir": True})
+
+
+class TestRecording(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return Recording(LocalStore(str(tmp_path)))
+
+
+class TestFaulty(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return Faulty(LocalStore(str(tmp_path)), nothing)
+
+
+class TestReadOnly:
+    @pytest.fixture
+    def store(self):
+        inner = MemoryStore()
+        inner.set("a/b", [VALUE])
+        return ReadOnly(inner)
+
+    def test_reads(self, store):
+        assert store.get("a/b") == VALUE
+        assert store.get_ranges([("a/b", Range(-3))]) == [VALUE[-3:]]
+        assert list(store.list()) == ["a/b"]
+        assert store.list_dir() == ([], ["a/"])
+        assert store.size("a/b") == 20
+        assert store.url == store.store.url
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda s: s.set("a/b", [b"1"]),
+            lambda s: s.set("new", [b"1"]),
+            lambda s: s.delete("a/b"),
+            lambda s: s.delete("nothing"),
+            lambda s: s.delete_prefix("a/"),
+            lambda s: s.delete_prefix(""),
+        ],
+        ids=["set", "set new", "delete", "delete nothing", "delete_prefix", "delete all"],
+    )
+    def test_refuses_every_change(self, store, change):
+        with pytest.raises(ReadOnlyError, match="reading only") as caught:
+            change(store)
+        assert isinstance(caught.value, PermissionError)
+        assert dict(store.store.values) == {"a/b": VALUE}
+
+
+# --- wrappers -------------------------------------------------------------------------------------
+
+REQUESTS = {
+    "get": lambda s: s.get("a"),
+    "get_ranges": lambda s: s.get_ranges([("a", WHOLE)]),
+    "set": lambda s: s.set("a", [b""]),
+    "delete": lambda s: s.delete("a"),
+    "delete_prefix": lambda s: s.delete_prefix("a/"),
+    "list": lambda s: list(s.list("a/")),
+    "list_dir": lambda s: s.list_dir("a/"),
+    "size": lambda s: s.size("a"),
+}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_recording_writes_down_every_request(method):
+    store = Recording(MemoryStore())
+    REQUESTS[method](store)
+    assert sum(store.batches.values()) == 1
+    assert len(store.requests) == 1
+    assert store.requests[0].key in {"a", "a/"}
+    store.clear()
+    assert not store.requests
+    assert not store.batches
+
+
+def test_recording_counts_ranges_one_by_one():
+    store = Recording(MemoryStore({"a": VALUE}))
+    store.get_ranges([("a", Range(0, 2)), ("a", Range(5, 7)), ("b", Range(0, 2))])
+    assert store.per_key() == {"a": 2, "b": 1}
+    assert store.batches == {"get_ranges": 1}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_faulty_fails_ahead_of_every_request(method):
+    inner = MemoryStore({"a": VALUE, "a/b": VALUE})
+
+    def fail(name: str, key: str) -> None:
+        raise StoreError(f"{name} {key}")
+
+    store = Faulty(inner, fail)
+    with pytest.raises(StoreError):
+        REQUESTS[method](store)
+    assert dict(inner.values) == {"a": VALUE, "a/b": VALUE}
+
+
+# --- local files ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path):
+    return LocalStore(str(tmp_path / "root"))
+
+
+def files_of(store: LocalStore) -> set[str]:
+    """Everything on disk, what listings leave out included."""
+    return {str(p.relative_to(store.root)) for p in Path(store.root).rglob("*") if p.is_file()}
+
+
+def test_temporary_files_are_not_listed(local):
+    local.set("a/b", [b"1"])
+    Path(local.root, "a", ".zarr-dask-0123456789abcdef.tmp").write_bytes(b"half")
+    Path(local.root, "a", ".b.tmp").write_bytes(b"somebody's own")
+    assert set(local.list()) == {"a/b", "a/.b.tmp"}
+    assert local.list_dir("a/").keys == ["a/.b.tmp", "a/b"]
+    local.delete_prefix("a/")
+    assert files_of(local) == set()
+
+
+def test_a_failed_write_leaves_the_old_value_and_nothing_else(local, monkeypatch):
+    local.set("a", [b"old"])
+    write = os.writev
+
+    def full(descriptor, buffers):
+        write(descriptor, [buffers[0][:1]])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(StoreError, match=r"'a'.*No space left.*Free some space") as caught:
+        local.set("a", [b"new"])
+    assert isinstance(caught.value.__cause__, OSError)
+    monkeypatch.undo()
+    assert local.get("a") == b"old"
+    assert files_of(local) == {"a"}
+
+
+def test_short_writes_are_continued(local, monkeypatch):
+    write = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: write(fd, [buffers[0][:7]]))
+    local.set("a", [VALUE, b"", VALUE[::-1]])
+    assert local.get("a") == VALUE + VALUE[::-1]
+
+
+def test_short_reads_are_continued(local, monkeypatch):
+    local.set("a", [VALUE])
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, start: read(fd, min(count, 3), start))
+    assert local.get("a") == VALUE
+    assert local.get_ranges([("a", Range(-9)), ("a", Range(2, 19))]) == [VALUE[-9:], VALUE[2:19]]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_read_error_is_no_absence(local, monkeypatch, code):
+    local.set("a", [VALUE])
+
+    def broken(*args):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pread", broken)
+    for read in (local.get, lambda key: local.get_ranges([(key, Range(0, 4))])):
+        with pytest.raises(StoreError, match="'a'") as caught:
+            read("a")
+        assert local.root in str(caught.value)
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_loop_of_links_is_no_absence(local):
+    local.set("b", [b"1"])
+    Path(local.root, "a").symlink_to("a")
+    for read in (local.get, lambda key: local.get_ranges([(key, WHOLE)]), local.size):
+        with pytest.raises(StoreError, match="'a'"):
+            read("a")
+
+
+def test_missing_permissions_are_no_absence(local):
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may read everything")
+    local.set("a/b", [b"1"])
+    folder = Path(local.root, "a")
+    folder.chmod(0)
+    try:
+        for request in (
+            partial(local.get, "a/b"),
+            partial(local.get_ranges, [("a/b", WHOLE)]),
+            partial(local.size, "a/b"),
+            partial(local.list_dir, "a/"),
+            partial(local.set, "a/b", [b"2"]),
+            partial(local.delete, "a/b"),
+            partial(local.delete_prefix, "a/"),
+        ):
+            with pytest.raises(StoreError, match=r"[Pp]ermission"):
+                request()
+    finally:
+        folder.chmod(0o700)
+    assert local.get("a/b") == b"1"
+
+
+def test_values_do_not_lie_below_values(local):
+    local.set("a", [b"1"])
+    assert local.get("a/b") is None
+    assert local.size("a/b") is None
+    local.delete("a/b")
+    local.delete_prefix("a/b/")
+    assert local.list_dir("a/") == ([], [])
+    with pytest.raises(StoreError, match="'a/b'"):
+        local.set("a/b", [b"2"])
+    local.set("c/d", [b"3"])
+    with pytest.raises(StoreError, match="'c'"):
+        local.set("c", [b"4"])
+    assert files_of(local) == {"a", "c/d"}
+
+
+@pytest.mark.parametrize("name", ["n" * 250, "\u00e4" * 120], ids=["ascii", "two bytes each"])
+def test_long_names(local, name):
+    local.set(name, [b"1"])
+    assert local.get(name) == b"1"
+    assert list(local.list()) == [name]
+
+
+def test_names_that_the_system_cannot_encode(local):
+    with pytest.raises(ZarrDaskError):
+        local.set("a\ud800", [b"1"])
+
+
+def test_fsync_reaches_the_file_before_its_name(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        done.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    def note_replace(old, new):
+        done.append("rename")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    root = tmp_path.resolve()
+    open_store(root).set("a/b", [b"1"])
+    assert done == ["rename"]
+    done.clear()
+    store = open_store(root, {"fsync": True})
+    assert store.fsync
+    store.set("a/b", [b"2"])
+    file, renamed, folder = done
+    assert file.endswith(".tmp")
+    assert renamed == "rename"
+    assert folder == str(root / "a")
+    assert store.get("a/b") == b"2"
+
+
+WRITER = """
+import sys
+from zarr_dask.stores import LocalStore
+store = LocalStore(sys.argv[1])
+values = [bytes([letter]) * (1 << 20) for letter in b"ab"]
+number = 0
+while True:
+    store.set("k", [values[number % 2]] * (1 + number % 2))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_value(local):
+    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
+    for writes in (1, 2, 4, 7):
+        command = [sys.executable, "-c", WRITER, local.root]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            for _ in range(writes):
+                assert process.stdout.readline()
+            process.kill()
+        assert local.get("k") in whole
+        assert list(local.list()) == ["k"]
+        assert local.list_dir() == (["k"], [])
+    local.set("k", [b"after"])
+    assert local.get("k") == b"after"
+
+
+# --- memory, other processes ----------------------------------------------------------------------
+
+UNPICKLE = """
+import pickle, sys
+from zarr_dask.errors import StoreError
+try:
+    store = pickle.loads(bytes.fromhex(sys.argv[1]))
+except StoreError as error:
+    print("StoreError:", error)
+else:
+    print("value:", bytes(store.get("a")).decode())
+"""
+
+
+def in_another_process(store: Store) -> str:
+    command = [sys.executable, "-c", UNPICKLE, pickle.dumps(store).hex()]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_memory_store_is_not_in_another_process():
+    store = MemoryStore({"a": b"1"})
+    said = in_another_process(store)
+    assert said.startswith("StoreError:")
+    assert "another process" in said
+
+
+@pytest.mark.parametrize("kind", ["local", "fsspec", "recording"])
+def test_files_are_the_same_in_another_process(tmp_path, kind):
+    store = {
+        "local": LocalStore(str(tmp_path)),
+        "fsspec": FsspecStore.from_url(f"file://{tmp_path}", {}),
+        "recording": Recording(ReadOnly(LocalStore(str(tmp_path)))),
+    }[kind]
+    Path(tmp_path, "a").write_bytes(b"found")
+    assert in_another_process(store) == "value: found\n"
+
+
+def test_one_mapping_is_one_store():
+    values: dict[str, bytes] = {}
+    store = open_store(values)
+    assert open_store(values) is store
+    assert open_store({}) is not store
+    assert pickle.loads(pickle.dumps(store)) is store
+
+
+# --- from what users give -------------------------------------------------------------------------
+
+
+def test_places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = f"{tmp_path}/a b.zarr"
+    for place in (
+        root,
+        "a b.zarr",
+        "./x/../a b.zarr/",
+        Path("a b.zarr"),
+        f"file://{tmp_path}/a%20b.zarr",
+    ):
+        assert open_store(place) == LocalStore(root)
+    store = MemoryStore()
+    assert open_store(store) is store
+    assert isinstance(open_store("memory://somewhere"), FsspecStore)
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "says"),
+    [
+        (5, {}, "does not name a store"),
+        (None, {}, "does not name a store"),
+        ("nosuchscheme://bucket/a", {}, "nosuchscheme"),
+        ("/data/a", {"anon": True}, "anon"),
+        ({}, {"fsync": True}, "fsync"),
+        (MemoryStore(), {"anon": True}, "anon"),
+    ],
+    ids=["number", "None", "scheme", "local option", "mapping option", "store option"],
+)
+def test_places_that_are_none(place, options, says):
+    with pytest.raises(StoreError, match=says):
+        open_store(place, options)
+
+
+def test_the_place_beside(tmp_path):
+    assert beside(LocalStore("/data/a.zarr", fsync=True), ".part") == (
+        LocalStore("/data", fsync=True),
+        "a.zarr.part",
+    )
+    assert beside(LocalStore("/"), ".part") is None
+    assert beside(MemoryStore(), ".part") is None
+
+
+def test_options_are_not_shown():
+    store = FsspecStore.from_url("memory://x", {"skip_instance_cache": True})
+    assert "skip" not in repr(store)
+
+
+def test_a_write_into_nowhere_is_not_swallowed(tmp_path):
+    store = FsspecStore.from_url(f"file://{tmp_path}", {})
+    with pytest.raises(StoreError, match="a/b"):
+        store.set("a/b", [b"1"])  # fsspec makes no folders unless it is told to
+
+
+def test_a_write_into_a_lost_bucket_is_not_swallowed():
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    store = open_store("memory://zarr-dask-tests/lost")
+    with pytest.MonkeyPatch.context() as patch:
+
+        def lost(*args, **kwargs):
+            raise FileNotFoundError("the bucket does not exist")
+
+        patch.setattr(MemoryFileSystem, "pipe_file", lost)
+        with pytest.raises(StoreError, match="bucket"):
+            store.set("a", [b"1"])
+
+
+@pytest.mark.parametrize("error", [PermissionError, TimeoutError, OSError, ConnectionResetError])
+def test_a_remote_error_is_no_absence(error):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    store = open_store("memory://zarr-dask-tests/broken")
+    with pytest.MonkeyPatch.context() as patch:
+
+        def broken(*args, **kwargs):
+            raise error("no answer")
+
+        patch.setattr(MemoryFileSystem, "cat_file", broken)
+        for read in (store.get, lambda key: store.get_ranges([(key, WHOLE)])):
+            with pytest.raises(StoreError, match="no answer") as caught:
+                read("a")
+            assert isinstance(caught.value.__cause__, error)
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+OFFSETS = st.integers(0, 60)
+
+
+@given(
+    st.binary(max_size=50),
+    st.lists(st.tuples(OFFSETS, OFFSETS).map(lambda t: Range(min(t), max(t))), min_size=1),
+    st.integers(0, 20),
+    st.integers(1, 40),
+)
+def test_coalesced_ranges_hold_the_same_bytes(value, ranges, gap, largest):
+    joint, places = coalesce(ranges, Coalescing(gap, largest))
+    assert len(joint) <= len(ranges)
+    for wanted, (which, offset) in zip(ranges, places, strict=True):
+        fetched = value[joint[which].start : joint[which].stop]
+        length = wanted.stop - wanted.start
+        assert fetched[offset : offset + length] == value[wanted.start : wanted.stop]
+    widest = max(wanted.stop - wanted.start for wanted in ranges)
+    assert all(item.stop - item.start <= max(largest, widest) for item in joint)
+
+
+@given(st.binary(min_size=1, max_size=50), st.data())
+def test_ranges_of_one_value(value, data):
+    end = st.integers(0, len(value))
+    pairs = st.tuples(end, end).map(lambda t: Range(min(t), max(t)))
+    suffixes = st.integers(-60, -1).map(Range)
+    ranges = data.draw(st.lists(pairs | suffixes, min_size=1, max_size=8))
+    got = read_ranges(MemoryStore({"a": value}), "a", ranges)
+    assert [bytes(view) for view in got] == [value[r.start : r.stop] for r in ranges]
+    assert read_ranges(MemoryStore(), "a", ranges) is None
