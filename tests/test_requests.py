@@ -292,8 +292,8 @@ def test_to_zarr_sets_each_key_once(layout):
     assert not set(recording.per_key("get")) & data_keys(array)
 
 
-def test_updating_attributes_is_one_request():
+def test_updating_attributes_reads_and_writes_one_document():
     recording, array = written("v3")
     array.update_attributes({"units": "m"})
     assert recording.per_key("set") == {"a/zarr.json": 1}
-    assert len(recording.requests) == 1
+    assert len(recording.requests) == 2

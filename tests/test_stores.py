@@ -587,11 +587,12 @@ UNPICKLE = """
 import pickle, sys
 from zarr_dask.errors import StoreError
 try:
-    store = pickle.loads(bytes.fromhex(sys.argv[1]))
+    store = pickle.loads(bytes.fromhex(sys.argv[1]))  # must not fail: see MemoryStore
+    value = store.get("a")
 except StoreError as error:
     print("StoreError:", error)
 else:
-    print("value:", bytes(store.get("a")).decode())
+    print("value:", bytes(value).decode())
 """
 
 

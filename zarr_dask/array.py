@@ -6,7 +6,7 @@ frozen: what changes its metadata returns a new one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import prod
@@ -19,6 +19,7 @@ from zarr_dask.codecs.fetch import answer
 from zarr_dask.dtypes import full_of, is_full_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, data_key, prefix_of, where
+from zarr_dask.formats.update import with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
@@ -138,6 +139,11 @@ class Array:
                 total += self.store.size(key) or 0
         return total
 
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[position] for position in range(self.shape[0]))
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a 0-d array has no length")
@@ -156,7 +162,7 @@ class Array:
         """Elements by NumPy's basic indexing; a scalar where NumPy gives one."""
         selection = parse_basic(key, self.shape)
         values = self._read(selection.region, None, None)
-        return values[()] if selection.plain and not self.shape else values[selection.finish]
+        return values[selection.finish]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -251,9 +257,11 @@ class Array:
     @property
     def token(self) -> str:
         """Tells this array from others, and from itself with other metadata."""
-        documents = self.node_format.documents(self.meta, self.path)
-        digest = sha256(repr((self.where, documents, self.options)).encode())
-        return digest.hexdigest()[:32]
+        meta = self.meta
+        fill = None if meta.fill is None else meta.fill.tobytes()
+        facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
+        more = (meta.dtype.str, fill, meta.codecs, meta.keys, meta.attributes, meta.dimension_names)
+        return sha256(repr((facts, more)).encode()).hexdigest()[:32]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -343,15 +351,13 @@ class Array:
         ------
         MetadataError
             If they hold what JSON cannot.
+        MetadataChangedError
+            If the array in the store is another one by now.
         ReadOnlyError
             If the array was opened for reading.
         """
-        changed = replace(self.meta, attributes={**self.meta.attributes, **attributes})
-        before = self.node_format.documents(self.meta, self.path)
-        for key, document in self.node_format.documents(changed, self.path).items():
-            if document != before[key]:  # a document of others' making stays as they wrote it
-                self.store.set(key, [document])
-        return replace(self, meta=changed)
+        meta = with_attributes(self.store, self.path, self.node_format, self.meta, attributes)
+        return replace(self, meta=meta)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from zarr_dask.errors import (
     Problem,
     UnknownDataTypeError,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, checked_attributes
 from zarr_dask.formats.v2 import chain_from_v2
 from zarr_dask.formats.v3 import chunk_keys_from_v3
 from zarr_dask.grid import Grid, Shape
@@ -81,7 +81,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
         _fill(spec.fill_value, dtype, spec.format, at),
         chain,
         _keys(spec, at),
-        _attributes(spec),
+        _attributes(spec, at),
         _names(spec.dimension_names, len(shape)),
     )
     problems = list(meta.problems(Limits()))
@@ -91,7 +91,10 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
 
 
 def _shape(shape: Any) -> Shape:
-    lengths = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    try:
+        lengths = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    except TypeError as error:
+        raise GridError(f"shape={shape!r}: expected integers, one per dimension.") from error
     if any(not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0 for n in lengths):
         raise GridError(f"shape={shape!r}: expected integers of at least 0, one per dimension.")
     return tuple(int(n) for n in lengths)
@@ -282,7 +285,7 @@ def _keys(spec: ArraySpec, at: str) -> ChunkKeys:
         return ChunkKeys("v2", ".") if spec.format == "v2" else ChunkKeys("default", "/")
     if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
         wanted = {
-            "name": wanted.get("name", "default"),
+            "name": wanted.get("name", "v2" if spec.format == "v2" else "default"),
             "configuration": {"separator": wanted["separator"]},
         }
     keys = chunk_keys_from_v3(wanted)
@@ -316,8 +319,8 @@ def _names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
     return wanted
 
 
-def _attributes(spec: ArraySpec) -> dict[str, Any]:
-    attributes = dict(spec.attributes)
+def _attributes(spec: ArraySpec, at: str) -> dict[str, Any]:
+    attributes = checked_attributes(spec.attributes, at)
     names = spec.dimension_names
     if spec.format == "v2" and names is not None and "_ARRAY_DIMENSIONS" not in attributes:
         attributes["_ARRAY_DIMENSIONS"] = list(names)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CORE_NAMES",
-    "bits_equal",
     "float_from_json",
     "float_to_json",
     "full_of",
@@ -160,12 +159,7 @@ def _as_bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.dtype((np.void, itemsize)))
 
 
-def bits_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays of one dtype and shape hold the same bits."""
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-_PROBE = 4096
+_PROBE = 1 << 16
 
 
 def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
@@ -191,7 +185,13 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
     bits, wanted = _as_bits(array), _as_bits(fill)
     if array.ndim == 0 or array.size <= _PROBE:
         return bool((bits == wanted).all())
-    return all(bool((slab == wanted).all()) for slab in bits)
+    if bits.flags.c_contiguous:
+        bits = bits.reshape(-1)
+    rows = max(_PROBE * bits.shape[0] // bits.size, 1)
+    return all(
+        bool((bits[first : first + rows] == wanted).all())
+        for first in range(0, bits.shape[0], rows)
+    )
 
 
 def full_of(shape: Shape, dtype: np.dtype[Any], fill: np.ndarray | None) -> np.ndarray:

@@ -10,6 +10,7 @@
     │   ├── UnknownDataTypeError
     │   ├── UnknownGridError
     │   └── UnknownCodecError
+    ├── MetadataChangedError                          a document changed since the node was opened
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of no known kind
@@ -43,6 +44,7 @@ __all__ = [
     "DataTypeError",
     "GridError",
     "MemoryBudgetError",
+    "MetadataChangedError",
     "MetadataError",
     "MissingDependencyError",
     "NodeExistsError",
@@ -163,6 +165,10 @@ class UnknownGridError(MetadataError):
 
 class UnknownCodecError(MetadataError):
     """A codec that this version does not know."""
+
+
+class MetadataChangedError(ZarrDaskError):
+    """The document of a node says something else than when the node was opened."""
 
 
 class GridError(ZarrDaskError, ValueError):

@@ -109,10 +109,6 @@ class Fixed:
         """Whether no cell lies on both sides of `position`."""
         return position >= self.extent or position % self.size == 0
 
-    def with_extent(self, extent: int) -> Fixed:
-        """The same cells under another extent."""
-        return Fixed(self.size, extent)
-
 
 @dataclass(frozen=True)
 class Edges:
@@ -161,10 +157,6 @@ class Edges:
     def is_boundary(self, position: int) -> bool:
         """Whether no cell lies on both sides of `position`."""
         return position >= self.extent or self._starts[self.find(position)] == position
-
-    def with_extent(self, extent: int) -> Edges:
-        """The same cells under another extent."""
-        return Edges(self.edges, extent)
 
 
 Dimension = Fixed | Edges

@@ -8,7 +8,13 @@ from typing import Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarr_dask.errors import (
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StoreKeyError,
+)
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -16,11 +22,13 @@ from zarr_dask.formats.base import (
     NodeMeta,
     ReadOptions,
     ancestors,
+    checked_attributes,
     normalise_path,
     prefix_of,
     where,
 )
 from zarr_dask.formats.detect import FORMATS, format_named, read_node
+from zarr_dask.formats.update import with_attributes
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
@@ -78,7 +86,12 @@ class Group:
         node_format, meta = read_node(self.store, below, self.format, self.options.limits)
         return _node(self.store, below, meta, node_format, self.options)
 
-    def __contains__(self, path: str) -> bool:
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.children())
+
+    def __contains__(self, path: object) -> bool:
+        if not isinstance(path, str):
+            return False
         try:
             self[path]
         except NodeNotFoundError:
@@ -129,9 +142,8 @@ class Group:
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """The group with more (or other) attributes, written to the store."""
-        changed = replace(self.meta, attributes={**self.meta.attributes, **attributes})
-        put_documents(self.store, self.node_format.documents(changed, self.path))
-        return replace(self, meta=changed)
+        meta = with_attributes(self.store, self.path, self.node_format, self.meta, attributes)
+        return replace(self, meta=meta)
 
 
 def _walk(group: Group, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
@@ -400,7 +412,7 @@ def create_group(
     """
     store, path = open_store(url, storage_options), normalise_path(path)
     node_format = format_named(format)
-    meta = GroupMeta(attributes or {})
+    meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
     put_documents(store, documents)
@@ -415,14 +427,22 @@ def find_node(store: Store, path: str, options: ReadOptions | None = None) -> No
         return None
 
 
-def check_place(store: Store, path: str, *, overwrite: bool) -> None:
+def check_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
     """Whether a node may be created at a path; changes nothing.
 
     Raises
     ------
     NodeExistsError
         If something is there and may not be replaced, or an array lies above.
+    StoreKeyError
+        If the format has no nodes of such a name.
     """
+    for name in path.split("/") if path else ():
+        if not node_format.is_node_name(name):
+            raise StoreKeyError(
+                f"{name!r} in {where(store, path)} cannot be the name of a node in format "
+                f"{node_format.name}."
+            )
     for above in ancestors(path):
         if isinstance(find_node(store, above), ArrayMeta):
             raise NodeExistsError(
@@ -448,11 +468,11 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
 
     Raises
     ------
-    NodeExistsError
+    NodeExistsError, StoreKeyError
         As `check_place`.
     """
-    check_place(store, path, overwrite=overwrite)
-    if overwrite:
+    check_place(store, path, node_format, overwrite=overwrite)
+    if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
         remove_node(store, path)
     for above in ancestors(path):
         if find_node(store, above) is None:

@@ -46,7 +46,7 @@ class Selection:
         for item in self.finish:
             if item is None:
                 shape.append(1)
-            else:
+            elif item is not Ellipsis:
                 length = next(lengths)
                 if isinstance(item, slice):
                     shape.append(length)
@@ -66,7 +66,7 @@ class Selection:
                 back.append(0)
             elif isinstance(item, slice):
                 back.append(item)
-            else:
+            elif item is not Ellipsis:
                 back.append(None)
         view: np.ndarray = _assignable(value, self.shape)[tuple(back)]
         return view
@@ -93,7 +93,8 @@ def parse_basic(key: object, shape: Shape) -> Selection:
     >>> parse_basic((5, slice(None, None, -2)), (10, 4)).region
     (slice(5, 6, 1), slice(1, 4, 2))
     """
-    items = _expand(key if isinstance(key, tuple) else (key,), shape)
+    given = key if isinstance(key, tuple) else (key,)
+    items = _expand(given, shape)
     region: list[slice] = []
     finish: list[Any] = []
     plain = True
@@ -113,6 +114,8 @@ def parse_basic(key: object, shape: Shape) -> Selection:
             region.append(slice(position, position + 1, 1))
             finish.append(0)
             plain = False
+    if any(item is Ellipsis for item in given):
+        finish.append(Ellipsis)  # what is left has no dimensions, yet stays an array
     return Selection(tuple(region), tuple(finish), plain)
 
 

@@ -97,8 +97,8 @@ def is_ints(value: Any) -> bool:
 
 
 def is_lengths(value: Any) -> bool:
-    """Whether a value is a list of JSON integers, none of them negative."""
-    return is_ints(value) and all(item >= 0 for item in value)
+    """Whether a value is a list of JSON integers that may be lengths."""
+    return is_ints(value) and all(0 <= item < 1 << 63 for item in value)
 
 
 def is_list(value: Any) -> bool:

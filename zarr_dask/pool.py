@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import chain, islice
 from typing import TypeVar
 
 __all__ = ["cores", "for_each"]
@@ -22,6 +23,19 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class _Thread(threading.local):
+    """Whether the current thread is one of the pool; those do not wait for others of it."""
+
+    is_ours = False
+
+
+_THREAD = _Thread()
+
+
+def _mark_thread() -> None:
+    _THREAD.is_ours = True
 
 
 class _Pool:
@@ -38,7 +52,7 @@ class _Pool:
     def executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(cores(), "zarr_dask")
+                self._executor = ThreadPoolExecutor(cores(), "zarr_dask", _mark_thread)
             return self._executor
 
 
@@ -61,35 +75,50 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
 
     Raises
     ------
+    ValueError
+        If `threads` is below 1.
     Exception
         The first error of a call; calls that have not begun by then are not made.
     """
-    work = list(items)
-    if threads == 1 or len(work) < 2 or cores() == 1:
-        for item in work:
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: expected at least 1, or None for one per core.")
+    waiting = iter(items)
+    if threads == 1 or cores() == 1 or _THREAD.is_ours:
+        for item in waiting:
             function(item)
         return
-    shared = iter(work)
+    first = list(islice(waiting, 2))
+    if len(first) < 2:
+        for item in first:
+            function(item)
+        return
+    _side_by_side(function, chain(first, waiting), min(threads or cores(), cores()))
+
+
+def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: int) -> None:
     lock = threading.Lock()
+    stopped = threading.Event()
+
+    def next_item() -> tuple[T] | None:
+        with lock:
+            return None if stopped.is_set() else next(((item,) for item in items), None)
 
     def drain() -> None:
-        while True:
-            with lock:
-                item = next(shared, done)
-            if item is done:
-                return
+        while (taken := next_item()) is not None:
             try:
-                function(item)  # type: ignore[arg-type]
+                function(*taken)
             except BaseException:
-                with lock:
-                    for _ in shared:  # leave nothing to the others
-                        pass
+                stopped.set()
                 raise
 
-    done = object()
     executor = _POOL.executor()
-    count = min(threads or cores(), cores(), len(work))
     futures = [executor.submit(drain) for _ in range(count)]
+    try:
+        wait(futures)
+    except BaseException:  # Ctrl-C: nothing more is begun, and nothing goes on behind our back
+        stopped.set()
+        wait(futures)
+        raise
     errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
         raise errors[0]

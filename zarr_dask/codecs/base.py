@@ -132,6 +132,11 @@ class BoundSerializer(ABC):
     partial: bool = False
     """Whether `read` can do with less than all of the bytes."""
 
+    @property
+    def working(self) -> int:
+        """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
+        return 0
+
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
@@ -173,6 +178,9 @@ class Serializer(Codec):
 
 class BytesCodec(Codec):
     """From bytes to bytes."""
+
+    copies: ClassVar[int] = 1
+    """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
 
     @abstractmethod
     def size(self, size: Size) -> Size:

@@ -26,7 +26,7 @@ from zarr_dask.codecs.base import (
     Size,
     joined,
 )
-from zarr_dask.codecs.fetch import Fetch, answer_from
+from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.errors import ChunkMissingError, Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
@@ -110,6 +110,9 @@ class BoundChain:
         self._bytes = chain.bytes
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         self.partial = self._serializer.partial and not chain.bytes
+        steps = sum(codec.copies for codec in chain.bytes)
+        self.working: int = self._serializer.working + steps * self.spec.nbytes
+        """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         self._to_memory = bool(chain.bytes) and self._serializer.direct
 
     # --- writing --------------------------------------------------------------------------------
@@ -195,10 +198,6 @@ class BoundChain:
         for codec in self._arrays:
             out, region = codec.view(out), codec.region(region)
         return (yield from self._serializer.read(region, out, reading))
-
-    def read_from(self, value: Buffer, region: Region | None, out: np.ndarray) -> None:
-        """Read a region from bytes that are here already."""
-        answer_from(self.read(region, out, Reading(), whole=False), value)
 
 
 def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -> None:

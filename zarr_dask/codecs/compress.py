@@ -42,7 +42,8 @@ class Compressor(BytesCodec):
 
 _BLOSC_HEADER = struct.Struct("<4xIII")
 BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
-BLOSC_CNAMES = ("lz4", "lz4hc", "blosclz", "zstd", "snappy", "zlib")
+BLOSC_CNAMES = tuple(_blosc.list_compressors())
+"""What this build of numcodecs has; snappy is missing from most."""
 _BLOSC_MAX_TYPESIZE = 255
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
 
@@ -79,7 +80,7 @@ class Blosc(Compressor):
             "cname": self.cname,
             "clevel": self.clevel,
             "shuffle": self.shuffle,
-            "typesize": self.typesize,
+            **({} if self.typesize is None else {"typesize": self.typesize}),
             "blocksize": self.blocksize,
         }
 
@@ -292,6 +293,7 @@ class Gzip(Compressor):
     """A gzip stream (RFC 1952) of the given level, 0 to 9."""
 
     level: int = 1
+    copies: ClassVar[int] = 3
     name: ClassVar[str] = "gzip"
     wbits: ClassVar[int] = 31
 
@@ -322,6 +324,7 @@ class Bz2(Compressor):
     """A bzip2 stream of the given level, 1 to 9."""
 
     level: int = 1
+    copies: ClassVar[int] = 3
     name: ClassVar[str] = "bz2"
 
     def configuration(self) -> dict[str, Any]:
@@ -357,6 +360,7 @@ class Lzma(Compressor):
     check: int = -1
     preset: int | None = None
     filters: tuple[tuple[tuple[str, int], ...], ...] | None = None
+    copies: ClassVar[int] = 3
     name: ClassVar[str] = "lzma"
 
     def configuration(self) -> dict[str, Any]:

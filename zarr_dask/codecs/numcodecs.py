@@ -17,7 +17,7 @@ import numcodecs
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Size
-from zarr_dask.errors import CorruptObjectError
+from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["ARRAY_FILTERS", "FILTERS", "Filter"]
@@ -30,6 +30,8 @@ _CHECKSUMS = {"adler32": 4, "crc32": 4, "crc32c": 4, "fletcher32": 4, "jenkins_l
 FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"shuffle"}
 """Ids of the filters offered here; compressors are in `zarr_dask.codecs.compress`."""
 
+_LARGEST_ITEM = 1 << 16
+
 _RESIZING = {
     "astype": ("decode_dtype", "encode_dtype"),
     "categorize": ("dtype", "astype"),
@@ -38,6 +40,10 @@ _RESIZING = {
     "quantize": ("dtype", "astype"),
 }
 """Where a filter's configuration names the types before and after encoding."""
+
+
+_FAILURES = (ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError)
+"""What a malformed buffer makes numcodecs raise, by filter."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,14 @@ class Filter(BytesCodec):
     options
         The rest of its configuration, as JSON text so that the codec can be hashed.
     dtype
-        Type string of the elements the bytes hold, for filters that do not know it themselves.
+        Type string of the elements that the bytes hold in this chain.
     """
 
     id: str
     options: str = "{}"
     dtype: str | None = None
     name: ClassVar[str] = "numcodecs"
+    copies: ClassVar[int] = 2
 
     @staticmethod
     def of(config: Mapping[str, Any], dtype: str | None = None) -> Filter:
@@ -71,7 +78,25 @@ class Filter(BytesCodec):
         options = {name: value for name, value in config.items() if name != "id"}
         made = Filter(config["id"], json.dumps(options), dtype)
         _codec(made.id, made.options)
+        made._check_dtypes(options)
         return made
+
+    def _check_dtypes(self, options: Mapping[str, Any]) -> None:
+        """Refuse types that no element has, and a filter for other elements than it is given."""
+        before, after = _RESIZING.get(self.id, ("", ""))
+        named = [np.dtype(options[key]) for key in (before, after) if options.get(key)]
+        for made in named:
+            if not 0 < made.itemsize <= _LARGEST_ITEM or made.hasobject:
+                raise ValueError(f"{made.str!r} is no type of numbers")
+        if self.dtype is None:
+            return
+        given = np.dtype(self.dtype)
+        if named and named[0].itemsize != given.itemsize:
+            raise ValueError(f"it takes {named[0].str!r}, but is given {self.dtype!r}")
+        if self.id == "packbits" and given.kind != "b":
+            raise ValueError(f"it takes bools, but is given {self.dtype!r}")
+        if self.id == "bitround" and given.kind != "f":
+            raise ValueError(f"it takes floats, but is given {self.dtype!r}")
 
     def configuration(self) -> dict[str, Any]:
         """The numcodecs configuration, ``id`` included."""
@@ -104,15 +129,21 @@ class Filter(BytesCodec):
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
-        return _bytes(_codec(self.id, self.options).encode(self._typed(buffer)))
+        typed = np.frombuffer(buffer, np.uint8)
+        if (
+            self.id == "bitround" and self.dtype is not None
+        ):  # the only one that does not know what it is given
+            typed = typed.view(self.dtype)
+        try:
+            return _bytes(_codec(self.id, self.options).encode(typed))
+        except (*_FAILURES, OverflowError) as error:
+            raise DataTypeError(f"filter {self.id!r} cannot encode a chunk ({error}).") from error
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
-        # one malformed buffer makes numcodecs raise any of these, by filter
-        failures = (ValueError, RuntimeError, TypeError, IndexError)
         try:
             decoded = _bytes(_codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8)))
-        except failures as error:
+        except _FAILURES as error:
             raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
         if len(decoded) > size.most or (size.exact is not None and len(decoded) != size.exact):
             raise CorruptObjectError(
@@ -120,10 +151,6 @@ class Filter(BytesCodec):
                 f"{size.most if size.exact is None else size.exact}"
             )
         return decoded
-
-    def _typed(self, buffer: Buffer | np.ndarray) -> np.ndarray:
-        raw = np.frombuffer(buffer, np.uint8)
-        return raw if self.dtype is None else raw.view(self.dtype)
 
 
 def _bytes(result: Any) -> memoryview:

@@ -111,6 +111,10 @@ _V3: dict[str, Callable[[Members], Codec | None]] = {
 }
 
 
+_DEEPEST = 32
+"""Shards within shards; more can only be meant to exhaust the stack."""
+
+
 def v3_names() -> tuple[str, ...]:
     """Names of the codecs that a v3 document may hold."""
     return tuple(sorted(_V3))
@@ -118,8 +122,8 @@ def v3_names() -> tuple[str, ...]:
 
 def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
     """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``."""
-    if isinstance(document, Codec):
-        return document
+    if isinstance(document, Codec):  # a value may hold what no document can
+        document = {"name": document.name, "configuration": document.configuration()}
     if isinstance(document, str):
         document = {"name": document}
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
@@ -132,6 +136,8 @@ def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
     if not isinstance(configuration, Mapping):
         return [Problem(f"{place}.configuration", configuration, "an object")]
     members = Members(configuration, f"{place}.configuration")
+    if place.count("configuration") > _DEEPEST:
+        return [Problem(place, name, f"shards nested at most {_DEEPEST} deep")]
     codec = _V3[name](members)
     members.refuse_rest()
     return members.problems or codec  # type: ignore[return-value]
@@ -182,7 +188,11 @@ def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
 def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
     filters = config.pop("filters", None)
     chain = None if filters is None else tuple(tuple(item.items()) for item in filters)
-    return Lzma(config.pop("format", 1), config.pop("check", -1), config.pop("preset", None), chain)
+    preset = config.pop("preset", None)
+    if preset is not None and type(preset) is not int:
+        raise ValueError(f"preset is {preset!r}, not an integer")
+    form = _int(config, "format", 1, range(1, 4))
+    return Lzma(form, _int(config, "check", -1, range(-1, 17)), preset, chain)
 
 
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
@@ -191,8 +201,10 @@ _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
     "gzip": lambda config: Gzip(_int(config, "level", 1, range(-1, 10))),
     "bz2": lambda config: Bz2(_int(config, "level", 1, range(1, 10))),
     "lzma": _numcodecs_lzma,
-    "lz4": lambda config: Lz4(config.pop("acceleration", 1)),
-    "zstd": lambda config: Zstd(config.pop("level", 0), config.pop("checksum", False)),
+    "lz4": lambda config: Lz4(_int(config, "acceleration", 1, range(-(1 << 31), 1 << 31))),
+    "zstd": lambda config: Zstd(
+        _int(config, "level", 0, ZSTD_LEVELS), bool(config.pop("checksum", False))
+    ),
 }
 
 
@@ -221,8 +233,8 @@ def codec_from_numcodecs(
                 return [Problem(place, sorted(config), f"no such members of {name!r}")]
             return codec
         if name in FILTERS:
-            return Filter.of(document, dtype if name == "bitround" else None)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+            return Filter.of(document, dtype)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
     known = ", ".join(sorted({*_COMPRESSORS, *FILTERS}))
     return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]

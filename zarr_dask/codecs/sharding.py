@@ -146,6 +146,11 @@ class _BoundSharding(BoundSerializer):
         inner_most = self._inner.size.most
         self.size = Size(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
 
+    @property
+    def working(self) -> int:
+        """See `BoundSerializer.working`."""
+        return self._inner.working
+
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
@@ -247,9 +252,11 @@ class _BoundSharding(BoundSerializer):
             inner = self._inner.read(
                 None if whole else part.inside, destination, reading, whole=part.whole
             )
-            yield from window(inner, offset, nbytes)
+            present = yield from window(inner, offset, nbytes)
         except CorruptObjectError as error:
             raise error.inside(part.coords) from error
+        if not present:
+            raise CorruptObjectError("it was removed while it was being read").inside(part.coords)
 
 
 def _outside(offset: int, nbytes: int, length: int) -> CorruptObjectError:

@@ -8,6 +8,7 @@ the ``bytes`` codec's, column-major order is a ``transpose`` codec, the layout o
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ __all__ = [
     "Limits",
     "NodeMeta",
     "ReadOptions",
+    "checked_attributes",
     "dump_json",
     "load_json",
     "normalise_path",
@@ -63,6 +65,10 @@ class ReadOptions:
 
     missing: Literal["fill", "error"] = "fill"
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.missing not in {"fill", "error"}:
+            raise ValueError(f"missing={self.missing!r}: expected 'fill' or 'error'.")
 
     @property
     def reading(self) -> Reading:
@@ -149,11 +155,14 @@ class ArrayMeta:
         found = list(self.codecs.problems(spec))
         yield from found
         if not found:
-            nbytes = prod(self.chunk_shape) * self.dtype.itemsize
+            # bytes codecs over a shard must be undone before a chunk of it can be had
+            whole = self.codecs.serializer.divides and self.codecs.bytes
+            unit = self.grid.largest_cell if whole else self.chunk_shape
+            nbytes = prod(unit) * self.dtype.itemsize
             if nbytes > limits.chunk_bytes:
                 yield Problem(
                     "chunk shape",
-                    list(self.chunk_shape),
+                    list(unit),
                     f"at most {limits.chunk_bytes} decoded bytes per chunk, not {nbytes} "
                     "(ReadOptions(limits=Limits(chunk_bytes=...)) sets another bound)",
                     "grid",
@@ -252,20 +261,24 @@ def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
     return document
 
 
-def dump_json(document: Mapping[str, Any], at: str) -> bytes:
-    """A document as strict JSON.
+def dump_json(document: Mapping[str, Any]) -> bytes:
+    """A document as JSON; NaN in attributes that others wrote stays what it is."""
+    return json.dumps(document, indent=2, default=_json_value).encode()
+
+
+def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """Attributes that a user gives, which must be strict JSON.
 
     Raises
     ------
     MetadataError
-        If it holds what JSON cannot: NaN, infinities, or objects of other types.
+        If they hold what JSON cannot: NaN, infinities, or objects of other types.
     """
     try:
-        text = json.dumps(document, indent=2, allow_nan=False, default=_json_value)
-    except (ValueError, TypeError) as error:
+        return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
+    except (ValueError, TypeError, RecursionError) as error:
         expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
         raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
-    return text.encode()
 
 
 def _json_value(value: object) -> object:
@@ -279,8 +292,8 @@ def _json_value(value: object) -> object:
 # --- paths ----------------------------------------------------------------------------------------
 
 
-def normalise_path(path: str) -> str:
-    """A path below the root of a hierarchy, without needless slashes.
+def normalise_path(path: str | os.PathLike[str] | None) -> str:
+    """A path below the root of a hierarchy, without needless slashes; None is the root.
 
     Raises
     ------
@@ -294,7 +307,8 @@ def normalise_path(path: str) -> str:
     """
     from zarr_dask.stores.base import check_key
 
-    normal = "/".join(part for part in path.replace("\\", "/").split("/") if part)
+    text = os.fspath(path or "")
+    normal = "/".join(part for part in text.replace("\\", "/").split("/") if part)
     if normal:
         check_key(normal)
     return normal

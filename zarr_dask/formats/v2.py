@@ -40,6 +40,7 @@ from zarr_dask.stores.base import Store, join
 
 __all__ = ["V2", "chain_from_v2"]
 
+_SIZES = {"b": "1", "i": "1 2 4 8", "u": "1 2 4 8", "f": "2 4 8", "c": "8 16"}
 _TYPE_STRING = re.compile(r"([<>|])([biufc])([0-9]+)")
 
 
@@ -83,11 +84,11 @@ class FormatV2:
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
         array_key, attributes_key, group_key = self.node_keys(path)
-        documents = {attributes_key: dump_json(meta.attributes, attributes_key)}
+        documents = {attributes_key: dump_json(meta.attributes)}
         if isinstance(meta, ArrayMeta):
-            documents[array_key] = dump_json(_array_document(meta, array_key), array_key)
+            documents[array_key] = dump_json(_array_document(meta, array_key))
         else:
-            documents[group_key] = dump_json({"zarr_format": 2}, group_key)
+            documents[group_key] = dump_json({"zarr_format": 2})
         return documents
 
     def is_node_name(self, name: str) -> bool:
@@ -148,8 +149,11 @@ def _type(members: Members) -> np.dtype[Any] | None:
     if text is None:
         return None
     match = _TYPE_STRING.fullmatch(text) if isinstance(text, str) else None
-    sizes = {"b": "1", "i": "1248", "u": "1248", "f": "248", "c": ("8", "16")}
-    if match is None or match[3] not in sizes[match[2]] or (match[1] == "|" and match[3] != "1"):
+    if (
+        match is None
+        or match[3] not in _SIZES[match[2]].split()
+        or (match[1] == "|" and match[3] != "1")
+    ):
         expected = "a type string with a byte order, of a bool, integer, float or complex type"
         members.blame("dtype", text, f"{expected}, such as '<f4'", "data_type")
         return None

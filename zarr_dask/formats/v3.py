@@ -69,7 +69,7 @@ class FormatV3:
         """See `Format.documents`."""
         document = _array_document(meta) if isinstance(meta, ArrayMeta) else _group_document(meta)
         key = join(path, _DOCUMENT)
-        return {key: dump_json(document, key)}
+        return {key: dump_json(document)}
 
     def is_node_name(self, name: str) -> bool:
         """Names that start with two underscores are kept for other uses (core, "Node names")."""

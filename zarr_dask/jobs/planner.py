@@ -49,6 +49,8 @@ class Layout:
     chunk: Shape
     """Shape of what is decoded at once."""
     itemsize: int
+    working: int = 0
+    """Bytes that the codecs hold besides a chunk and its encoded form."""
 
     @property
     def object_shape(self) -> Shape:
@@ -108,14 +110,14 @@ def _peak(source: Layout, target: Layout, box: Shape) -> int:
         min(stored, -(-length // chunk) * chunk + chunk)
         for stored, length, chunk in zip(source.object_shape, box, source.chunk, strict=True)
     )
-    reading = prod(met) * itemsize + source.chunk_bytes
+    reading = prod(met) * itemsize + max(source.chunk_bytes, source.working)
     # an encoded object, and one chunk in contiguous memory; the whole object where it is padded
     padded = any(
         extent % stored
         for extent, stored in zip(target.grid.shape, target.object_shape, strict=True)
     )
     contiguous = target.object_bytes if padded else 0
-    writing = target.object_bytes + target.chunk_bytes + contiguous
+    writing = target.object_bytes + max(target.chunk_bytes, target.working) + contiguous
     return prod(box) * itemsize + max(reading, writing) + _OVERHEAD
 
 

@@ -52,7 +52,7 @@ def plot_rechunk(
     figure = Figure(figsize=(4.4 * len(pairs) + 0.4, 4.2 * rows + 1.1), layout="constrained")
     axes = figure.subplots(rows, len(pairs), squeeze=False)
     for row, stage in enumerate(stages):
-        for column, pair in enumerate(pairs):
+        for column, pair in enumerate(pairs if ndim else []):
             axis = axes[row][column]
             _draw(axis, stage.source.grid, _SOURCE, pair, "read")
             _draw(axis, stage.target.grid, _TARGET, pair, "written")
@@ -77,7 +77,7 @@ def plot_rechunk(
 def _pairs(ndim: int) -> list[tuple[int, int]]:
     """Which two dimensions each panel shows, downwards and across."""
     if ndim < 2:
-        return [(0, 0)] * ndim
+        return [(0, 0)]
     return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
 
 

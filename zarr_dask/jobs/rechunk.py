@@ -7,7 +7,7 @@ metadata document is written last: until then no reader can take the target for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 from time import perf_counter
@@ -19,7 +19,7 @@ from zarr_dask.array import Array
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.create import regridded
-from zarr_dask.errors import GridError, SourceIsTargetError
+from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
 from zarr_dask.grid import Shape
 from zarr_dask.group import check_place, open_array, prepare_place, put_documents
@@ -124,7 +124,6 @@ class RechunkPlan:
     threads_per_process: int
     overwrite: bool = False
     temp: Location | None = None
-    alternatives: tuple[tuple[StagePlan, ...], ...] = field(default=(), repr=False)
 
     @property
     def tasks(self) -> int:
@@ -207,9 +206,10 @@ class RechunkPlan:
         """
         begun = perf_counter()
         workers = find_workers(client)
+        self._check_memory(workers)
         target, node_format = self.target, self.target.node_format
-        prepare_place(target.store, target.path, node_format, overwrite=self.overwrite)
         arrays = [self.source, *self._intermediates(), target]
+        prepare_place(target.store, target.path, node_format, overwrite=self.overwrite)
         done: list[Copied] = []
         try:
             for number, plan in enumerate(self.stages):
@@ -228,6 +228,16 @@ class RechunkPlan:
             tasks=self.tasks,
             seconds=perf_counter() - begun,
         )
+
+    def _check_memory(self, workers: Workers) -> None:
+        """Refuse to run where more tasks share a process than the plan was made for."""
+        needed = max(stage.peak for stage in self.stages) * workers.threads_per_process
+        if needed > self.max_mem:
+            raise MemoryBudgetError(
+                f"the plan was made for {_count(self.threads_per_process, 'thread')} per process; "
+                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
+                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
+            )
 
     def _note(
         self,
@@ -344,7 +354,9 @@ def plan_rechunk(
     made = Array(store, below, meta, node_format)
     node_format.documents(meta, below)  # raises where the format cannot say it
     _check_apart(array, made)
-    check_place(store, below, overwrite=overwrite)
+    if temp is not None:
+        open_store(temp)  # raises where it cannot be had
+    check_place(store, below, node_format, overwrite=overwrite)
     workers = find_workers(client)
     memory = _memory(max_mem, workers)
     stages = plan_stages(
@@ -422,8 +434,9 @@ def rechunk(
 
 def _layout(array: Array) -> Layout:
     grid = array.meta.grid
-    partial = array.meta.bound((0,) * array.ndim).partial
-    return Layout(grid, array.chunks if partial else grid.largest_cell, array.dtype.itemsize)
+    bound = array.meta.bound((0,) * array.ndim)
+    chunk = array.chunks if bound.partial else grid.largest_cell
+    return Layout(grid, chunk, array.dtype.itemsize, bound.working)
 
 
 def _memory(max_mem: str | int | None, workers: Workers) -> int:

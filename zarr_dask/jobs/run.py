@@ -28,7 +28,7 @@ __all__ = ["Workers", "connect", "find_workers", "run_tasks"]
 
 _WINDOW_PER_THREAD = 8
 _LOCAL_WINDOW = 512
-_PATIENCE = 60.0  # seconds to wait for tasks that are running when another one fails
+_PATIENCE = 60.0  # seconds to wait for workers that start, or that end tasks of a failed job
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,27 @@ def _current_client() -> Client | None:
 
 
 def _cluster_workers(client: Client) -> Workers:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = client.scheduler_info(n_workers=-1).get("workers")
+    if workers is None:
+        raise SchedulerError(f"the scheduler of {client!r} is gone. Connect to another one.")
     if not workers:
-        client.wait_for_workers(1, timeout="30s")
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = _first_workers(client)
     threads = [worker["nthreads"] for worker in workers.values()]
     limits = [worker["memory_limit"] for worker in workers.values() if worker["memory_limit"]]
     return Workers(client, sum(threads), max(threads), min(limits, default=None))
+
+
+def _first_workers(client: Client) -> dict[str, Any]:
+    """Wait a while for workers that are still starting."""
+    try:
+        client.wait_for_workers(1, timeout=_PATIENCE)
+    except TimeoutError as error:
+        raise SchedulerError(
+            f"the scheduler at {client.scheduler.address if client.scheduler else '?'} has no "
+            f"workers, and none came within {_PATIENCE:.0f} s. Start some with 'dask worker'."
+        ) from error
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
 
 
 def _local_workers() -> Workers:
@@ -85,7 +99,9 @@ def _local_workers() -> Workers:
 
     if get_scheduler() is get_sync:
         return Workers(None, 1, 1)
-    threads = dask.config.get("num_workers", None) or cores()
+    pool = dask.config.get("pool", None)  # a number, or an executor that dask will use
+    size = pool if isinstance(pool, int) else getattr(pool, "_max_workers", None)
+    threads = size or dask.config.get("num_workers", None) or cores()
     one_process = not _runs_processes()
     return Workers(None, threads, threads if one_process else 1)
 

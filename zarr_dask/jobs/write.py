@@ -79,6 +79,7 @@ class ArrayTarget:
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other."""
         array = self.array
+        self._check(block, region)
         values = np.asarray(block, dtype=array.dtype)
         sizes = [
             array.write_part(part, values)
@@ -86,6 +87,26 @@ class ArrayTarget:
         ]
         empty = sizes.count(0)
         return WriteReport(len(sizes) - empty, empty, values.nbytes, sum(sizes))
+
+    def _check(self, block: Any, region: tuple[slice, ...]) -> None:
+        """Refuse what a graph has computed against its own word."""
+        shape = tuple(s.stop - s.start for s in region)
+        if np.shape(block) != shape:
+            raise GridError(
+                f"a block for the region {_shown(region)} of {self.array.where} has the shape "
+                f"{np.shape(block)}, but dask said {shape}; give map_blocks the right chunks=."
+            )
+        if isinstance(block, np.ma.MaskedArray):
+            raise DataTypeError(
+                f"a block for {self.array.where} is masked, and a mask cannot be stored; fill it "
+                "first (da.ma.filled)."
+            )
+        dtype = np.asarray(block).dtype
+        if not np.can_cast(dtype, self.array.dtype, "safe"):
+            raise DataTypeError(
+                f"a block for {self.array.where} has the data type {dtype}, but dask said "
+                f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
+            )
 
     def merge(self, results: Sequence[WriteReport]) -> WriteReport:
         """Add reports up."""
@@ -304,7 +325,7 @@ def plan_write(
     replaces = creates and (overwrite or mode == "w")
     _check_not_read(values, target)
     if creates:
-        check_place(target.store, target.path, overwrite=replaces)
+        check_place(target.store, target.path, target.node_format, overwrite=replaces)
     where_to = checked_region(region, target.shape)
     _check_fits(values, target, where_to)
     origin = tuple(s.start for s in where_to)
@@ -511,5 +532,5 @@ def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ..
     return tuple(part.coords for part in grid.parts(region) if not part.whole)
 
 
-def _shown(region: Region) -> str:
+def _shown(region: tuple[slice, ...]) -> str:
     return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"

@@ -80,6 +80,11 @@ class Store(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """Tells this place from all others, options that change it included; no secrets."""
+        ...
+
+    @property
     def coalescing(self) -> Coalescing:
         """Which ranges this store wants to be asked for together."""
         ...

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, ClassVar
 
 from zarr_dask.errors import MissingDependencyError, StoreError
@@ -52,6 +53,11 @@ class FsspecStore:
         store = FsspecStore(url.rstrip("/"), json.dumps(dict(options), sort_keys=True))
         _file_system(store.url, store.options)
         return store
+
+    @property
+    def identity(self) -> str:
+        """The URL and a digest of the options, which may hold secrets."""
+        return f"{self.url}#{sha256(self.options.encode()).hexdigest()[:16]}"
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials

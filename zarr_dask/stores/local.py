@@ -51,6 +51,11 @@ class LocalStore:
         """The folder's path."""
         return self.root
 
+    @property
+    def identity(self) -> str:
+        """The folder, links followed."""
+        return os.path.realpath(self.root)
+
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         descriptor = self._open(key)
@@ -136,13 +141,15 @@ class LocalStore:
         with self._reporting("delete", prefix), suppress(FileNotFoundError, NotADirectoryError):
             if prefix:
                 check_key(prefix.removesuffix("/"))
-                shutil.rmtree(f"{self.root}/{prefix}".rstrip("/"))
-            else:
-                for entry in os.scandir(self.root):
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path)
-                    else:
-                        os.unlink(entry.path)
+            folder = f"{self.root}/{prefix}".rstrip("/")
+            if prefix and not os.path.islink(folder):
+                shutil.rmtree(folder)
+                return
+            for entry in os.scandir(folder):  # the root, and what a link points to, stay
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
@@ -210,7 +217,8 @@ class LocalStore:
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
         }.get(error.errno or 0, "")
         return StoreError(
-            f"could not {doing} {key!r} in the local store {self.root}: {error.strerror}.{hint}"
+            f"could not {doing} {key!r} in the local store {self.root}: "
+            f"{error.strerror or error}.{hint}"
         )
 
 

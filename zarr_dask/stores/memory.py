@@ -6,6 +6,7 @@ another process it refuses to pretend that it is.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
 from secrets import token_hex
@@ -56,8 +57,8 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"MemoryStore({self.identity}, {len(self.values)} values)"
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return _same_store, (self.identity,)
+    def __reduce__(self) -> tuple[object, tuple[str, int]]:
+        return _same_store, (self.identity, os.getpid())
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
@@ -109,11 +110,42 @@ class MemoryStore:
 _LIVING: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
 
-def _same_store(identity: str) -> MemoryStore:
-    try:
-        return _LIVING[identity]
-    except KeyError:
-        raise StoreError(
-            f"the memory store {identity} lives in another process or is gone; use a local or "
-            "remote store to share data between processes."
-        ) from None
+def _same_store(identity: str, process: int) -> MemoryStore:
+    living = _LIVING.get(identity) if process == os.getpid() else None
+    return MemoryStore(_Elsewhere(identity)) if living is None else living
+
+
+class _Elsewhere(MutableMapping[str, bytes]):
+    """The values of a store in another process: whoever wants one is told so.
+
+    Unpickling must not raise: in a worker that would end the connection to the scheduler, and the
+    job would wait for ever.
+    """
+
+    def __init__(self, identity: str) -> None:
+        self._identity = identity
+
+    def _refuse(self) -> StoreError:
+        return StoreError(
+            f"the memory store {self._identity} lives in another process or is gone; use a local "
+            "or remote store to share data between processes."
+        )
+
+    def __getitem__(self, key: str) -> bytes:
+        raise self._refuse()
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        raise self._refuse()
+
+    def __delitem__(self, key: str) -> None:
+        raise self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        raise self._refuse()
+
+    def __len__(self) -> int:
+        return 0
+
+    def get(self, key: str, default: object = None) -> bytes:  # noqa: ARG002
+        """Refused."""
+        raise self._refuse()

@@ -48,8 +48,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
     if not scheme:
         return _local(text, options)
-    if scheme == "file":
-        return _local(unquote(urlsplit(text).path), options)
+    if scheme in {"file", "local"}:
+        return _local(unquote(text.removeprefix(f"{scheme}:").removeprefix("//")), options)
     from zarr_dask.stores.fsspec import FsspecStore
 
     return FsspecStore.from_url(text, options)
@@ -95,8 +95,9 @@ def real_place(store: Store, path: str) -> str:
     """Where a node lies: links are followed, wrappers taken off."""
     while isinstance(store, Wrapper):
         store = store.store
-    root = os.path.realpath(store.root) if isinstance(store, LocalStore) else store.url
-    return f"{root}/{path}".rstrip("/")
+    if isinstance(store, LocalStore):  # a link may stand anywhere in the path
+        return os.path.realpath(f"{store.root}/{path}")
+    return f"{store.identity}/{path}".rstrip("/")
 
 
 def overlap(a: str, b: str) -> bool:

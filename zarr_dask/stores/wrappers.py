@@ -29,6 +29,11 @@ class Wrapper:
         return self.store.url
 
     @property
+    def identity(self) -> str:
+        """The wrapped store's."""
+        return self.store.identity
+
+    @property
     def coalescing(self) -> Coalescing:
         """The wrapped store's wish."""
         return self.store.coalescing

@@ -1,0 +1,59 @@
+"""Changing the attributes of a node that others may have changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from zarr_dask.errors import MetadataChangedError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    Limits,
+    checked_attributes,
+    where,
+)
+from zarr_dask.stores.base import Store
+
+__all__ = ["with_attributes"]
+
+AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
+
+
+def with_attributes(
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: AnyMeta,
+    attributes: Mapping[str, Any],
+) -> AnyMeta:
+    """The metadata with more (or other) attributes, written to the store.
+
+    What the store holds now is read first: attributes that others have added stay, and a node that
+    is another one by now is not touched. Documents that do not change are not written.
+
+    Raises
+    ------
+    MetadataError
+        If the attributes hold what JSON cannot.
+    MetadataChangedError
+        If the node has gone, or says something else besides its attributes.
+    """
+    given = checked_attributes(attributes, where(store, path))
+    present = node_format.read(store, path, Limits(), found={})
+    before = {} if present is None else node_format.documents(present, path)
+    without = replace(meta, attributes={})
+    if not isinstance(present, type(meta)) or node_format.documents(
+        without, path
+    ) != node_format.documents(replace(present, attributes={}), path):
+        raise MetadataChangedError(
+            f"{where(store, path)} is not the node any more that was opened here: its metadata "
+            "have changed. Open it again."
+        )
+    changed = replace(meta, attributes={**present.attributes, **given})
+    for key, document in node_format.documents(changed, path).items():
+        if document != before[key]:
+            store.set(key, [document])
+    return changed
