@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 from zarr_dask.errors import MissingDependencyError, StoreError
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key, join
 
 __all__ = ["FsspecStore"]
 
@@ -50,7 +50,8 @@ class FsspecStore:
         StoreError
             If no such scheme is known.
         """
-        store = FsspecStore(url.rstrip("/"), json.dumps(dict(options), sort_keys=True))
+        root = url if url.endswith("://") else url.rstrip("/")
+        store = FsspecStore(root, json.dumps(dict(options), sort_keys=True))
         _file_system(store.url, store.options)
         return store
 
@@ -67,7 +68,7 @@ class FsspecStore:
         fs, root = _file_system(self.url, self.options)
         check_key(key)
         try:
-            return bytes(fs.cat_file(f"{root}/{key}"))
+            return bytes(fs.cat_file(join(root, key)))
         except _ABSENT:
             return None
         except OSError as error:
@@ -79,7 +80,7 @@ class FsspecStore:
         for key, _ in requests:
             check_key(key)
         found = fs.cat_ranges(
-            [f"{root}/{key}" for key, _ in requests],
+            [join(root, key) for key, _ in requests],
             [wanted.start for _, wanted in requests],
             [wanted.stop for _, wanted in requests],
             on_error="return",
@@ -98,7 +99,7 @@ class FsspecStore:
         fs, root = _file_system(self.url, self.options)
         check_key(key)
         try:
-            fs.pipe_file(f"{root}/{key}", b"".join(buffers))
+            fs.pipe_file(join(root, key), b"".join(buffers))
         except OSError as error:  # absence too: there is nowhere to write to
             raise _failed(self, "write", key, error) from error
 
@@ -108,28 +109,28 @@ class FsspecStore:
         check_key(key)
         if self.size(key) is not None:  # a folder is no value
             with _reporting(self, "delete", key):
-                fs.rm_file(f"{root}/{key}")
+                fs.rm_file(join(root, key))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
         fs, root = _file_system(self.url, self.options)
         with _reporting(self, "delete", prefix):
-            fs.rm(f"{root}/{prefix}".rstrip("/"), recursive=True)
+            fs.rm(join(root, prefix.rstrip("/")), recursive=True)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
         fs, root = _file_system(self.url, self.options)
         found: list[str] = []
         with _reporting(self, "list", prefix):
-            found = fs.find(f"{root}/{prefix}".rstrip("/"))
-        return (path[len(root) + 1 :] for path in found)
+            found = fs.find(join(root, prefix.rstrip("/")))
+        return (path[len(root) :].lstrip("/") for path in found)
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         fs, root = _file_system(self.url, self.options)
         entries: list[dict[str, Any]] = []
         with _reporting(self, "list", prefix):
-            entries = fs.ls(f"{root}/{prefix}".rstrip("/"), detail=True, refresh=True)
+            entries = fs.ls(join(root, prefix.rstrip("/")), detail=True, refresh=True)
         keys, prefixes = [], []
         for entry in entries:
             name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
@@ -143,7 +144,7 @@ class FsspecStore:
         """See `zarr_dask.stores.base.Store.size`."""
         fs, root = _file_system(self.url, self.options)
         try:
-            status = fs.info(f"{root}/{key}")
+            status = fs.info(join(root, key))
             return None if status["type"] == "directory" else int(status["size"])
         except _ABSENT:
             return None
