@@ -179,6 +179,8 @@ class Serializer(Codec):
 class BytesCodec(Codec):
     """From bytes to bytes."""
 
+    may_alias: ClassVar[bool] = False
+    """Whether what `encode` returns may be the memory that it was given."""
     copies: ClassVar[int] = 1
     """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
 

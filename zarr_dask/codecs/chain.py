@@ -8,7 +8,6 @@ allow.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from zarr_dask.codecs.base import (
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.errors import ChunkMissingError, Problem
 from zarr_dask.grid import Region, Shape
+from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = ["BoundChain", "Chain"]
@@ -121,13 +121,20 @@ class BoundChain:
         """The bytes of a chunk, in pieces that are stored one after the other."""
         for codec in self._arrays:
             array = codec.view(array)
-        buffers = self._serializer.encode(array)
         if self._bytes:
-            buffer = joined(buffers)
+            buffer = joined(self._serializer.encode(self._contiguous(array)))
             for bytes_codec in self._bytes:
                 buffer = bytes_codec.encode(buffer, self.spec.dtype.itemsize)
             return [buffer]
-        return buffers
+        return self._serializer.encode(array)
+
+    def _contiguous(self, array: np.ndarray) -> np.ndarray:
+        """The elements one after the other, in memory of this thread where that is possible."""
+        if array.flags.c_contiguous or not self._serializer.direct or self._bytes[0].may_alias:
+            return array
+        memory = scratch("decoded", array.nbytes).view(array.dtype).reshape(array.shape)
+        memory[...] = array
+        return memory
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -163,9 +170,9 @@ class BoundChain:
             last.decode_into(buffer, out.reshape(-1).view(np.uint8))
             return
         inner = self._serializer.spec
-        scratch = _scratch(inner.nbytes)
-        last.decode_into(buffer, scratch)
-        chunk = scratch.view(inner.dtype).reshape(inner.shape)
+        memory = scratch("decoded", inner.nbytes)
+        last.decode_into(buffer, memory)
+        chunk = memory.view(inner.dtype).reshape(inner.shape)
         out[...] = chunk if region is None else chunk[region]
 
     def read(
@@ -214,30 +221,6 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -
             'with missing="fill" to get the fill value instead.'
         )
     out[...] = np.zeros((), spec.dtype) if spec.fill is None else spec.fill
-
-
-# --- scratch memory -------------------------------------------------------------------------------
-
-
-class _Scratch(threading.local):
-    """Memory of one thread for a chunk that must be decoded before it is copied."""
-
-    def __init__(self) -> None:
-        self.memory = np.empty(0, np.uint8)
-
-
-_SCRATCH = _Scratch()
-_LARGEST_KEPT = 1 << 26
-
-
-def _scratch(nbytes: int) -> np.ndarray:
-    """`nbytes` of memory that the next call in this thread will use again."""
-    if nbytes > _LARGEST_KEPT:
-        return np.empty(nbytes, np.uint8)
-    memory = _SCRATCH.memory
-    if memory.size < nbytes:
-        memory = _SCRATCH.memory = np.empty(nbytes, np.uint8)
-    return memory[:nbytes]
 
 
 def build(codecs: Sequence[Codec]) -> Chain | Problem:

@@ -64,6 +64,7 @@ class Filter(BytesCodec):
     options: str = "{}"
     dtype: str | None = None
     name: ClassVar[str] = "numcodecs"
+    may_alias: ClassVar[bool] = True
     copies: ClassVar[int] = 2
 
     @staticmethod

@@ -93,6 +93,10 @@ class Store(Protocol):
         """The value at `key`, or None if there is none."""
         ...
 
+    def borrow(self, key: str) -> Buffer | None:
+        """As `get`, in memory that is good until the same thread borrows again."""
+        ...
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """Parts of values, in the order asked for; shorter where a value ends before its range."""
         ...
@@ -212,6 +216,8 @@ def coalesce(
 def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer] | None:
     """Parts of the value at `key`, fetched with as few requests as the store wants.
 
+    The buffers are good until the same thread reads the next value.
+
     Returns
     -------
     list or None
@@ -223,7 +229,7 @@ def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer]
         If the value ends before one of the ranges does.
     """
     if len(ranges) == 1 and ranges[0] == WHOLE:
-        value = store.get(key)
+        value = store.borrow(key)
         return None if value is None else [value]
     joint, places = coalesce(ranges, store.coalescing)
     fetched = store.get_ranges([(key, wanted) for wanted in joint])

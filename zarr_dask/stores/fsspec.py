@@ -74,6 +74,10 @@ class FsspecStore:
         except OSError as error:
             raise _failed(self, "read", key, error) from error
 
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         fs, root = _file_system(self.url, self.options)

@@ -65,6 +65,10 @@ class MemoryStore:
         check_key(key)
         return self.values.get(key)
 
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         found: list[Buffer | None] = []

@@ -42,6 +42,10 @@ class Wrapper:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.store.get(key)
 
+    def borrow(self, key: str) -> Buffer | None:
+        """As `get`, which a wrapper may have changed."""
+        return self.get(key)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges(requests)
@@ -74,6 +78,10 @@ class Wrapper:
 @dataclass(frozen=True)
 class ReadOnly(Wrapper):
     """Refuses every change."""
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.store.borrow(key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Refused."""
