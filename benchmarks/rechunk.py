@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 import zarr
@@ -89,15 +88,8 @@ def _contenders(source: Path, target: Path, values: np.ndarray, client: Client, 
 
     def peer(method: str) -> None:
         array = da.from_zarr(zarr.open_array(source, mode="r")).rechunk((N, 32, 32), method=method)
-        made = zarr.create_array(
-            target,
-            shape=values.shape,
-            dtype="f4",
-            chunks=(N, 32, 32),
-            compressors=BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4),
-        )
-        with dask.config.set({"distributed.worker.memory.target": False}):
-            da.store(array, made, lock=False, compute=True)
+        codec = BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4)
+        array.to_zarr(str(target), compressors=codec)
 
     return [
         Contender("floor", floor, check, clear),

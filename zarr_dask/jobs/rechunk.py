@@ -27,6 +27,7 @@ from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, beside, open_store, overlap, real_place
 
@@ -64,6 +65,10 @@ class Stage:
 
     def copy(self, number: int) -> Copied:
         """Copy one box: read it whole, write its stored objects one by one."""
+        with keeping_freed_memory():
+            return self._copy(number)
+
+    def _copy(self, number: int) -> Copied:
         boxes = self.plan.boxes
         region = boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
         values = self.source.read(region, threads=1)

@@ -35,6 +35,7 @@ from zarr_dask.group import check_place, open_array, prepare_place, put_document
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
 from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 from zarr_dask.stores.wrappers import ReadOnly
 
@@ -81,10 +82,11 @@ class ArrayTarget:
         array = self.array
         self._check(block, region)
         values = np.asarray(block, dtype=array.dtype)
-        sizes = [
-            array.write_part(part, values)
-            for part in array.meta.grid.parts(checked_region(region, array.shape))
-        ]
+        with keeping_freed_memory():
+            sizes = [
+                array.write_part(part, values)
+                for part in array.meta.grid.parts(checked_region(region, array.shape))
+            ]
         empty = sizes.count(0)
         return WriteReport(len(sizes) - empty, empty, values.nbytes, sum(sizes))
 

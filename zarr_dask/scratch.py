@@ -1,0 +1,112 @@
+"""Memory that a thread uses again and again, for what lives only as long as one chunk is worked on.
+
+Asking the system for a few megabytes and giving them back costs about as much as decoding them.
+`scratch` keeps our own buffers; `keeping_freed_memory` is for those that codecs make, in dask
+workers, which are told to give every freed buffer back at once (``MALLOC_TRIM_THRESHOLD_``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["keeping_freed_memory", "scratch"]
+
+Use = Literal["encoded", "decoded"]
+
+_LARGEST_KEPT = 1 << 26
+
+
+class _Kept(threading.local):
+    """What the current thread keeps, by use."""
+
+    def __init__(self) -> None:
+        self.memory: dict[Use, np.ndarray] = {}
+
+
+_KEPT = _Kept()
+
+
+def scratch(use: Use, nbytes: int) -> np.ndarray:
+    """Memory of `nbytes`, whose content the next call of this thread for the same use destroys.
+
+    Parameters
+    ----------
+    use
+        ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk.
+    nbytes
+        How many bytes; more than 64 MiB are not kept.
+    """
+    if nbytes > _LARGEST_KEPT:
+        return np.empty(nbytes, np.uint8)
+    memory = _KEPT.memory.get(use)
+    if memory is None or memory.size < nbytes:
+        memory = _KEPT.memory[use] = np.empty(nbytes, np.uint8)
+    return memory[:nbytes]
+
+
+# --- what codecs allocate -------------------------------------------------------------------------
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 64 << 20, 32 << 20  # what glibc settles on by itself
+_DEFAULT_ON_HEAP = 128 << 10  # where it stays once a trim threshold was set
+
+
+class _Allocator:
+    """malloc of this process, as far as it was told to give memory back at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._libc: Any = None
+        told = os.environ.get("MALLOC_TRIM_THRESHOLD_", "")
+        self._told = int(told) if told.isdecimal() else None
+        if self._told is not None:
+            libc = ctypes.CDLL(None)
+            if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):  # glibc
+                self._libc = libc
+
+    def enter(self) -> None:
+        """One more user; the first changes the thresholds."""
+        if self._libc is None:
+            return
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._libc.mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
+                self._libc.mallopt(_TRIM_THRESHOLD, _LARGEST_FREE_TOP)
+
+    def leave(self) -> None:
+        """One user less; the last puts the thresholds back and gives all free memory back."""
+        if self._libc is None:
+            return
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._libc.mallopt(_MMAP_THRESHOLD, _DEFAULT_ON_HEAP)
+                self._libc.mallopt(_TRIM_THRESHOLD, self._told)
+                self._libc.malloc_trim(0)
+
+
+_ALLOCATOR = _Allocator()
+
+
+@contextmanager
+def keeping_freed_memory() -> Iterator[None]:
+    """While a task runs, let malloc keep what is freed, as in any process but a dask worker.
+
+    Afterwards everything is given back at once, as the worker was told to do. Without effect where
+    ``MALLOC_TRIM_THRESHOLD_`` is not set, or the C library is not glibc. A rechunking task of many
+    2 MB chunks takes a third less time.
+    """
+    _ALLOCATOR.enter()
+    try:
+        yield
+    finally:
+        _ALLOCATOR.leave()
