@@ -21,6 +21,7 @@ __all__ = ["keeping_freed_memory", "scratch"]
 Use = Literal["encoded", "decoded"]
 
 _LARGEST_KEPT = 1 << 26
+_STEP = 1 << 20  # encoded chunks differ a little in size; memory is not made anew for each
 
 
 class _Kept(threading.local):
@@ -47,14 +48,16 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
         return np.empty(nbytes, np.uint8)
     memory = _KEPT.memory.get(use)
     if memory is None or memory.size < nbytes:
-        memory = _KEPT.memory[use] = np.empty(nbytes, np.uint8)
+        roomy = -(-nbytes // _STEP) * _STEP if nbytes > _STEP else nbytes
+        _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
+        memory = _KEPT.memory[use] = np.empty(roomy, np.uint8)
     return memory[:nbytes]
 
 
 # --- what codecs allocate -------------------------------------------------------------------------
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
-_LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 64 << 20, 32 << 20  # what glibc settles on by itself
+_LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 4 << 20, 4 << 20  # little enough for any bound of memory
 _DEFAULT_ON_HEAP = 128 << 10  # where it stays once a trim threshold was set
 
 

@@ -105,22 +105,28 @@ class StagePlan:
 
 def _peak(source: Layout, target: Layout, box: Shape) -> int:
     itemsize = source.itemsize
-    # an encoded object, or as much of a shard as the box meets, and one decoded chunk
+    # an encoded object, or as much of a shard as the box meets; memory that a thread keeps
     met = (
         min(stored, -(-length // chunk) * chunk + chunk)
         for stored, length, chunk in zip(source.object_shape, box, source.chunk, strict=True)
     )
-    reading = prod(met) * itemsize + max(source.chunk_bytes, source.working)
-    # an encoded object, and one chunk in contiguous memory; the whole object where it is padded
+    encoded = prod(met) * itemsize
+    # one decoded chunk of the source, later one of the target in contiguous memory: a thread keeps
+    # the larger; and the whole object where it is padded
+    decoded = max(source.chunk_bytes, source.working, target.chunk_bytes, target.working)
     padded = any(
         extent % stored
         for extent, stored in zip(target.grid.shape, target.object_shape, strict=True)
     )
     contiguous = target.object_bytes if padded else 0
-    writing = target.object_bytes + max(target.chunk_bytes, target.working) + contiguous
-    return prod(box) * itemsize + max(reading, writing) + _OVERHEAD
+    copied = prod(box) * itemsize
+    kept = min(_MOST_KEPT, copied // 4)
+    return copied + encoded + decoded + target.object_bytes + contiguous + kept + _OVERHEAD
 
 
+_MOST_KEPT = 8 << 20
+"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
+small boxes have small buffers."""
 _OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 
