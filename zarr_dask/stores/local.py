@@ -131,14 +131,12 @@ class LocalStore:
             os.replace(temporary, path)
             if self.fsync:
                 _fsync_folder(folder)
-        except OSError as error:
-            raise self._failed("write", key, error) from error
-        finally:
-            # after the rename there is nothing at the temporary name; after a failure (a full
-            # disk, say) what was written must not stay
-            if os.path.lexists(temporary):
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
+        except BaseException as error:
+            with suppress(OSError):  # what was written before a disk was full must not stay
+                os.unlink(temporary)
+            if isinstance(error, OSError):
+                raise self._failed("write", key, error) from error
+            raise
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
