@@ -99,16 +99,21 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
     lock = threading.Lock()
     stopped = threading.Event()
 
-    def next_item() -> tuple[T] | None:
+    numbered = enumerate(items)
+    failed: list[tuple[int, BaseException]] = []
+
+    def next_item() -> tuple[int, T] | None:
         with lock:
-            return None if stopped.is_set() else next(((item,) for item in items), None)
+            return None if stopped.is_set() else next(numbered, None)
 
     def drain() -> None:
         while (taken := next_item()) is not None:
+            number, item = taken
             try:
-                function(*taken)
-            except BaseException:
+                function(item)
+            except BaseException as error:
                 stopped.set()
+                failed.append((number, error))
                 raise
 
     executor = _POOL.executor()
@@ -119,6 +124,7 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
         stopped.set()
         wait(futures)
         raise
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
+    if failed:  # of several errors the same one every time: that of the first item
+        raise min(failed, key=lambda pair: pair[0])[1]
+    for future in futures:
+        future.result()  # an error of the iterable itself
