@@ -22,6 +22,7 @@ from zarr_dask.codecs.registry import (
     numcodecs_from_codec,
 )
 from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, Problem
 from zarr_dask.stores.base import Range
 
@@ -171,7 +172,7 @@ def bound_chains(draw):
     fill = np.zeros((), dtype)
     values = np.array(draw(st.lists(st.integers(0, 2), min_size=1, max_size=5)))
     chunk = np.resize(values, shape).astype(dtype)
-    return chain, ChunkSpec(shape, dtype, fill), chunk
+    return chain, ChunkSpec(shape, data_type_of(dtype), fill), chunk
 
 
 @given(bound_chains(), st.data())
@@ -200,7 +201,7 @@ def test_scratch_memory_is_not_handed_out():
     """Two chunks of a shard decoded one after the other must not share memory."""
     inner = Chain((), Bytes("little"), (Zstd(1),))
     chain = Chain((), Sharding((2, 2), inner))
-    bound = chain.bind(ChunkSpec((4, 4), np.dtype("f4"), np.zeros((), "f4")))
+    bound = chain.bind(ChunkSpec((4, 4), data_type_of("f4"), np.zeros((), "f4")))
     chunk = np.arange(16, dtype="f4").reshape(4, 4) + 1
     out = np.empty((4, 4), "f4")
     bound.decode(b"".join(bound.encode(chunk)), None, out, Reading())
@@ -209,7 +210,7 @@ def test_scratch_memory_is_not_handed_out():
 
 def test_a_shard_asks_for_its_index_and_then_for_the_chunks_it_needs():
     chain = Chain((), Sharding((1, 2), Chain((), Bytes("little"))))
-    bound = chain.bind(ChunkSpec((2, 4), np.dtype("u1"), np.zeros((), "u1")))
+    bound = chain.bind(ChunkSpec((2, 4), data_type_of("u1"), np.zeros((), "u1")))
     chunk = np.arange(8, dtype="u1").reshape(2, 4) + 1
     encoded = b"".join(bound.encode(chunk))
     out = np.empty((1, 4), "u1")
@@ -285,7 +286,7 @@ def test_codecs_in_a_wrong_order(documents, words):
     ],
 )
 def test_chains_that_do_not_fit_their_chunks(chain, shape, place):
-    spec = ChunkSpec(shape, np.dtype("f4"), np.zeros((), "f4"))
+    spec = ChunkSpec(shape, data_type_of("f4"), np.zeros((), "f4"))
     assert [problem.field for problem in chain.problems(spec)] == [place]
 
 

@@ -6,7 +6,7 @@ frozen: what changes its metadata returns a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import prod
@@ -16,9 +16,9 @@ import numpy as np
 
 from zarr_dask.codecs.chain import fill_absent
 from zarr_dask.codecs.fetch import answer
-from zarr_dask.dtypes import full_of, is_full_of
+from zarr_dask.dtypes import bits_of, full_of, is_full_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, SelectionError
-from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, data_key, prefix_of, where
+from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.update import with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
@@ -129,9 +129,13 @@ class Array:
         """Store and path, for messages."""
         return where(self.store, self.path)
 
+    def key(self, coords: Sequence[int]) -> str:
+        """Key of the stored object at some coordinates."""
+        return self.node_format.data_prefix(self.path) + self.meta.keys.key(coords)
+
     def nbytes_stored(self) -> int:
         """Bytes of all stored objects, by one listing."""
-        prefix = prefix_of(self.path)
+        prefix = self.node_format.data_prefix(self.path)
         total = 0
         for key in self.store.list(prefix):
             coords = self.meta.keys.coords(key[len(prefix) :], self.ndim)
@@ -221,7 +225,7 @@ class Array:
 
     def _read_part(self, part: Part, out: np.ndarray) -> None:
         """Put what a stored object holds of a region into the region's array."""
-        key = data_key(self.path, self.meta.keys.key(part.coords))
+        key = self.key(part.coords)
         bound = self.meta.bound(part.coords)
         destination = cut(out, part.out)
         region = None if destination.shape == bound.spec.shape else part.inside
@@ -258,10 +262,10 @@ class Array:
     def token(self) -> str:
         """Tells this array from others, and from itself with other metadata."""
         meta = self.meta
-        fill = None if meta.fill is None else meta.fill.tobytes()
         facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
-        more = (meta.dtype.str, fill, meta.codecs, meta.keys, meta.attributes, meta.dimension_names)
-        return sha256(repr((facts, more)).encode()).hexdigest()[:32]
+        more = (meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys)
+        rest = (meta.attributes, meta.dimension_names)
+        return sha256(repr((facts, more, rest)).encode()).hexdigest()[:32]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -316,7 +320,7 @@ class Array:
         int
             Bytes stored; 0 where all elements have the fill value and nothing is stored.
         """
-        key = data_key(self.path, self.meta.keys.key(part.coords))
+        key = self.key(part.coords)
         chunk = self._chunk(part, key, cut(values, part.out))
         fill = self.meta.fill
         if fill is not None and is_full_of(chunk, fill):
@@ -356,7 +360,9 @@ class Array:
         ReadOnlyError
             If the array was opened for reading.
         """
-        meta = with_attributes(self.store, self.path, self.node_format, self.meta, attributes)
+        meta = with_attributes(
+            self.store, self.path, self.node_format, self.meta, attributes, self.options
+        )
         return replace(self, meta=meta)
 
 

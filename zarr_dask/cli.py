@@ -28,7 +28,6 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError, NodeTypeError, ZarrDaskError
-from zarr_dask.formats.base import prefix_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -249,7 +248,7 @@ def tree(url: str, path: str) -> None:
 
 def _stored(array: zd.Array) -> tuple[int, int]:
     """Number and bytes of the stored objects that exist, by one listing."""
-    prefix = prefix_of(array.path)
+    prefix = array.node_format.data_prefix(array.path)
     counts = array.meta.grid.counts
     sizes = [
         array.store.size(key) or 0

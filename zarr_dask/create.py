@@ -8,13 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes
+from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
-from zarr_dask.codecs.compress import Blosc
-from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.dtypes import CORE_NAMES, native, scalar
+from zarr_dask.dtypes import CORE_NAMES, data_type_of, native, scalar
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -22,13 +20,12 @@ from zarr_dask.errors import (
     Problem,
     UnknownDataTypeError,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, checked_attributes
-from zarr_dask.formats.v2 import chain_from_v2
-from zarr_dask.formats.v3 import chunk_keys_from_v3
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
+from zarr_dask.formats.detect import format_named
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.indexing import checked_shape
 
-__all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "regridded"]
+__all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "plain_chain", "regridded"]
 
 _CHUNK_BYTES = 4 << 20
 _INNER_CHUNK_BYTES = 1 << 20
@@ -66,25 +63,30 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If it cannot be.
     """
+    node_format = format_named(spec.format)
     shape = _shape(spec.shape)
+    names = _names(spec.dimension_names, len(shape))
     stored = _dtype(spec.dtype, at)
     dtype = native(stored)
     stored_object, inner = _grids(spec, shape, dtype.itemsize)
     if spec.order not in ("C", "F"):
         raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
-    chain = (_v2_chain if spec.format == "v2" else _v3_chain)(spec, stored, len(shape), at)
+    data_type = data_type_of(stored)
+    chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
+    if isinstance(chain, list):
+        raise MetadataError.of(at, chain)
     if inner is not None:
         chain = Chain((), Sharding(inner, chain))
     meta = ArrayMeta(
         Grid.regular(shape, stored_object),
-        dtype,
-        _fill(spec.fill_value, dtype, spec.format, at),
+        data_type,
+        _fill(spec.fill_value, dtype, node_format, at),
         chain,
-        _keys(spec, at),
-        _attributes(spec, at),
-        _names(spec.dimension_names, len(shape)),
+        _keys(spec.chunk_key_encoding, node_format, at),
+        node_format.attributes(checked_attributes(spec.attributes, at), names),
+        names,
     )
-    problems = list(meta.problems(Limits()))
+    problems = list(meta.problems())
     if problems:
         raise MetadataError.of(at, problems)
     return meta
@@ -119,7 +121,7 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Shape, Shape |
         if automatic:
             return auto_chunks(shape, itemsize, _CHUNK_BYTES), None
         return checked_shape(spec.chunks, ndim, "chunks"), None
-    if spec.format != "v3":
+    if not format_named(spec.format).has_shards:
         raise GridError(f"shards={spec.shards!r}: format {spec.format!r} has no shards; use 'v3'.")
     shards = checked_shape(spec.shards, ndim, "shards")
     if automatic:
@@ -165,23 +167,6 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
     )
 
 
-def _v3_chain(spec: ArraySpec, stored: np.dtype[Any], ndim: int, at: str) -> Chain:
-    itemsize = stored.itemsize
-    wanted = spec.codecs if spec.codecs is not None else [Blosc(shuffle=None)]
-    if isinstance(wanted, str | Codec | Mapping):
-        wanted = [wanted]
-    documents = [_completed(item, itemsize) for item in wanted]
-    if not any(_is_serializer(item) for item in documents):
-        position = sum(_name(item) in _ARRAY_CODECS for item in documents)
-        documents.insert(position, Bytes("little" if element_bytes(stored) > 1 else None))
-    if spec.order == "F" and ndim > 1:
-        documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
-    chain = chain_from_v3(documents)
-    if isinstance(chain, list):
-        raise MetadataError.of(at, chain)
-    return chain
-
-
 def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> ArrayMeta:
     """The metadata of the same array on other grids.
 
@@ -200,12 +185,7 @@ def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> Ar
     GridError, MetadataError
         If the grids do not fit together, or not the codecs.
     """
-    codecs = meta.codecs.codecs
-    while (inner := _serializer(codecs).inner_codecs) is not None:
-        codecs = inner
-    chain = build(codecs)
-    if isinstance(chain, Problem):
-        raise MetadataError.of("codecs of the source", [chain])
+    chain = _chunk_chain(meta)
     chunk = meta.chunk_shape if chunks is None else chunks
     if shards is not None:
         if any(outer % size for outer, size in zip(shards, chunk, strict=True)):
@@ -218,87 +198,46 @@ def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> Ar
         chain = Chain((), Sharding(chunk, chain))
     grid = Grid.regular(meta.shape, chunk if shards is None else shards)
     changed = replace(meta, grid=grid, codecs=chain)
-    problems = list(changed.problems(Limits()))
+    problems = list(changed.problems())
     if problems:
         raise MetadataError.of("the new array", problems)
     return changed
+
+
+def plain_chain(meta: ArrayMeta) -> Chain:
+    """The fastest codecs for elements of an array, whatever its own are."""
+    chain = _chunk_chain(meta)
+    return chain if meta.data_type.variable else Chain((), Bytes("little"))
+
+
+def _chunk_chain(meta: ArrayMeta) -> Chain:
+    """The codecs of a chunk, taken out of shards."""
+    codecs = meta.codecs.codecs
+    while (inner := _serializer(codecs).inner_codecs) is not None:
+        codecs = inner
+    chain = build(codecs)
+    if isinstance(chain, Problem):
+        raise MetadataError.of("codecs of the source", [chain])
+    return chain
 
 
 def _serializer(codecs: Sequence[Codec]) -> Serializer:
     return next(codec for codec in codecs if isinstance(codec, Serializer))
 
 
-_ARRAY_CODECS = frozenset({Transpose.name})
-_SERIALIZERS = frozenset({Bytes.name, Sharding.name})
-
-
-def _name(item: Any) -> str:
-    if isinstance(item, Codec):
-        return item.name
-    return str(item.get("name", "")) if isinstance(item, Mapping) else str(item)
-
-
-def _is_serializer(item: Any) -> bool:
-    return isinstance(item, Serializer) or _name(item) in _SERIALIZERS
-
-
-def _completed(item: Any, itemsize: int) -> Any:
-    """A codec with what a document must say and a user may leave out."""
-    if isinstance(item, Blosc):
-        return item.resolved(itemsize)
-    if _name(item) == Blosc.name:
-        given = item.get("configuration", {}) if isinstance(item, Mapping) else {}
-        if not isinstance(given, Mapping):
-            return item
-        default = Blosc(shuffle=None).resolved(itemsize).configuration()
-        return {"name": Blosc.name, "configuration": {**default, **given}}
-    if item == "gzip":
-        return {"name": "gzip", "configuration": {"level": 5}}
-    if item == "zstd":
-        return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
-    return item
-
-
-def _v2_chain(spec: ArraySpec, stored: np.dtype[Any], ndim: int, at: str) -> Chain:
-    wanted = spec.codecs
-    if wanted is None:
-        shuffle = 2 if stored.itemsize == 1 else 1
-        wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
-    elif isinstance(wanted, Mapping):
-        wanted = [wanted]
-    documents = [(f"codecs[{i}]", _numcodecs_form(item)) for i, item in enumerate(wanted)]
-    chain = chain_from_v2(documents, stored, spec.order, ndim)
-    if isinstance(chain, list):
-        raise MetadataError.of(at, chain)
-    return chain
-
-
-def _numcodecs_form(item: Any) -> Any:
-    """The configuration of a numcodecs codec object; anything else as it is."""
-    get_config = getattr(item, "get_config", None)
-    return get_config() if get_config is not None else item
-
-
-def _keys(spec: ArraySpec, at: str) -> ChunkKeys:
-    wanted = spec.chunk_key_encoding
-    if wanted is None:
-        return ChunkKeys("v2", ".") if spec.format == "v2" else ChunkKeys("default", "/")
-    if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
-        wanted = {
-            "name": wanted.get("name", "v2" if spec.format == "v2" else "default"),
-            "configuration": {"separator": wanted["separator"]},
-        }
-    keys = chunk_keys_from_v3(wanted)
-    if keys is None:
-        expected = "'default' or 'v2', with a separator of '/' or '.'"
-        raise MetadataError.of(at, [Problem("chunk_key_encoding", wanted, expected, "grid")])
+def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeys:
+    keys = node_format.chunk_keys(wanted)
+    if isinstance(keys, Problem):
+        raise MetadataError.of(at, [keys])
     return keys
 
 
-def _fill(value: Any, dtype: np.dtype[Any], format_name: str, at: str) -> np.ndarray | None:
+def _fill(value: Any, dtype: np.dtype[Any], node_format: Format, at: str) -> np.ndarray | None:
     if value is None:
-        if format_name != "v2":
-            raise DataTypeError(f"{at}: fill_value=None: only format 'v2' has undefined values.")
+        if not node_format.has_undefined_fill:
+            raise DataTypeError(
+                f"{at}: fill_value=None: format {node_format.name!r} has no undefined values."
+            )
         return None
     try:
         return scalar(value, dtype)
@@ -317,11 +256,3 @@ def _names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
             f"dimension_names={wanted!r}: expected {ndim} strings or None, one per dimension."
         )
     return wanted
-
-
-def _attributes(spec: ArraySpec, at: str) -> dict[str, Any]:
-    attributes = checked_attributes(spec.attributes, at)
-    names = spec.dimension_names
-    if spec.format == "v2" and names is not None and "_ARRAY_DIMENSIONS" not in attributes:
-        attributes["_ARRAY_DIMENSIONS"] = list(names)
-    return attributes

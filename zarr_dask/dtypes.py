@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CORE_NAMES",
+    "VARIABLE_BYTES",
+    "DataType",
+    "bits_of",
+    "data_type_of",
     "float_from_json",
     "float_to_json",
     "full_of",
@@ -36,6 +41,58 @@ CORE_NAMES: dict[str, np.dtype[Any]] = {
     )
 }
 """Zarr v3 core data types (data-types section of the core specification) by name."""
+
+
+VARIABLE_BYTES = 1 << 27
+"""Encoded bytes of one chunk at most, for types whose elements have no fixed size."""
+
+
+@dataclass(frozen=True)
+class DataType:
+    """What an element is: its name, and the NumPy type that holds it in memory.
+
+    Several data types may be held by one NumPy type (texts and byte strings by ``object``), so
+    that the name is needed to tell them apart.
+    """
+
+    name: str
+    """As in the registry of data types of Zarr v3, without configuration."""
+    dtype: np.dtype[Any]
+    """In native byte order; ``object`` where elements have no fixed size."""
+
+    @property
+    def variable(self) -> bool:
+        """Whether elements have no fixed size."""
+        return self.dtype.hasobject
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element as it is stored; 1 where they differ."""
+        return 1 if self.variable else self.dtype.itemsize
+
+    @property
+    def zero(self) -> np.ndarray:
+        """The value of elements that have no other: a 0-d array."""
+        return np.zeros((), self.dtype)
+
+
+def data_type_of(dtype: Any) -> DataType:
+    """The data type that a NumPy type stands for.
+
+    Raises
+    ------
+    TypeError
+        If it stands for none.
+
+    Examples
+    --------
+    >>> data_type_of(">f4")
+    DataType(name='float32', dtype=dtype('float32'))
+    """
+    made = native(dtype)
+    if made.name not in CORE_NAMES:
+        raise TypeError(f"{made} is not one of {', '.join(CORE_NAMES)}")
+    return DataType(made.name, made)
 
 
 def native(dtype: Any) -> np.dtype[Any]:
@@ -175,6 +232,9 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
     """
     if array.size == 0:
         return True
+    if array.dtype.hasobject:
+        wanted = fill[()]
+        return all(type(item) is type(wanted) and item == wanted for item in array.flat)
     if array[(0,) * array.ndim].tobytes() != fill.tobytes():
         return False
     if array.dtype.kind == "c":
@@ -194,8 +254,15 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
     )
 
 
+def bits_of(value: np.ndarray | None) -> bytes:
+    """Tells a 0-d array from others by its bits; what an object is by its representation."""
+    if value is None:
+        return b""
+    return repr(value[()]).encode() if value.dtype.hasobject else value.tobytes()
+
+
 def full_of(shape: Shape, dtype: np.dtype[Any], fill: np.ndarray | None) -> np.ndarray:
     """A new array of the fill value; of zeros where there is none."""
-    if fill is None or not any(fill.tobytes()):
+    if fill is None or not (dtype.hasobject or any(fill.tobytes())):
         return np.zeros(shape, dtype)
     return np.full(shape, fill, dtype)

@@ -24,7 +24,6 @@ from zarr_dask.formats.base import (
     ancestors,
     checked_attributes,
     normalise_path,
-    prefix_of,
     where,
 )
 from zarr_dask.formats.detect import FORMATS, format_named, read_node
@@ -83,7 +82,7 @@ class Group:
     def __getitem__(self, path: str) -> Array | Group:
         """The node at a path below this group."""
         below = join(self.path, normalise_path(path))
-        node_format, meta = read_node(self.store, below, self.format, self.options.limits)
+        node_format, meta = read_node(self.store, below, self.format, self.options)
         return _node(self.store, below, meta, node_format, self.options)
 
     def __iter__(self) -> Iterator[str]:
@@ -100,19 +99,11 @@ class Group:
 
     def children(self) -> Iterator[tuple[str, Array | Group]]:
         """Name and node of everything directly below, by name."""
-        for name in self._names():
+        for name in self.node_format.child_names(self.store, self.path):
             try:
                 yield name, self[name]
             except NodeNotFoundError:
                 continue  # a folder that is no node, of chunks for instance
-
-    def _names(self) -> Iterator[str]:
-        """Names below that may be nodes."""
-        prefix = prefix_of(self.path)
-        for below in self.store.list_dir(prefix).prefixes:
-            name = below[len(prefix) :].rstrip("/")
-            if self.node_format.is_node_name(name):
-                yield name
 
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
         """Path and node of every array below; in groups below as well if `recursive`."""
@@ -142,7 +133,9 @@ class Group:
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """The group with more (or other) attributes, written to the store."""
-        meta = with_attributes(self.store, self.path, self.node_format, self.meta, attributes)
+        meta = with_attributes(
+            self.store, self.path, self.node_format, self.meta, attributes, self.options
+        )
         return replace(self, meta=meta)
 
 
@@ -164,7 +157,7 @@ def _tree_lines(group: Group, indent: str) -> Iterator[str]:
 
 
 def _readable_or_not(group: Group) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-    for name in group._names():  # noqa: SLF001  (a part of the class that draws it)
+    for name in group.node_format.child_names(group.store, group.path):
         try:
             yield name, group[name]
         except NodeNotFoundError:
@@ -229,7 +222,7 @@ def open(
     if mode == "r" and not isinstance(store, ReadOnly):
         store = ReadOnly(store)
     options = read or ReadOptions()
-    node_format, meta = read_node(store, path, format, options.limits)
+    node_format, meta = read_node(store, path, format, options)
     return _node(store, path, meta, node_format, options)
 
 
@@ -384,7 +377,7 @@ def create_array(
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
-    _remove_leftovers(store, path, meta)
+    _remove_leftovers(store, node_format.data_prefix(path), meta)
     put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
@@ -422,7 +415,7 @@ def create_group(
 def find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
     """The metadata of the node at a path, of any format; None if there is none."""
     try:
-        return read_node(store, path, None, (options or ReadOptions()).limits)[1]
+        return read_node(store, path, None, options or ReadOptions())[1]
     except NodeNotFoundError:
         return None
 
@@ -474,6 +467,11 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
     check_place(store, path, node_format, overwrite=overwrite)
     if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
         remove_node(store, path)
+    for key, document in node_format.root_documents().items():
+        if store.get(key) is None:
+            store.set(key, [document])
+    if node_format.has_implicit_groups:
+        return
     for above in ancestors(path):
         if find_node(store, above) is None:
             put_documents(store, node_format.documents(GroupMeta(), above))
@@ -487,12 +485,12 @@ def remove_node(store: Store, path: str) -> None:
     for candidate in FORMATS:
         for key in candidate.node_keys(path):
             store.delete(key)
-    store.delete_prefix(prefix_of(path))
+    for prefix in sorted({prefix for f in FORMATS for prefix in f.prefixes(path)}):
+        store.delete_prefix(prefix)
 
 
-def _remove_leftovers(store: Store, path: str, meta: ArrayMeta) -> None:
+def _remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of a job that never finished: they are no values of a new array."""
-    prefix = prefix_of(path)
     ndim = len(meta.shape)
     for key in list(store.list(prefix)):
         if meta.keys.coords(key[len(prefix) :], ndim) is not None:

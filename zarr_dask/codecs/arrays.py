@@ -21,7 +21,7 @@ from zarr_dask.errors import ABSENT, CorruptObjectError, Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Bytes", "Endian", "Transpose"]
+__all__ = ["Bytes", "Endian", "Transpose", "element_bytes", "endian_of"]
 
 Endian = Literal["little", "big"]
 
@@ -60,6 +60,13 @@ class Bytes(Serializer):
 def element_bytes(dtype: np.dtype[Any]) -> int:
     """Bytes of what has a byte order: a part of a complex number, else the element."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+def endian_of(dtype: np.dtype[Any]) -> Endian | None:
+    """Byte order of a dtype; None where it has single bytes only."""
+    if element_bytes(dtype) == 1:
+        return None
+    return "big" if dtype.str[0] == ">" else "little"
 
 
 class _BoundBytes(BoundSerializer):
@@ -101,6 +108,7 @@ class Transpose(ArrayCodec):
 
     order: tuple[int, ...]
     name: ClassVar[str] = "transpose"
+    moves: ClassVar[bool] = True
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -117,11 +125,19 @@ class Transpose(ArrayCodec):
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
-        return ChunkSpec(tuple(spec.shape[i] for i in self.order), spec.dtype, spec.fill)
+        return spec.with_shape(tuple(spec.shape[i] for i in self.order))
 
     def view(self, array: np.ndarray) -> np.ndarray:
         """See `ArrayCodec.view`."""
         return array.transpose(self.order)
+
+    def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:  # noqa: ARG002
+        """See `ArrayCodec.encode`."""
+        return array.transpose(self.order)
+
+    def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:  # noqa: ARG002
+        """See `ArrayCodec.decode`."""
+        out.transpose(self.order)[...] = encoded
 
     def region(self, region: Region) -> Region:
         """See `ArrayCodec.region`."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
@@ -41,19 +42,29 @@ class ChunkSpec:
     """Shape, data type and fill value of what a codec works on."""
 
     shape: Shape
-    dtype: np.dtype[Any]
-    """In native byte order."""
+    data_type: DataType
     fill: np.ndarray | None = field(compare=False)
     """A 0-d array, or None where absent chunks have no defined value."""
+    variable_bytes: int = VARIABLE_BYTES
+    """Encoded bytes at most, where the elements have no fixed size."""
     fill_bytes: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fill_bytes", b"" if self.fill is None else self.fill.tobytes())
+        object.__setattr__(self, "fill_bytes", bits_of(self.fill))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of the elements in memory, in native byte order."""
+        return self.data_type.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the decoded chunk."""
+        """Bytes of the decoded chunk in memory."""
         return prod(self.shape) * self.dtype.itemsize
+
+    def with_shape(self, shape: Shape) -> ChunkSpec:
+        """The same for chunks of another shape."""
+        return replace(self, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +113,53 @@ class Codec(ABC):
 
 
 class ArrayCodec(Codec):
-    """From an array to an array."""
+    """From an array to an array.
+
+    A codec that only moves elements gives a `view`, and decoding goes through it straight into
+    the destination. One that changes values has `encode` and `decode`; if it does so element by
+    element (`pointwise`), a region can be decoded without the rest of its chunk.
+    """
+
+    moves: ClassVar[bool] = False
+    """Whether it only moves elements and has a `view`."""
+    pointwise: ClassVar[bool] = True
+    """Whether a region of the chunk is a region of its encoded form as well."""
 
     @abstractmethod
     def output(self, spec: ChunkSpec) -> ChunkSpec:
-        """What `encode` makes of such a chunk."""
+        """What `encode` makes of such a chunk, its fill value included."""
 
-    @abstractmethod
-    def view(self, array: np.ndarray) -> np.ndarray:
+    def view(self, array: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
         """The encoded form as a view of the same memory, to read from or to decode into."""
+        return None
 
     @abstractmethod
+    def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
+        """The encoded form of a chunk.
+
+        Raises
+        ------
+        DataTypeError
+            If it has values that cannot be encoded.
+        """
+
+    @abstractmethod
+    def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:
+        """Put what `encoded` stands for into `out`; a region of both if the codec is pointwise.
+
+        Raises
+        ------
+        CorruptObjectError
+            If it has values that no chunk is encoded to.
+        """
+
     def region(self, region: Region) -> Region:
-        """Where a region of the chunk lies in its encoded form."""
+        """Where a region of the chunk lies in its encoded form, if the codec is pointwise."""
+        return region
 
-    @abstractmethod
     def inner_shape(self, shape: Shape) -> Shape:
         """The shape that becomes `shape` by encoding: that of chunks inside an encoded shard."""
+        return shape
 
 
 class BoundSerializer(ABC):

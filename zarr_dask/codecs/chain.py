@@ -63,9 +63,12 @@ class Chain:
 
     def inner_shape(self, shape: Shape) -> Shape:
         """Shape of what is decoded at once within a chunk of `shape`."""
+        if not all(codec.pointwise for codec in self.arrays):
+            return shape
+        encoded = shape
         for codec in self.arrays:
-            shape = tuple(s.stop for s in codec.region(tuple(slice(0, n, 1) for n in shape)))
-        inner = self.serializer.inner_shape(shape)
+            encoded = _shape_of(codec.region(tuple(slice(0, n, 1) for n in encoded)))
+        inner = self.serializer.inner_shape(encoded)
         for codec in reversed(self.arrays):
             inner = codec.inner_shape(inner)
         return inner
@@ -73,7 +76,7 @@ class Chain:
     def bind(self, spec: ChunkSpec) -> BoundChain:
         """The chain for chunks of one kind; cheap when asked for again."""
         cache: dict[tuple[Any, ...], BoundChain] = self.__dict__.setdefault("_bound", {})
-        key = (spec.shape, spec.dtype.str, spec.fill_bytes)
+        key = (spec.shape, spec.data_type, spec.fill_bytes, spec.variable_bytes)
         bound = cache.get(key)
         if bound is None:
             if len(cache) >= _KEPT:
@@ -94,14 +97,22 @@ def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
         yield Problem(field, problem.found, problem.expected, problem.kind)
 
 
+def _shape_of(region: Region) -> Shape:
+    return tuple(len(range(s.start, s.stop, s.step)) for s in region)
+
+
 class BoundChain:
     """A chain for chunks of one shape, data type and fill value."""
 
     def __init__(self, chain: Chain, spec: ChunkSpec) -> None:
         self.spec = spec
+        stages: list[tuple[ArrayCodec, ChunkSpec]] = []
         for codec in chain.arrays:
+            stages.append((codec, spec))
             spec = codec.output(spec)
-        self._arrays = chain.arrays
+        self._stages = tuple(stages)
+        """Each array codec and what it is given."""
+        self._encoded = spec
         self._serializer: BoundSerializer = chain.serializer.bind(spec)
         sizes = [self._serializer.size]
         for bytes_codec in chain.bytes:
@@ -109,9 +120,11 @@ class BoundChain:
         self.size: Size = sizes[-1]
         self._bytes = chain.bytes
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
-        self.partial = self._serializer.partial and not chain.bytes
+        pointwise = all(codec.pointwise for codec in chain.arrays)
+        self.partial = self._serializer.partial and not chain.bytes and pointwise
         steps = sum(codec.copies for codec in chain.bytes)
-        self.working: int = self._serializer.working + steps * self.spec.nbytes
+        changes = sum(not codec.moves for codec in chain.arrays)
+        self.working: int = self._serializer.working + (steps + changes) * self.spec.nbytes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         self._to_memory = bool(chain.bytes) and self._serializer.direct
 
@@ -119,12 +132,12 @@ class BoundChain:
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
-        for codec in self._arrays:
-            array = codec.view(array)
+        for codec, spec in self._stages:
+            array = codec.encode(array, spec)
         if self._bytes:
             buffer = joined(self._serializer.encode(self._contiguous(array)))
             for bytes_codec in self._bytes:
-                buffer = bytes_codec.encode(buffer, self.spec.dtype.itemsize)
+                buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
             return [buffer]
         return self._serializer.encode(array)
 
@@ -148,11 +161,33 @@ class BoundChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
-        for codec in self._arrays:
-            out = codec.view(out)
-            if region is not None:
-                region = codec.region(region)
+        self._decode_from(0, buffer, region, out, reading)
+
+    def _decode_from(
+        self, stage: int, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+    ) -> None:
+        """As `decode`, from one of the array codecs on; `region` and `out` are what it is given."""
+        for position, (codec, spec) in enumerate(self._stages[stage:], stage):
+            if region is not None and not codec.pointwise:
+                whole = np.empty(spec.shape, spec.dtype)
+                self._decode_from(position, buffer, None, whole, reading)
+                out[...] = whole[region]
+                return
+            inner = None if region is None else codec.region(region)
+            view = codec.view(out)
+            if view is None:
+                encoded = self._room_after(position, inner)
+                self._decode_from(position + 1, buffer, inner, encoded, reading)
+                codec.decode(encoded, spec, out)
+                return
+            out, region = view, inner
         self._decode_encoded(buffer, region, out, reading)
+
+    def _room_after(self, stage: int, region: Region | None) -> np.ndarray:
+        """Memory for a region (None: all) of what an array codec makes of a chunk."""
+        last = stage + 1 == len(self._stages)
+        spec = self._encoded if last else self._stages[stage + 1][1]
+        return np.empty(spec.shape if region is None else _shape_of(region), spec.dtype)
 
     def _decode_encoded(
         self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
@@ -202,8 +237,22 @@ class BoundChain:
                 return False
             self.decode(received[0], region, out, reading)
             return True
-        for codec in self._arrays:
-            out, region = codec.view(out), codec.region(region)
+        return (yield from self._read_from(0, region, out, reading))
+
+    def _read_from(
+        self, stage: int, region: Region, out: np.ndarray, reading: Reading
+    ) -> Fetch[bool]:
+        """As `read`, from one of the array codecs on; all of them are pointwise."""
+        for position, (codec, spec) in enumerate(self._stages[stage:], stage):
+            region = codec.region(region)
+            view = codec.view(out)
+            if view is None:
+                encoded = self._room_after(position, region)
+                present = yield from self._read_from(position + 1, region, encoded, reading)
+                if present:
+                    codec.decode(encoded, spec, out)
+                return present
+            out = view
         return (yield from self._serializer.read(region, out, reading))
 
 
@@ -220,7 +269,7 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -
             f'{what} is absent, and reading with missing="error" takes that as lost data. Read '
             'with missing="fill" to get the fill value instead.'
         )
-    out[...] = np.zeros((), spec.dtype) if spec.fill is None else spec.fill
+    out[...] = spec.data_type.zero if spec.fill is None else spec.fill
 
 
 def build(codecs: Sequence[Codec]) -> Chain | Problem:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import BytesCodec, Codec
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -35,6 +35,9 @@ __all__ = [
     "chain_from_v3",
     "codec_from_numcodecs",
     "codec_from_v3",
+    "completed",
+    "is_array_codec",
+    "is_serializer",
     "numcodecs_from_codec",
     "v3_names",
 ]
@@ -159,6 +162,46 @@ def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | li
     if isinstance(chain, Problem):
         return [Problem(place, chain.found, chain.expected)]
     return chain
+
+
+# --- what a user may leave out --------------------------------------------------------------------
+
+_ARRAY_CODECS = frozenset({"transpose"})
+_SERIALIZERS = frozenset({"bytes", "sharding_indexed"})
+
+
+def name_of(item: Any) -> str:
+    """Name of a codec, or of the document of one."""
+    if isinstance(item, Codec):
+        return item.name
+    return str(item.get("name", "")) if isinstance(item, Mapping) else str(item)
+
+
+def is_serializer(item: Any) -> bool:
+    """Whether a codec, or the document of one, makes bytes of an array."""
+    return isinstance(item, Serializer) or name_of(item) in _SERIALIZERS
+
+
+def is_array_codec(item: Any) -> bool:
+    """Whether a codec, or the document of one, makes an array of an array."""
+    return isinstance(item, ArrayCodec) or name_of(item) in _ARRAY_CODECS
+
+
+def completed(item: Any, itemsize: int) -> Any:
+    """A codec with what a document must say and a user may leave out."""
+    if isinstance(item, Blosc):
+        return item.resolved(itemsize)
+    if name_of(item) == Blosc.name:
+        given = item.get("configuration", {}) if isinstance(item, Mapping) else {}
+        if not isinstance(given, Mapping):
+            return item
+        default = Blosc(shuffle=None).resolved(itemsize).configuration()
+        return {"name": Blosc.name, "configuration": {**default, **given}}
+    if item == "gzip":
+        return {"name": "gzip", "configuration": {"level": 5}}
+    if item == "zstd":
+        return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+    return item
 
 
 # --- numcodecs spelling ---------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from zarr_dask.codecs.base import (
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.fetch import Fetch, abreast, window
-from zarr_dask.dtypes import is_full_of
+from zarr_dask.dtypes import data_type_of, is_full_of
 from zarr_dask.errors import CorruptObjectError, Problem
 from zarr_dask.grid import Grid, Part, Region, Shape, cut
 from zarr_dask.stores.base import Buffer, Range
@@ -98,7 +98,7 @@ class Sharding(Serializer):
                 "grid",
             )
             return
-        inner = ChunkSpec(self.chunk_shape, spec.dtype, spec.fill)
+        inner = spec.with_shape(self.chunk_shape)
         for problem in self.codecs.problems(inner):
             yield _inside("codecs", problem)
         index = _index_spec(spec.shape, self.chunk_shape)
@@ -128,7 +128,7 @@ def _inside(member: str, problem: Problem) -> Problem:
 
 def _index_spec(shape: Shape, chunk_shape: Shape) -> ChunkSpec:
     counts = tuple(outer // inner for outer, inner in zip(shape, chunk_shape, strict=True))
-    return ChunkSpec((*counts, 2), _INDEX_DTYPE, np.array(_ABSENT, _INDEX_DTYPE))
+    return ChunkSpec((*counts, 2), data_type_of(_INDEX_DTYPE), np.array(_ABSENT, _INDEX_DTYPE))
 
 
 class _BoundSharding(BoundSerializer):
@@ -137,7 +137,7 @@ class _BoundSharding(BoundSerializer):
     def __init__(self, codec: Sharding, spec: ChunkSpec) -> None:
         self.spec = spec
         self._grid = Grid.regular(spec.shape, codec.chunk_shape)
-        self._inner = codec.codecs.bind(ChunkSpec(codec.chunk_shape, spec.dtype, spec.fill))
+        self._inner = codec.codecs.bind(spec.with_shape(codec.chunk_shape))
         self._index_spec = _index_spec(spec.shape, codec.chunk_shape)
         self._index = codec.index_codecs.bind(self._index_spec)
         self._index_size = self._index.size.most

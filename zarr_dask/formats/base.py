@@ -20,9 +20,10 @@ import numpy as np
 
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
+from zarr_dask.dtypes import VARIABLE_BYTES, DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.stores.base import WHOLE, Store, join
+from zarr_dask.stores.base import WHOLE, Store
 
 __all__ = [
     "ArrayMeta",
@@ -48,6 +49,8 @@ class Limits:
     """Decoded bytes of a chunk at most."""
     metadata_bytes: int = 1 << 26
     """Bytes of a metadata document at most."""
+    variable_bytes: int = VARIABLE_BYTES
+    """Encoded bytes of a chunk at most, where elements have no fixed size (texts, for instance)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,29 @@ class ReadOptions:
     missing
         What an absent chunk is, those inside shards included: ``"fill"`` reads the fill value,
         ``"error"`` raises `ChunkMissingError`.
+    v1_f_order
+        How v1 arrays of order "F" that blosc does not compress are laid out: ``"spec"`` takes
+        the specification at its word (columns first), ``"legacy"`` reads what its only writer
+        wrote (rows first). Both kinds look alike.
+    dimension_separator
+        What joins the coordinates in the keys of a v2 array whose document is wrong about it;
+        None believes the document.
+    consolidated
+        Use consolidated metadata where there are any; False asks for every document.
+    fallback_dtypes
+        Read draft arrays of an unknown data type as the first known of their fallbacks.
+    allow_pickle
+        Decode object arrays that were pickled. A pickle runs the code of whoever wrote it.
     limits
-        Bounds on what metadata may claim.
+        Bounds on what metadata and chunks may claim.
     """
 
     missing: Literal["fill", "error"] = "fill"
+    v1_f_order: Literal["spec", "legacy"] = "spec"
+    dimension_separator: Literal[".", "/"] | None = None
+    consolidated: bool = True
+    fallback_dtypes: bool = False
+    allow_pickle: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -114,8 +135,7 @@ class ArrayMeta:
 
     grid: Grid
     """The stored objects."""
-    dtype: np.dtype[Any]
-    """Data type in memory, in native byte order."""
+    data_type: DataType
     fill: np.ndarray | None
     """A 0-d array; None where the format allows to have none and there is none."""
     codecs: Chain
@@ -124,6 +144,13 @@ class ArrayMeta:
     dimension_names: tuple[str | None, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members of the document that readers need not understand, as they stand there."""
+    limits: Limits = field(default_factory=Limits, compare=False)
+    """Bounds that decoding keeps."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of the elements in memory, in native byte order."""
+        return self.data_type.dtype
 
     @property
     def shape(self) -> Shape:
@@ -139,19 +166,22 @@ class ArrayMeta:
         """The codecs for the stored object at some coordinates."""
         if self._one_bound is not None:
             return self._one_bound
-        return self.codecs.bind(ChunkSpec(self.grid.shape_of(coords), self.dtype, self.fill))
+        return self.codecs.bind(self._spec(self.grid.shape_of(coords)))
 
     @cached_property
     def _one_bound(self) -> BoundChain | None:
         cell = self.grid.cell_shape
-        return None if cell is None else self.codecs.bind(ChunkSpec(cell, self.dtype, self.fill))
+        return None if cell is None else self.codecs.bind(self._spec(cell))
+
+    def _spec(self, shape: Shape) -> ChunkSpec:
+        return ChunkSpec(shape, self.data_type, self.fill, self.limits.variable_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_one_bound"}
 
-    def problems(self, limits: Limits) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         """What is wrong with the parts taken together."""
-        spec = ChunkSpec(self.grid.largest_cell, self.dtype, self.fill)
+        spec, limits = self._spec(self.grid.largest_cell), self.limits
         found = list(self.codecs.problems(spec))
         yield from found
         if not found:
@@ -182,19 +212,57 @@ NodeMeta = ArrayMeta | GroupMeta
 
 
 class Format(Protocol):
-    """One version of the storage format."""
+    """One version of the storage format: where documents and data lie, and what they say.
+
+    Formats are frozen values; one that comes in several layouts has them as fields.
+    """
 
     @property
     def name(self) -> str:
         """What users call it, ``"v3"`` for instance."""
         ...
 
+    @property
+    def has_shards(self) -> bool:
+        """Whether a stored object may hold several chunks."""
+        ...
+
+    @property
+    def has_undefined_fill(self) -> bool:
+        """Whether an array may have no fill value."""
+        ...
+
+    @property
+    def has_implicit_groups(self) -> bool:
+        """Whether the groups above a node need no documents."""
+        ...
+
+    # --- keys -------------------------------------------------------------------------------------
+
     def node_keys(self, path: str) -> tuple[str, ...]:
         """Keys of the documents that a node may have, the most telling first."""
         ...
 
+    def data_prefix(self, path: str) -> str:
+        """Prefix of the stored objects of an array."""
+        ...
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """Prefixes of all that lies below a node: documents of other nodes, and stored objects."""
+        ...
+
+    def is_node_name(self, name: str) -> bool:
+        """Whether a name below a group may be a node."""
+        ...
+
+    def child_names(self, store: Store, path: str) -> list[str]:
+        """Names directly below a group that may be nodes, by name; by one listing."""
+        ...
+
+    # --- documents --------------------------------------------------------------------------------
+
     def read(
-        self, store: Store, path: str, limits: Limits, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
     ) -> NodeMeta | None:
         """The node at `path`; None if there is none.
 
@@ -203,12 +271,55 @@ class Format(Protocol):
         ...
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
-        """The documents of a node by key, the one that makes it visible last."""
+        """The documents of a node by key, the one that makes it visible last.
+
+        Raises
+        ------
+        MetadataError
+            If the format cannot say what `meta` holds.
+        """
         ...
 
-    def is_node_name(self, name: str) -> bool:
-        """Whether a name below a group may be a node."""
+    def root_documents(self) -> dict[str, bytes]:
+        """Documents that the root of a hierarchy has besides those of its node."""
         ...
+
+    # --- new arrays -------------------------------------------------------------------------------
+
+    def chain(
+        self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
+    ) -> Chain | list[Problem]:
+        """The codecs of a chunk, from what a user gives.
+
+        Parameters
+        ----------
+        wanted
+            Codecs as the format spells them; None for the default.
+        data_type
+            Of the array.
+        stored
+            Its NumPy type with the byte orders that are asked for.
+        order
+            ``"C"``, or ``"F"`` for chunks with the first dimension varying fastest.
+        ndim
+            Number of dimensions.
+        """
+        ...
+
+    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+        """The layout of keys, from what a user gives (None: the default)."""
+        ...
+
+    def attributes(
+        self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
+    ) -> dict[str, Any]:
+        """The attributes of a new array, with its names of dimensions where they belong there."""
+        ...
+
+
+def child_prefixes(store: Store, prefix: str) -> list[str]:
+    """Names of what has something below it, directly below a prefix."""
+    return [below[len(prefix) :].rstrip("/") for below in store.list_dir(prefix).prefixes]
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -329,11 +440,6 @@ def ancestors(path: str) -> list[str]:
 def prefix_of(path: str) -> str:
     """The prefix of all keys below a path."""
     return f"{path}/" if path else ""
-
-
-def data_key(path: str, name: str) -> str:
-    """Key of a stored object of the array at `path`."""
-    return join(path, name)
 
 
 def stored_grid(shape: Sequence[int], cell: Sequence[int]) -> Grid:

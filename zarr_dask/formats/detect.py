@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from zarr_dask.errors import NodeNotFoundError
-from zarr_dask.formats.base import Format, Limits, NodeMeta, read_documents, where
+from zarr_dask.formats.base import Format, NodeMeta, ReadOptions, read_documents, where
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
 from zarr_dask.stores.base import Store
@@ -32,7 +32,7 @@ def format_named(name: str) -> Format:
 
 
 def read_node(
-    store: Store, path: str, format: str | None, limits: Limits
+    store: Store, path: str, format: str | None, options: ReadOptions
 ) -> tuple[Format, NodeMeta]:
     """The node at a path and its format.
 
@@ -42,8 +42,8 @@ def read_node(
         Where it is.
     format
         Name of the format; None to ask for the documents of all formats in one batch.
-    limits
-        Bounds on what documents may claim.
+    options
+        How to read.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def read_node(
     """
     if format is not None:
         chosen = format_named(format)
-        meta = chosen.read(store, path, limits, found={})
+        meta = chosen.read(store, path, options, found={})
         if meta is None:
             raise NodeNotFoundError(
                 where(store, path),
@@ -63,11 +63,11 @@ def read_node(
             )
         return chosen, meta
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
-    found = read_documents(store, keys, limits)
+    found = read_documents(store, keys, options.limits)
     present = [c for c in FORMATS if any(found[key] is not None for key in c.node_keys(path))]
     nodes = []
     for candidate in present:
-        meta = candidate.read(store, path, limits, found=found)
+        meta = candidate.read(store, path, options, found=found)
         if meta is not None:
             nodes.append((candidate, meta))
             break

@@ -11,7 +11,7 @@ from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
     GroupMeta,
-    Limits,
+    ReadOptions,
     checked_attributes,
     where,
 )
@@ -28,6 +28,7 @@ def with_attributes(
     node_format: Format,
     meta: AnyMeta,
     attributes: Mapping[str, Any],
+    options: ReadOptions,
 ) -> AnyMeta:
     """The metadata with more (or other) attributes, written to the store.
 
@@ -42,7 +43,7 @@ def with_attributes(
         If the node has gone, or says something else besides its attributes.
     """
     given = checked_attributes(attributes, where(store, path))
-    present = node_format.read(store, path, Limits(), found={})
+    present = node_format.read(store, path, options, found={})
     before = {} if present is None else node_format.documents(present, path)
     without = replace(meta, attributes={})
     if not isinstance(present, type(meta)) or node_format.documents(

@@ -8,18 +8,25 @@ codecs as any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, Endian, Transpose, element_bytes
+from zarr_dask.codecs.arrays import Bytes, Transpose, endian_of
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.registry import codec_from_numcodecs, numcodecs_from_codec
-from zarr_dask.dtypes import float_from_json, native, parts_of_complex, scalar
+from zarr_dask.dtypes import (
+    DataType,
+    data_type_of,
+    float_from_json,
+    native,
+    parts_of_complex,
+    scalar,
+)
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -27,13 +34,16 @@ from zarr_dask.formats.base import (
     GroupMeta,
     Limits,
     NodeMeta,
+    ReadOptions,
+    child_prefixes,
     dump_json,
     load_json,
+    prefix_of,
     read_documents,
     stored_grid,
     where,
 )
-from zarr_dask.formats.v3 import fill_to_json
+from zarr_dask.formats.v3 import chunk_keys_from_v3, fill_to_json
 from zarr_dask.grid import Grid
 from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
 from zarr_dask.stores.base import Store, join
@@ -49,21 +59,24 @@ class FormatV2:
     """See `zarr_dask.formats.base.Format`."""
 
     name: str = "v2"
+    has_shards: bool = False
+    has_undefined_fill: bool = True
+    has_implicit_groups: bool = False
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
         return (join(path, ".zarray"), join(path, ".zattrs"), join(path, ".zgroup"))
 
     def read(
-        self, store: Store, path: str, limits: Limits, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key, group_key = self.node_keys(path)
         documents = dict(found)
         if array_key not in documents:
-            documents |= read_documents(store, [array_key, attributes_key], limits)
+            documents |= read_documents(store, [array_key, attributes_key], options.limits)
         if documents[array_key] is None and group_key not in documents:
-            documents |= read_documents(store, [group_key], limits)
+            documents |= read_documents(store, [group_key], options.limits)
         attributes_text = documents[attributes_key]
         attributes = (
             {} if attributes_text is None else load_json(store, attributes_key, attributes_text)
@@ -71,7 +84,7 @@ class FormatV2:
         array_text = documents[array_key]
         if array_text is not None:
             document = load_json(store, array_key, array_text)
-            return parse(document, attributes, where(store, array_key), limits)
+            return parse(document, attributes, where(store, array_key), options.limits)
         group_text = documents[group_key]
         if group_text is None:
             return None
@@ -80,6 +93,22 @@ class FormatV2:
         if members.problems:
             raise MetadataError(where(store, group_key), members.problems)
         return GroupMeta(attributes)
+
+    def data_prefix(self, path: str) -> str:
+        """See `Format.data_prefix`."""
+        return prefix_of(path)
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """See `Format.prefixes`."""
+        return (prefix_of(path),)
+
+    def child_names(self, store: Store, path: str) -> list[str]:
+        """See `Format.child_names`."""
+        return [n for n in child_prefixes(store, prefix_of(path)) if self.is_node_name(n)]
+
+    def root_documents(self) -> dict[str, bytes]:
+        """See `Format.root_documents`."""
+        return {}
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
@@ -94,6 +123,45 @@ class FormatV2:
     def is_node_name(self, name: str) -> bool:
         """Everything but the names of documents."""
         return bool(name) and not name.startswith(".z") and name.strip(".") != ""
+
+    def chain(
+        self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
+    ) -> Chain | list[Problem]:
+        """See `Format.chain`."""
+        if wanted is None:
+            shuffle = 2 if data_type.itemsize == 1 else 1
+            wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
+        elif isinstance(wanted, Mapping):
+            wanted = [wanted]
+        documents = [(f"codecs[{i}]", _numcodecs_form(item)) for i, item in enumerate(wanted)]
+        return chain_from_v2(documents, stored, order, ndim)
+
+    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+        """See `Format.chunk_keys`."""
+        if wanted is None:
+            return ChunkKeys("v2", ".")
+        if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+            configuration = {"separator": wanted["separator"]}
+            wanted = {"name": wanted.get("name", "v2"), "configuration": configuration}
+        keys = chunk_keys_from_v3(wanted)
+        if keys is None or keys.name != "v2":
+            expected = "'v2' in format v2, with a separator of '/' or '.'"
+            return Problem("chunk_key_encoding", wanted, expected, "grid")
+        return keys
+
+    def attributes(
+        self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
+    ) -> dict[str, Any]:
+        """See `Format.attributes`."""
+        if names is None:
+            return dict(attributes)
+        return {"_ARRAY_DIMENSIONS": list(names), **attributes}
+
+
+def _numcodecs_form(item: Any) -> Any:
+    """The configuration of a numcodecs codec object; anything else as it is."""
+    get_config = getattr(item, "get_config", None)
+    return get_config() if get_config is not None else item
 
 
 V2 = FormatV2()
@@ -126,9 +194,16 @@ def parse(
         raise MetadataError.of(at, members.problems)
     names = _dimension_names(attributes, grid.ndim)
     meta = ArrayMeta(
-        grid, native(stored), fill, codecs, ChunkKeys("v2", separator), attributes, names
+        grid,
+        data_type_of(stored),
+        fill,
+        codecs,
+        ChunkKeys("v2", separator),
+        attributes,
+        names,
+        limits=limits,
     )
-    problems = list(meta.problems(limits))
+    problems = list(meta.problems())
     if problems:
         raise MetadataError.of(at, problems)
     return meta
@@ -234,13 +309,6 @@ def chain_from_v2(
     if order == "F" and ndim > 1:
         arrays = (Transpose(tuple(reversed(range(ndim)))),)
     return Chain(arrays, Bytes(endian_of(dtype)), tuple(steps))
-
-
-def endian_of(dtype: np.dtype[Any]) -> Endian | None:
-    """Byte order of a dtype; None where it has single bytes only."""
-    if element_bytes(dtype) == 1:
-        return None
-    return "big" if dtype.str[0] == ">" else "little"
 
 
 def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:

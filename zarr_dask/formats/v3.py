@@ -6,32 +6,43 @@ extension points as objects with a name, data types of the core as strings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from zarr_dask.codecs.arrays import Bytes, Transpose, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Zstd
-from zarr_dask.codecs.registry import chain_from_v3
+from zarr_dask.codecs.compress import Blosc, Zstd
+from zarr_dask.codecs.registry import (
+    chain_from_v3,
+    completed,
+    is_array_codec,
+    is_serializer,
+)
 from zarr_dask.dtypes import (
     CORE_NAMES,
+    DataType,
+    data_type_of,
     float_from_json,
     float_to_json,
     parts_of_complex,
     scalar,
 )
-from zarr_dask.errors import GridError, MetadataError
+from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
     GroupMeta,
     Limits,
     NodeMeta,
+    ReadOptions,
+    child_prefixes,
     dump_json,
     load_json,
+    prefix_of,
     read_documents,
     stored_grid,
     where,
@@ -50,20 +61,39 @@ class FormatV3:
     """See `zarr_dask.formats.base.Format`."""
 
     name: str = "v3"
+    has_shards: bool = True
+    has_undefined_fill: bool = False
+    has_implicit_groups: bool = False
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
         return (join(path, _DOCUMENT),)
 
     def read(
-        self, store: Store, path: str, limits: Limits, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
     ) -> NodeMeta | None:
         """See `Format.read`."""
         key = join(path, _DOCUMENT)
-        text = found[key] if key in found else read_documents(store, [key], limits)[key]
+        text = found[key] if key in found else read_documents(store, [key], options.limits)[key]
         if text is None:
             return None
-        return parse(load_json(store, key, text), where(store, key), limits)
+        return parse(load_json(store, key, text), where(store, key), options.limits)
+
+    def data_prefix(self, path: str) -> str:
+        """See `Format.data_prefix`."""
+        return prefix_of(path)
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """See `Format.prefixes`."""
+        return (prefix_of(path),)
+
+    def child_names(self, store: Store, path: str) -> list[str]:
+        """See `Format.child_names`."""
+        return [n for n in child_prefixes(store, prefix_of(path)) if self.is_node_name(n)]
+
+    def root_documents(self) -> dict[str, bytes]:
+        """See `Format.root_documents`."""
+        return {}
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
@@ -76,6 +106,42 @@ class FormatV3:
         return (
             bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
         )
+
+    def chain(
+        self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
+    ) -> Chain | list[Problem]:
+        """See `Format.chain`."""
+        items = [Blosc(shuffle=None)] if wanted is None else wanted
+        if isinstance(items, str | Codec | Mapping):
+            items = [items]
+        documents = [completed(item, data_type.itemsize) for item in items]
+        if not any(is_serializer(item) for item in documents):
+            position = sum(is_array_codec(item) for item in documents)
+            documents.insert(position, Bytes(endian_of(stored)))
+        if order == "F" and ndim > 1:
+            documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
+        return chain_from_v3(documents)
+
+    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+        """See `Format.chunk_keys`."""
+        if wanted is None:
+            return ChunkKeys("default", "/")
+        if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+            name = wanted.get("name", "default")
+            wanted = {"name": name, "configuration": {"separator": wanted["separator"]}}
+        keys = chunk_keys_from_v3(wanted)
+        if keys is None:
+            expected = "'default' or 'v2', with a separator of '/' or '.'"
+            return Problem("chunk_key_encoding", wanted, expected, "grid")
+        return keys
+
+    def attributes(
+        self,
+        attributes: Mapping[str, Any],
+        names: Sequence[str | None] | None,  # noqa: ARG002  (they have a member of their own)
+    ) -> dict[str, Any]:
+        """See `Format.attributes`."""
+        return dict(attributes)
 
 
 V3 = FormatV3()
@@ -110,25 +176,25 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
         if members.problems:
             raise MetadataError.of(at, members.problems)
         return GroupMeta(attributes, extra)
-    meta = _array(members, attributes)
-    problems = members.problems or (list(meta.problems(limits)) if meta else [])
+    meta = _array(members, attributes, limits)
+    problems = members.problems or (list(meta.problems()) if meta else [])
     if meta is None or problems:
         raise MetadataError.of(at, problems)
     return meta
 
 
-def _array(members: Members, attributes: Mapping[str, Any]) -> ArrayMeta | None:
-    dtype = _data_type(members)
+def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
+    data_type = _data_type(members)
     grid = _grid(members)
     keys = _chunk_key_encoding(members)
-    fill = _fill_value(members, dtype)
+    fill = _fill_value(members, data_type)
     codecs = _codecs(members)
     names = _dimension_names(members, grid)
     _storage_transformers(members)
     extra = _ignorable(members)
-    if dtype is None or grid is None or keys is None or fill is None or codecs is None:
+    if data_type is None or grid is None or keys is None or fill is None or codecs is None:
         return None
-    return ArrayMeta(grid, dtype, fill, codecs, keys, attributes, names, extra)
+    return ArrayMeta(grid, data_type, fill, codecs, keys, attributes, names, extra, limits)
 
 
 def _named(value: Any) -> tuple[str, Mapping[str, Any]] | None:
@@ -151,7 +217,7 @@ def _extension(members: Members, name: str, kind: str) -> tuple[str, Mapping[str
     return named
 
 
-def _data_type(members: Members) -> np.dtype[Any] | None:
+def _data_type(members: Members) -> DataType | None:
     named = _extension(members, "data_type", "data_type")
     if named is None:
         return None
@@ -160,7 +226,7 @@ def _data_type(members: Members) -> np.dtype[Any] | None:
             "data_type", named[0], f"a known data type ({', '.join(CORE_NAMES)})", "data_type"
         )
         return None
-    return CORE_NAMES[named[0]]
+    return data_type_of(CORE_NAMES[named[0]])
 
 
 def _grid(members: Members) -> Grid | None:
@@ -208,14 +274,14 @@ def _chunk_key_encoding(members: Members) -> ChunkKeys | None:
     return keys
 
 
-def _fill_value(members: Members, dtype: np.dtype[Any] | None) -> np.ndarray | None:
+def _fill_value(members: Members, data_type: DataType | None) -> np.ndarray | None:
     value = members.take("fill_value", anything, "a value of the data type")
-    if dtype is None or (value is None and members.problems):
+    if data_type is None or (value is None and members.problems):
         return None
     try:
-        return fill_from_json(value, dtype)
+        return fill_from_json(value, data_type.dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        members.blame("fill_value", value, f"a {dtype.name} ({error})")
+        members.blame("fill_value", value, f"a {data_type.name} ({error})")
         return None
 
 
@@ -281,7 +347,7 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(meta.shape),
-        "data_type": meta.dtype.name,
+        "data_type": meta.data_type.name,
         "chunk_grid": {
             "name": "regular",
             "configuration": {"chunk_shape": list(meta.grid.largest_cell)},

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.codecs.arrays import Bytes
-from zarr_dask.codecs.chain import Chain
-from zarr_dask.create import regridded
+from zarr_dask.create import plain_chain, regridded
 from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
 from zarr_dask.grid import Shape
@@ -262,9 +260,9 @@ class RechunkPlan:
             store, path = self._temporary_place(number)
             meta = ArrayMeta(
                 stage.target.grid,
-                self.source.dtype,
+                self.source.meta.data_type,
                 None,
-                Chain((), Bytes("little")),
+                plain_chain(self.source.meta),
                 ChunkKeys("default", "/"),
             )
             strict = ReadOptions(missing="error")  # every object of it was written
