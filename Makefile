@@ -19,7 +19,7 @@ FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_inde
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
     tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
 
-.PHONY: help venv demo test test-fast test-all bench lint types clean
+.PHONY: help venv demo test test-fast test-all conformance bench lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -40,6 +40,9 @@ test-fast: $(VENV)/.installed-test ## the quick tests of the lower layers
 
 test-all: $(VENV)/.installed-test .venv-zarr2/.installed ## all tests, the slow ones too, with many more random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout 1800 $(ARGS)
+
+conformance: $(VENV)/.installed-test .venv-zarr2/.installed ## the statements of the specifications, one by one
+	$(PYTEST) -p tests.conformance -m 'conformance' --tb short -r f $(ARGS)
 
 bench: $(VENV)/.installed-test ## the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
