@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
@@ -28,6 +30,15 @@ from zarr_dask.codecs.compress import (
 )
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.vlen import (
+    Json2,
+    Msgpack2,
+    ObjectSerializer,
+    Pickle,
+    VlenArray,
+    VlenBytes,
+    VlenUtf8,
+)
 from zarr_dask.errors import ABSENT, Problem
 from zarr_dask.members import Members, between, is_ints, is_list, one_of
 
@@ -39,6 +50,7 @@ __all__ = [
     "is_array_codec",
     "is_serializer",
     "numcodecs_from_codec",
+    "object_serializer_from_numcodecs",
     "v3_names",
 ]
 
@@ -111,6 +123,8 @@ _V3: dict[str, Callable[[Members], Codec | None]] = {
     "blosc": _blosc,
     "crc32c": _crc32c,
     "sharding_indexed": _sharding,
+    "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
+    "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
 }
 
 
@@ -167,7 +181,7 @@ def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | li
 # --- what a user may leave out --------------------------------------------------------------------
 
 _ARRAY_CODECS = frozenset({"transpose"})
-_SERIALIZERS = frozenset({"bytes", "sharding_indexed"})
+_SERIALIZERS = frozenset({"bytes", "sharding_indexed", "vlen-bytes", "vlen-utf8"})
 
 
 def name_of(item: Any) -> str:
@@ -283,7 +297,119 @@ def codec_from_numcodecs(
     return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]
 
 
-def numcodecs_from_codec(codec: BytesCodec) -> dict[str, Any] | None:
+# --- object codecs of numcodecs -------------------------------------------------------------------
+
+
+def _vlen_array(config: dict[str, Any]) -> ObjectSerializer:
+    dtype = config.pop("dtype")
+    made = np.dtype(dtype) if isinstance(dtype, str) else None
+    if made is None or made.kind not in "biufcmM":
+        raise ValueError(f"dtype is {dtype!r}, not the type string of numbers")
+    return VlenArray(made.str)
+
+
+def _json2(config: dict[str, Any]) -> ObjectSerializer:
+    encoding = config.pop("encoding", "utf-8")
+    if encoding not in _ENCODINGS:
+        raise ValueError(f"encoding is {encoding!r}, not one of {list(_ENCODINGS)}")
+    indent = config.pop("indent", None)
+    if indent is not None and (type(indent) is not int or indent not in range(17)):
+        raise ValueError(f"indent is {indent!r}, not null or an integer from 0 to 16")
+    separators = config.pop("separators", None)
+    if separators is None:
+        separators = [",", ":"] if indent is None else [", ", ": "]
+    item, key = separators
+    if not isinstance(item, str) or not isinstance(key, str):
+        raise ValueError(f"separators are {separators!r}, not two texts")
+    return Json2(
+        encoding,
+        _flag(config, "skipkeys", default=False),
+        _flag(config, "ensure_ascii", default=True),
+        _flag(config, "check_circular", default=True),
+        _flag(config, "allow_nan", default=True),
+        _flag(config, "sort_keys", default=True),
+        indent,
+        (item, key),
+        _flag(config, "strict", default=True),
+    )
+
+
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1", "utf-16", "utf-32")
+
+
+def _msgpack2(config: dict[str, Any]) -> ObjectSerializer:
+    return Msgpack2(
+        _flag(config, "raw", default=False),
+        _flag(config, "use_single_float", default=False),
+        _flag(config, "use_bin_type", default=True),
+    )
+
+
+def _flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = config.pop(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, not true or false")
+    return value
+
+
+_OBJECTS: dict[str, Callable[[dict[str, Any]], ObjectSerializer]] = {
+    "vlen-utf8": lambda config: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
+    "vlen-bytes": lambda config: VlenBytes(),  # noqa: ARG005
+    "vlen-array": _vlen_array,
+    "json2": _json2,
+    "msgpack2": _msgpack2,
+    "pickle": lambda config: Pickle(_int(config, "protocol", 5, range(6))),
+}
+
+
+def object_serializer_from_numcodecs(
+    document: Any, place: str, *, allow_pickle: bool
+) -> Serializer | list[Problem]:
+    """The codec that makes bytes of the objects of a v2 array, from its numcodecs configuration.
+
+    Parameters
+    ----------
+    document
+        The configuration: that of the first filter, or of the compressor if there are no filters.
+    place
+        Where it stands in its document.
+    allow_pickle
+        Whether the reader trusts whoever wrote the chunks to run code
+        (``ReadOptions.allow_pickle``).
+
+    Returns
+    -------
+    ObjectSerializer or list of Problem
+        The codec, whose ``data_type`` is that of the array, or what is wrong with it.
+
+    Examples
+    --------
+    >>> object_serializer_from_numcodecs({"id": "vlen-utf8"}, "filters[0]", allow_pickle=False)
+    VlenUtf8()
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
+        return [Problem(place, document, "an object codec: an object with an 'id'")]
+    config = dict(document)
+    name = config.pop("id")
+    if name not in _OBJECTS:
+        known = ", ".join(sorted(_OBJECTS))
+        return [Problem(f"{place}.id", name, f"a known object codec ({known})", "codec")]
+    if name == Pickle.name and not allow_pickle:
+        expected = (
+            "a codec that runs no code: a pickle runs that of whoever wrote it. If you trust them, "
+            "read with ReadOptions(allow_pickle=True)"
+        )
+        return [Problem(f"{place}.id", name, expected, "codec")]
+    try:
+        codec = _OBJECTS[name](config)
+    except (TypeError, ValueError, KeyError) as error:
+        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
+    if config:
+        return [Problem(place, sorted(config), f"no such members of {name!r}")]
+    return codec
+
+
+def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
     """The numcodecs configuration of a codec; None for codecs that have none.
 
     Examples
@@ -293,6 +419,8 @@ def numcodecs_from_codec(codec: BytesCodec) -> dict[str, Any] | None:
     """
     if isinstance(codec, Filter):
         return codec.configuration()
+    if isinstance(codec, ObjectSerializer):
+        return {"id": codec.name, **codec.configuration()}
     if isinstance(codec, Crc32c):
         return {"id": "crc32c"}
     if isinstance(codec, Blosc):
