@@ -117,7 +117,7 @@ def test_no_such_node(place, opener):
         "Check the path",
     )
     assert isinstance(error, FileNotFoundError)
-    assert len(error.looked_for) == 4
+    assert len(error.looked_for) == 6
 
 
 def test_no_such_place(place):

@@ -90,6 +90,12 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.missing not in {"fill", "error"}:
             raise ValueError(f"missing={self.missing!r}: expected 'fill' or 'error'.")
+        if self.v1_f_order not in {"spec", "legacy"}:
+            raise ValueError(f"v1_f_order={self.v1_f_order!r}: expected 'spec' or 'legacy'.")
+        if self.dimension_separator not in {".", "/", None}:
+            raise ValueError(
+                f"dimension_separator={self.dimension_separator!r}: expected '.', '/' or None."
+            )
 
     @property
     def reading(self) -> Reading:

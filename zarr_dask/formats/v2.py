@@ -7,7 +7,6 @@ codecs as any other.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +18,12 @@ from zarr_dask.codecs.base import ArrayCodec, BytesCodec
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.registry import codec_from_numcodecs, numcodecs_from_codec
-from zarr_dask.dtypes import (
-    DataType,
-    data_type_of,
-    float_from_json,
-    native,
-    parts_of_complex,
-    scalar,
-)
+from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
     GroupMeta,
-    Limits,
     NodeMeta,
     ReadOptions,
     child_prefixes,
@@ -43,15 +34,34 @@ from zarr_dask.formats.base import (
     stored_grid,
     where,
 )
-from zarr_dask.formats.v3 import chunk_keys_from_v3, fill_to_json
+from zarr_dask.formats.typestr import (
+    dtype_from_json,
+    dtype_to_json,
+    fill_from_json,
+    fill_to_json,
+    memory_type,
+    without_unit,
+)
+from zarr_dask.formats.v3 import chunk_keys_from_v3
 from zarr_dask.grid import Grid
 from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
 from zarr_dask.stores.base import Store, join
 
-__all__ = ["V2", "chain_from_v2"]
+__all__ = [
+    "DIMENSIONS",
+    "V2",
+    "chain_from_v2",
+    "chunk_keys_with_separator",
+    "dimension_names",
+    "inexpressible",
+    "numcodecs_form",
+    "order_of",
+    "stored_dtype",
+    "take_grid",
+]
 
-_SIZES = {"b": "1", "i": "1 2 4 8", "u": "1 2 4 8", "f": "2 4 8", "c": "8 16"}
-_TYPE_STRING = re.compile(r"([<>|])([biufc])([0-9]+)")
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute that names the dimensions, by xarray's convention."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class FormatV2:
         array_text = documents[array_key]
         if array_text is not None:
             document = load_json(store, array_key, array_text)
-            return parse(document, attributes, where(store, array_key), options.limits)
+            return parse(document, attributes, where(store, array_key), options)
         group_text = documents[group_key]
         if group_text is None:
             return None
@@ -133,21 +143,12 @@ class FormatV2:
             wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
         elif isinstance(wanted, Mapping):
             wanted = [wanted]
-        documents = [(f"codecs[{i}]", _numcodecs_form(item)) for i, item in enumerate(wanted)]
+        documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
         return chain_from_v2(documents, stored, order, ndim)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
         """See `Format.chunk_keys`."""
-        if wanted is None:
-            return ChunkKeys("v2", ".")
-        if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
-            configuration = {"separator": wanted["separator"]}
-            wanted = {"name": wanted.get("name", "v2"), "configuration": configuration}
-        keys = chunk_keys_from_v3(wanted)
-        if keys is None or keys.name != "v2":
-            expected = "'v2' in format v2, with a separator of '/' or '.'"
-            return Problem("chunk_key_encoding", wanted, expected, "grid")
-        return keys
+        return chunk_keys_with_separator(wanted)
 
     def attributes(
         self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
@@ -155,10 +156,25 @@ class FormatV2:
         """See `Format.attributes`."""
         if names is None:
             return dict(attributes)
-        return {"_ARRAY_DIMENSIONS": list(names), **attributes}
+        others = {name: value for name, value in attributes.items() if name != DIMENSIONS}
+        return {DIMENSIONS: list(names), **others}
 
 
-def _numcodecs_form(item: Any) -> Any:
+def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
+    """The layout of keys of coordinates and nothing else (None: joined by dots)."""
+    if wanted is None:
+        return ChunkKeys("v2", ".")
+    if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+        configuration = {"separator": wanted["separator"]}
+        wanted = {"name": wanted.get("name", "v2"), "configuration": configuration}
+    keys = chunk_keys_from_v3(wanted)
+    if keys is None or keys.name != "v2":
+        expected = "'v2' in format v2, with a separator of '/' or '.'"
+        return Problem("chunk_key_encoding", wanted, expected, "grid")
+    return keys
+
+
+def numcodecs_form(item: Any) -> Any:
     """The configuration of a numcodecs codec object; anything else as it is."""
     get_config = getattr(item, "get_config", None)
     return get_config() if get_config is not None else item
@@ -171,7 +187,7 @@ V2 = FormatV2()
 
 
 def parse(
-    document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, limits: Limits
+    document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
     """What a ``.zarray`` document says; members that are not known are ignored.
 
@@ -182,26 +198,27 @@ def parse(
     """
     members = Members(document)
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
-    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
-    cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
-    grid = _grid(members, shape, cell)
+    grid = take_grid(members)
     stored = _type(members)
     fill = _fill_value(members, stored)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
     separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
-    codecs = _codecs(members, order, stored, len(shape or ()))
+    codecs = _codecs(members, order, stored, 0 if grid is None else grid.ndim)
     if members.problems or grid is None or stored is None or codecs is None:
         raise MetadataError.of(at, members.problems)
-    names = _dimension_names(attributes, grid.ndim)
+    data_type = memory_type(stored)
+    if isinstance(data_type, Problem):
+        raise MetadataError.of(at, [data_type])
+    names = dimension_names(attributes, grid.ndim)
     meta = ArrayMeta(
         grid,
-        data_type_of(stored),
+        data_type,
         fill,
         codecs,
-        ChunkKeys("v2", separator),
+        ChunkKeys("v2", options.dimension_separator or separator),
         attributes,
         names,
-        limits=limits,
+        limits=options.limits,
     )
     problems = list(meta.problems())
     if problems:
@@ -209,7 +226,10 @@ def parse(
     return meta
 
 
-def _grid(members: Members, shape: list[int] | None, cell: list[int] | None) -> Grid | None:
+def take_grid(members: Members) -> Grid | None:
+    """The grid that ``shape`` and ``chunks`` describe."""
+    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
+    cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
     if shape is None or cell is None:
         return None
     try:
@@ -220,43 +240,26 @@ def _grid(members: Members, shape: list[int] | None, cell: list[int] | None) -> 
 
 
 def _type(members: Members) -> np.dtype[Any] | None:
-    text = members.take("dtype", lambda value: isinstance(value, str | list), "a NumPy type string")
-    if text is None:
+    expected = "a NumPy type string, or a list of fields"
+    document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
+    if document is None:
         return None
-    match = _TYPE_STRING.fullmatch(text) if isinstance(text, str) else None
-    if (
-        match is None
-        or match[3] not in _SIZES[match[2]].split()
-        or (match[1] == "|" and match[3] != "1")
-    ):
-        expected = "a type string with a byte order, of a bool, integer, float or complex type"
-        members.blame("dtype", text, f"{expected}, such as '<f4'", "data_type")
+    stored = dtype_from_json(document, members.at("dtype"))
+    if isinstance(stored, list):
+        members.problems.extend(stored)
         return None
-    stored: np.dtype[Any] = np.dtype(text)
     return stored
 
 
-def _fill_value(members: Members, dtype: np.dtype[Any] | None) -> np.ndarray | None:
+def _fill_value(members: Members, stored: np.dtype[Any] | None) -> np.ndarray | None:
     value = members.take("fill_value", anything, "a value of the data type, or null")
-    if dtype is None or value is None:
+    if stored is None or value is None:
         return None
     try:
-        return _fill_from_json(value, native(dtype))
+        return fill_from_json(value, stored)
     except (ValueError, TypeError, OverflowError) as error:
-        members.blame("fill_value", value, f"a {dtype.name} ({error}), or null")
+        members.blame("fill_value", value, f"a value of {stored} ({error}), or null")
         return None
-
-
-def _fill_from_json(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    if dtype.kind == "f":
-        return float_from_json(value, dtype)
-    if dtype.kind == "c":
-        # the text is silent; writers use a pair, or a real number where the fill value is one
-        pair = value if isinstance(value, list) and len(value) == 2 else [value, 0]
-        part = parts_of_complex(dtype)
-        parts = np.array([float_from_json(item, part) for item in pair], part)
-        return parts.view(dtype).reshape(())
-    return scalar(value, dtype)
 
 
 def _codecs(
@@ -311,13 +314,13 @@ def chain_from_v2(
     return Chain(arrays, Bytes(endian_of(dtype)), tuple(steps))
 
 
-def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
-    """Xarray's convention for names of dimensions in v2."""
-    names = attributes.get("_ARRAY_DIMENSIONS")
+def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
+    """Names of dimensions by xarray's convention; null where one has no name."""
+    names = attributes.get(DIMENSIONS)
     if (
         isinstance(names, list)
         and len(names) == ndim
-        and all(isinstance(name, str) for name in names)
+        and all(name is None or isinstance(name, str) for name in names)
     ):
         return tuple(names)
     return None
@@ -327,23 +330,24 @@ def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | No
 
 
 def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
-    problems = list(_cannot_be_said(meta))
+    problems = inexpressible(meta, "v2")
+    stored = stored_dtype(meta)
+    if not problems and meta.fill is not None:
+        problems = _fill_problems(meta.fill, stored)
     if problems:
         raise MetadataError.of(at, problems)
     filters = [numcodecs_from_codec(codec) for codec in meta.codecs.bytes]
     compressor = None
     if filters and not _is_filter(meta.codecs.bytes[-1]):
         compressor = filters.pop()
-    endian = getattr(meta.codecs.serializer, "endian", None)
-    stored = meta.dtype.newbyteorder(">" if endian == "big" else "<")
     return {
         "zarr_format": 2,
         "shape": list(meta.shape),
         "chunks": list(meta.grid.largest_cell),
-        "dtype": stored.str,
+        "dtype": dtype_to_json(stored),
         "compressor": compressor,
-        "fill_value": None if meta.fill is None else fill_to_json(meta.fill),
-        "order": "F" if meta.codecs.arrays else "C",
+        "fill_value": None if meta.fill is None else fill_to_json(meta.fill, stored),
+        "order": order_of(meta),
         "filters": filters or None,
         "dimension_separator": meta.keys.separator,
     }
@@ -353,22 +357,44 @@ def _is_filter(codec: BytesCodec) -> bool:
     return isinstance(codec, Filter) and (codec.id in ARRAY_FILTERS or codec.id == "shuffle")
 
 
-def _cannot_be_said(meta: ArrayMeta) -> list[Problem]:
+def _fill_problems(fill: np.ndarray, stored: np.dtype[Any]) -> list[Problem]:
+    try:
+        fill_to_json(fill, stored)
+    except ValueError as error:
+        return [Problem("fill_value", str(fill), f"a value that v2 can say ({error})")]
+    return []
+
+
+def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
+    """The dtype of the elements as they are stored, with the byte order of the serializer."""
+    endian = getattr(meta.codecs.serializer, "endian", None)
+    return meta.dtype.newbyteorder(">" if endian == "big" else "<")
+
+
+def order_of(meta: ArrayMeta) -> str:
+    """The order of the elements of a chunk: "F" is a reversal of the dimensions."""
+    return "F" if meta.codecs.arrays else "C"
+
+
+def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
+    """What the documents of v1 and v2 cannot say of an array; `name` is that of the format."""
     problems = []
     reverse = (Transpose(tuple(reversed(range(meta.grid.ndim)))),)
     if meta.codecs.arrays not in ((), reverse):
         names = [codec.name for codec in meta.codecs.arrays]
-        problems.append(Problem("order", names, "order 'C' or 'F': v2 has no other transposition"))
+        expected = f"order 'C' or 'F': {name} has no other array codecs"
+        problems.append(Problem("order", names, expected))
     if not isinstance(meta.codecs.serializer, Bytes):
-        problems.append(
-            Problem(
-                "shards", meta.codecs.serializer.name, "no shards: v2 has none. Use v3", "codec"
-            )
-        )
+        expected = f"no shards: {name} has none. Use v3"
+        problems.append(Problem("shards", meta.codecs.serializer.name, expected, "codec"))
     for position, codec in enumerate(meta.codecs.bytes):
         if numcodecs_from_codec(codec) is None:
             place = f"codecs[{position}]"
-            problems.append(Problem(place, codec.name, "a codec that v2 can name", "codec"))
+            problems.append(Problem(place, codec.name, f"a codec that {name} can name", "codec"))
     if meta.keys.name != "v2":
-        problems.append(Problem("chunk_key_encoding", meta.keys.name, "'v2' in format v2"))
+        expected = f"'v2' in format {name}"
+        problems.append(Problem("chunk_key_encoding", meta.keys.name, expected))
+    if without_unit(meta.dtype):
+        expected = "datetimes and timedeltas with a unit, such as '<M8[ns]'"
+        problems.append(Problem("dtype", str(meta.dtype), expected, "data_type"))
     return problems

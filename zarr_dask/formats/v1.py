@@ -1,0 +1,382 @@
+"""Zarr v1: one array per store, ``meta`` and ``attrs`` beside the chunks.
+
+The specification knows neither groups nor filters. A path below a store is a store of its own
+here. Compressors carry other names for their options than in v2, and are the same codecs.
+
+Chunks of order "F" are a trap: the specification has their elements with the first dimension
+varying fastest, while the only writer there was (zarr-python 1) did so for blosc alone, and wrote
+rows first for every other compressor. Both kinds look alike. The text is followed unless
+``ReadOptions(v1_f_order="legacy")`` asks for what that writer wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.codecs.base import BytesCodec
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress import BLOSC_SHUFFLES, Blosc, Bz2, Lzma, Zlib
+from zarr_dask.dtypes import DataType
+from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    ChunkKeys,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    dump_json,
+    load_json,
+    prefix_of,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.typestr import (
+    dtype_from_json,
+    dtype_to_json,
+    fill_from_json,
+    fill_to_json,
+    memory_type,
+)
+from zarr_dask.formats.v2 import (
+    DIMENSIONS,
+    chain_from_v2,
+    chunk_keys_with_separator,
+    dimension_names,
+    inexpressible,
+    numcodecs_form,
+    order_of,
+    stored_dtype,
+    take_grid,
+)
+from zarr_dask.members import Members, anything, is_int, is_object, one_of
+from zarr_dask.stores.base import Store, join
+
+__all__ = ["V1", "FormatV1"]
+
+_MEMBERS = {"zarr_format", "shape", "chunks", "dtype", "compression"}
+_LZMA_XZ = 1
+
+
+@dataclass(frozen=True)
+class FormatV1:
+    """See `zarr_dask.formats.base.Format`."""
+
+    name: str = "v1"
+    has_shards: bool = False
+    has_undefined_fill: bool = True
+    has_implicit_groups: bool = True
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        """See `Format.node_keys`."""
+        return (join(path, "meta"), join(path, "attrs"))
+
+    def read(
+        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+    ) -> NodeMeta | None:
+        """See `Format.read`."""
+        array_key, attributes_key = self.node_keys(path)
+        documents = dict(found) or read_documents(
+            store, [array_key, attributes_key], options.limits
+        )
+        text = documents[array_key]
+        if text is None or (found and not _claims_to_be_an_array(text)):
+            return None
+        document = load_json(store, array_key, text)
+        attributes_text = documents[attributes_key]
+        attributes = (
+            {} if attributes_text is None else load_json(store, attributes_key, attributes_text)
+        )
+        return parse(document, attributes, where(store, array_key), options)
+
+    def data_prefix(self, path: str) -> str:
+        """See `Format.data_prefix`."""
+        return prefix_of(path)
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """See `Format.prefixes`."""
+        return (prefix_of(path),)
+
+    def child_names(self, store: Store, path: str) -> list[str]:  # noqa: ARG002
+        """See `Format.child_names`; there are no groups."""
+        return []
+
+    def root_documents(self) -> dict[str, bytes]:
+        """See `Format.root_documents`."""
+        return {}
+
+    def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
+        """See `Format.documents`."""
+        array_key, attributes_key = self.node_keys(path)
+        if isinstance(meta, GroupMeta):
+            expected = "an array: v1 has no groups. Use v2 or v3"
+            raise MetadataError(path or "/", [Problem("node", "group", expected)])
+        return {
+            attributes_key: dump_json(meta.attributes),
+            array_key: dump_json(_array_document(meta, array_key)),
+        }
+
+    def is_node_name(self, name: str) -> bool:
+        """Everything but the names of documents."""
+        return bool(name) and name not in {"meta", "attrs"} and name.strip(".") != ""
+
+    def chain(
+        self,
+        wanted: Any,
+        data_type: DataType,  # noqa: ARG002  (that it is stored at all is checked by its documents)
+        stored: np.dtype[Any],
+        order: str,
+        ndim: int,
+    ) -> Chain | list[Problem]:
+        """See `Format.chain`."""
+        if wanted is None:
+            wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}]
+        elif isinstance(wanted, Mapping):
+            wanted = [wanted]
+        if stored.hasobject:
+            return [Problem("dtype", str(stored), "elements of a fixed size in v1", "data_type")]
+        documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
+        return chain_from_v2(documents, stored, order, ndim)
+
+    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+        """See `Format.chunk_keys`."""
+        keys = chunk_keys_with_separator(wanted)
+        if isinstance(keys, Problem) or keys.separator != ".":
+            return Problem("chunk_key_encoding", wanted, "a separator of '.' in v1", "grid")
+        return keys
+
+    def attributes(
+        self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
+    ) -> dict[str, Any]:
+        """See `Format.attributes`."""
+        return dict(attributes) if names is None else {**attributes, DIMENSIONS: list(names)}
+
+
+V1 = FormatV1()
+
+
+def _claims_to_be_an_array(text: bytes) -> bool:
+    """Whether a file that happens to be called ``meta`` is a metadata document at all."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and len(_MEMBERS & document.keys()) > 1
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def parse(
+    document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
+) -> ArrayMeta:
+    """What a ``meta`` document says; members that are not known are ignored.
+
+    Raises
+    ------
+    MetadataError
+        With every problem of the document.
+    """
+    members = Members(document)
+    members.take("zarr_format", lambda value: value == 1 and is_int(value), "the integer 1")
+    grid = take_grid(members)
+    if grid is not None and grid.ndim == 0:
+        members.blame("shape", [], "at least one dimension: v1 has no key for the chunk of none")
+    stored = _type(members)
+    fill = _fill_value(members, stored)
+    order = members.take("order", one_of("C", "F"), "'C' or 'F'")
+    compressor = _compressor(members)
+    if members.problems or grid is None or stored is None:
+        raise MetadataError.of(at, members.problems)
+    order = _order_in_chunks(order, compressor, grid.ndim, at, options)
+    documents = [] if compressor is None else [("compression", compressor)]
+    codecs = chain_from_v2(documents, stored, order, grid.ndim)
+    data_type = memory_type(stored)
+    if not isinstance(codecs, Chain) or isinstance(data_type, Problem):
+        problems = [] if isinstance(codecs, Chain) else codecs
+        problems += [data_type] if isinstance(data_type, Problem) else []
+        raise MetadataError.of(at, problems)
+    names = dimension_names(attributes, grid.ndim)
+    meta = ArrayMeta(
+        grid,
+        data_type,
+        fill,
+        codecs,
+        ChunkKeys("v2", "."),
+        attributes,
+        names,
+        limits=options.limits,
+    )
+    problems = list(meta.problems())
+    if problems:
+        raise MetadataError.of(at, problems)
+    return meta
+
+
+def _type(members: Members) -> np.dtype[Any] | None:
+    expected = "a NumPy type string, or a list of fields"
+    document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
+    if document is None:
+        return None
+    stored = dtype_from_json(document, members.at("dtype"))
+    if isinstance(stored, list):
+        members.problems.extend(stored)
+        return None
+    if stored.hasobject:
+        members.blame("dtype", document, "elements of a fixed size", "data_type")
+        return None
+    return stored
+
+
+def _fill_value(members: Members, stored: np.dtype[Any] | None) -> np.ndarray | None:
+    value = members.take("fill_value", anything, "a value of the data type, or null")
+    if stored is None or value is None:
+        return None
+    try:
+        return _fill_from_json(value, stored)
+    except (ValueError, TypeError, OverflowError) as error:
+        members.blame("fill_value", value, f"a value of {stored} ({error}), or null")
+        return None
+
+
+def _fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
+    """A scalar as JSON has it; v1 knows no base64."""
+    if stored.kind == "S" and isinstance(value, str):
+        text = value.encode("ascii")
+        if len(text) > stored.itemsize:
+            raise ValueError(f"a string of {len(text)} bytes, not of {stored.itemsize} at most")
+        return np.array(text, stored)
+    if stored.names is not None and isinstance(value, list) and len(value) == len(stored.names):
+        value = dict(zip(stored.names, value, strict=True))
+    return fill_from_json(value, stored)
+
+
+def _compressor(members: Members) -> dict[str, Any] | None:
+    """The numcodecs configuration of ``compression`` and ``compression_opts``."""
+    expected = "the name of a compressor, or null"
+    name = members.take("compression", lambda v: v is None or isinstance(v, str), expected)
+    options = members.take(
+        "compression_opts",
+        lambda value: value is None or is_int(value) or isinstance(value, str) or is_object(value),
+        "an integer, a string, an object or null",
+    )
+    if name in (None, "none"):
+        return None
+    if name in ("zlib", "gzip", "bz2"):
+        # "gzip" was another name of zlib's own form, not that of gzip files
+        level = {} if options is None else {"level": options}
+        return {"id": "bz2" if name == "bz2" else "zlib", **level}
+    if options is not None and not is_object(options):
+        members.blame("compression_opts", options, f"an object, as {name!r} takes")
+        return None
+    if name == "lzma":
+        given = {"format": _LZMA_XZ, "check": 0, "preset": 1, **(options or {})}
+        if given["format"] != _LZMA_XZ:
+            given["check"] = -1  # only xz has one
+        return {"id": "lzma", **given}
+    if name == "blosc":
+        return {"id": "blosc", **(options or {})}
+    expected = "one of 'blosc', 'bz2', 'gzip', 'lzma', 'none', 'zlib'"
+    members.blame("compression", name, expected, "codec")
+    return None
+
+
+def _order_in_chunks(
+    order: str, compressor: dict[str, Any] | None, ndim: int, at: str, options: ReadOptions
+) -> str:
+    """Which dimension varies fastest in the chunks; see the trap in the text on top."""
+    if order == "C" or ndim < 2 or (compressor is not None and compressor["id"] == "blosc"):
+        return order
+    if options.v1_f_order == "legacy":
+        return "C"
+    warnings.warn(
+        f"{at} has order 'F' without blosc. It is read as the specification says, columns first; "
+        "zarr-python 1 wrote such chunks rows first. If it wrote this array, open it with "
+        "ReadOptions(v1_f_order='legacy').",
+        stacklevel=6,
+    )
+    return order
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
+    problems = [*inexpressible(meta, "v1"), *_v1_cannot_say(meta)]
+    if problems:
+        raise MetadataError.of(at, problems)
+    stored = stored_dtype(meta)
+    compression, options = _compression(meta.codecs.bytes)
+    return {
+        "chunks": list(meta.grid.largest_cell),
+        "compression": compression,
+        "compression_opts": options,
+        "dtype": dtype_to_json(stored),
+        "fill_value": None if meta.fill is None else _fill_to_json(meta.fill, stored),
+        "order": order_of(meta),
+        "shape": list(meta.shape),
+        "zarr_format": 1,
+    }
+
+
+def _compression(codecs: Sequence[BytesCodec]) -> tuple[str, Any]:
+    codec = codecs[0] if codecs else None
+    if isinstance(codec, Blosc):
+        shuffle = BLOSC_SHUFFLES.index(codec.shuffle or "shuffle")
+        return "blosc", {"cname": codec.cname, "clevel": codec.clevel, "shuffle": shuffle}
+    if isinstance(codec, Zlib | Bz2):
+        return codec.name, codec.level
+    if isinstance(codec, Lzma):
+        return "lzma", codec.configuration()
+    return "none", None
+
+
+def _v1_cannot_say(meta: ArrayMeta) -> list[Problem]:
+    problems = []
+    if meta.grid.ndim == 0:
+        problems.append(Problem("shape", [], "at least one dimension in v1"))
+    if len(meta.codecs.bytes) > 1:
+        names = [codec.name for codec in meta.codecs.bytes]
+        problems.append(Problem("codecs", names, "one compressor at most: v1 has no filters"))
+    for codec in meta.codecs.bytes[:1]:
+        if not isinstance(codec, Blosc | Zlib | Bz2 | Lzma):
+            expected = "one of blosc, bz2, lzma and zlib, which v1 has"
+            problems.append(Problem("codecs[0]", codec.name, expected, "codec"))
+        if isinstance(codec, Blosc) and (codec.shuffle is None or codec.blocksize):
+            expected = "a shuffle of 0, 1 or 2 and no blocksize, all that v1 can say"
+            problems.append(Problem("codecs[0]", codec.configuration(), expected))
+    if meta.keys.separator != ".":
+        problems.append(Problem("chunk_key_encoding", meta.keys.separator, "'.' in v1"))
+    stored = stored_dtype(meta)
+    if stored.names is not None and any(stored[name].subdtype for name in stored.names):
+        problems.append(Problem("dtype", str(stored), "fields without shapes in v1", "data_type"))
+    if not problems and meta.fill is not None:
+        try:
+            _fill_to_json(meta.fill, stored)
+        except ValueError as error:
+            expected = f"a value that v1 can say ({error})"
+            problems.append(Problem("fill_value", str(meta.fill), expected))
+    return problems
+
+
+def _fill_to_json(value: np.ndarray, stored: np.dtype[Any]) -> Any:
+    """A JSON scalar, with the bare NaN and Infinity that its readers know."""
+    if stored.kind == "V":
+        if any(value.tobytes()):
+            raise ValueError("a struct or raw bytes that are not zero")
+        return 0
+    document = fill_to_json(value, stored)
+    if stored.kind == "f":
+        return float(value)
+    if stored.kind == "S":
+        return value.item().decode("ascii")
+    if stored.kind == "c":
+        if np.signbit(value.imag) or value.imag != 0:
+            raise ValueError("a complex number that is not real")
+        return float(value.real)
+    return document
