@@ -17,7 +17,7 @@ def dimensions(draw):
     edges = [draw(st.integers(1, 12))]
     while sum(edges) < extent:
         edges.append(draw(st.integers(1, 12)))
-    return Edges(tuple(edges + draw(st.lists(st.integers(1, 3), max_size=2))), extent)
+    return Edges.of(edges + draw(st.lists(st.integers(1, 3), max_size=2)), extent)
 
 
 @st.composite
@@ -82,8 +82,11 @@ def test_align_from_an_origin_inside_a_cell():
     ("make", "words"),
     [
         (lambda: Fixed(0, 4), "cells of 0"),
-        (lambda: Edges((2, 1), 4), r"cells of \(2, 1\)"),
-        (lambda: Edges((2, 0, 3), 4), "at least one element"),
+        (lambda: Edges.of((2, 1), 4), r"\(2, 1\), \(1, 1\)\) .* reach to 3"),
+        (lambda: Edges.of((2, 0, 3), 4), "at least one element"),
+        (lambda: Edges(((2, 0),), 0), "0 cells of 2"),
+        (lambda: Edges.of((2,), -1), "-1 elements"),
+        (lambda: Edges(((1 << 62, 2),), 4), "stay below"),
         (lambda: Grid.regular((4, 4), (2,)), "one length per dimension"),
     ],
 )

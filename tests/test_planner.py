@@ -40,7 +40,7 @@ def test_touched_cells_of_their_own_sizes(edges, box, beyond):
     extent = max(sum(edges) - beyond, 0)
     cell_of = [number for number, edge in enumerate(edges) for _ in range(edge)]
     want = len({(cell_of[i], i // box) for i in range(extent)})
-    assert planner._touched_cells(Edges(tuple(edges), extent), box) == want
+    assert planner._touched_cells(Edges.of(edges, extent), box) == want
 
 
 # --- any pair of layouts ------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from dask.task_spec import Task, TaskRef
 from dask.threaded import get as threaded_get
 
 from zarr_dask.errors import DataTypeError, GridError
-from zarr_dask.grid import Blocks, Fixed, Grid, Shape
+from zarr_dask.grid import Blocks, Grid, Shape
 
 __all__ = [
     "BlockRegions",
@@ -182,19 +182,11 @@ def blocks_of(
 
 def cells_of(grid: Grid) -> Blocks:
     """One block per stored object."""
-    return tuple(
-        _regular((d.extent,), (d.size,))[0]
-        if isinstance(d, Fixed)
-        else tuple(min(d.edges[i], d.extent - d.start(i)) for i in range(d.count)) or (0,)
-        for d in grid.dimensions
-    )
+    return tuple(dimension.lengths or (0,) for dimension in grid.dimensions)
 
 
 def _regular(shape: Shape, cell: Shape) -> Blocks:
-    return tuple(
-        ((size,) * (extent // size) + ((extent % size,) if extent % size else ())) or (0,)
-        for extent, size in zip(shape, cell, strict=True)
-    )
+    return cells_of(Grid.regular(shape, cell))
 
 
 def _default_blocks(grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any]) -> Blocks:

@@ -11,13 +11,15 @@ and `Edges` (each cell has its own declared size).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from struct import pack, unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import compress, decompress
 
 from zarr_dask.errors import GridError
 
@@ -89,6 +91,12 @@ class Fixed:
         """Size of the largest cell."""
         return self.size
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements of the dimension in each cell; less than its size where that reaches beyond."""
+        whole, rest = divmod(self.extent, self.size)
+        return (self.size,) * whole + ((rest,) if rest else ())
+
     def size_of(self, index: int) -> int:  # noqa: ARG002  (every cell has the same size)
         """Declared size of a cell, which may reach beyond the extent."""
         return self.size
@@ -112,51 +120,141 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Edges:
-    """A dimension cut into cells of declared sizes."""
+    """A dimension cut into cells of declared sizes.
 
-    edges: tuple[int, ...]
-    """Elements per cell, each at least 1; their sum reaches the extent or goes beyond it."""
+    Kept as runs of equal sizes, so that any number of equal cells takes the memory of one.
+
+    Examples
+    --------
+    >>> Edges.of([31, 28, 31, 31], 120)
+    Edges(runs=((31, 1), (28, 1), (31, 2)), extent=120)
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    """Size and number of consecutive cells, each at least 1. Neighbours of equal size are joined;
+    together the cells reach the extent or go beyond it."""
     extent: int
     """Elements of the dimension."""
-    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if any(edge < 1 for edge in self.edges) or sum(self.edges) < self.extent:
+        object.__setattr__(self, "runs", _joined(self.runs))
+        if not 0 <= self.extent <= self.end < _LONGEST:
             raise GridError(
-                f"cells of {_few(self.edges)} elements do not cut a dimension of {self.extent}: "
-                "each needs at least one element and together they must reach its end."
+                f"cells of {_few(self.runs)} elements (size and number) reach to {self.end}: they "
+                f"must reach the end of the dimension, which has {self.extent} elements, and stay "
+                f"below {_LONGEST}."
             )
-        object.__setattr__(self, "_starts", tuple(accumulate(self.edges, initial=0)))
 
-    @property
+    @staticmethod
+    def of(sizes: Iterable[int], extent: int) -> Edges:
+        """Cells of these sizes, one after the other.
+
+        Raises
+        ------
+        GridError
+            If a size is below 1, or their sum below the extent.
+        """
+        return Edges(tuple((size, 1) for size in sizes), extent)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """First element of each run, and where the last one ends."""
+        return list(accumulate((size * count for size, count in self.runs), initial=0))
+
+    @cached_property
+    def _indices(self) -> list[int]:
+        """First cell of each run, and the number of all cells."""
+        return list(accumulate((count for _, count in self.runs), initial=0))
+
+    @cached_property
     def count(self) -> int:
         """Number of cells that hold an element of the dimension."""
-        return bisect_left(self._starts, self.extent)
+        return self.find(self.extent - 1) + 1 if self.extent else 0
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Size of the largest cell."""
-        return max(self.edges, default=1)
+        return max((size for size, _ in self.runs), default=1)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements of the dimension in each cell; less than its size where that reaches beyond."""
+        lengths: list[int] = []
+        left = self.extent
+        for size, count in self.runs:
+            whole = min(count, left // size)
+            lengths.extend([size] * whole)
+            left -= whole * size
+            if whole < count:
+                break
+        return (*lengths, left) if left else tuple(lengths)
+
+    @property
+    def end(self) -> int:
+        """Where the last cell ends, at the extent or beyond it."""
+        return self._starts[-1]
 
     def size_of(self, index: int) -> int:
         """Declared size of a cell, which may reach beyond the extent."""
-        return self.edges[index]
+        return self.runs[bisect_right(self._indices, index) - 1][0]
 
     def start(self, index: int) -> int:
         """First element of a cell; of the cell after the last, where the last one ends."""
-        return self._starts[index]
+        if index >= self._indices[-1]:
+            return self.end
+        run = bisect_right(self._indices, index) - 1
+        return self._starts[run] + (index - self._indices[run]) * self.runs[run][0]
 
     def find(self, position: int) -> int:
         """The cell that holds an element."""
-        return bisect_right(self._starts, position) - 1
+        run = bisect_right(self._starts, position) - 1
+        return self._indices[run] + (position - self._starts[run]) // self.runs[run][0]
 
     def boundary_at_or_before(self, position: int) -> int:
         """The last cell boundary that is not after `position`; the extent counts as one."""
-        return position if position >= self.extent else self._starts[self.find(position)]
+        return position if position >= self.extent else self.start(self.find(position))
 
     def is_boundary(self, position: int) -> bool:
         """Whether no cell lies on both sides of `position`."""
-        return position >= self.extent or self._starts[self.find(position)] == position
+        return self.boundary_at_or_before(position) == position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Small, because an array is part of each of its tasks: without what can be worked out."""
+        return _unpacked, (_packed(self.runs), self.extent)
+
+
+_LONGEST = 1 << 63
+"""No dimension has that many elements."""
+_FEW_RUNS = 16
+
+
+def _joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for size, count in runs:
+        if size < 1 or count < 1:
+            raise GridError(
+                f"{count} cells of {size} elements: a dimension is cut into cells of at least one "
+                "element each."
+            )
+        if joined and joined[-1][0] == size:
+            joined[-1] = (size, joined[-1][1] + count)
+        else:
+            joined.append((size, count))
+    return tuple(joined)
+
+
+def _packed(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | bytes:
+    if len(runs) <= _FEW_RUNS:
+        return runs
+    return compress(pack(f"<{2 * len(runs)}q", *chain.from_iterable(runs)), 1)
+
+
+def _unpacked(packed: tuple[tuple[int, int], ...] | bytes, extent: int) -> Edges:
+    if not isinstance(packed, bytes):
+        return Edges(packed, extent)
+    content = decompress(packed)
+    numbers = unpack(f"<{len(content) // 8}q", content)
+    return Edges(tuple(zip(numbers[::2], numbers[1::2], strict=True)), extent)
 
 
 Dimension = Fixed | Edges
@@ -257,6 +355,9 @@ class Grid:
         """The region that covers the whole index space."""
         return tuple(slice(0, n, 1) for n in self.shape)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Grid, (self.dimensions,)  # without what can be worked out
+
     def shape_of(self, coords: Sequence[int]) -> Shape:
         """Declared shape of a cell, which may reach beyond the extents."""
         return tuple(d.size_of(i) for d, i in zip(self.dimensions, coords, strict=True))
@@ -332,6 +433,6 @@ def _align(dimension: Dimension, sizes: Sequence[int], origin: int) -> tuple[int
     return tuple(b - a for a, b in pairwise(borders))
 
 
-def _few(values: Sequence[int], limit: int = 6) -> str:
+def _few(values: Sequence[object], limit: int = 6) -> str:
     shown = ", ".join(str(value) for value in values[:limit])
     return f"({shown}, ...)" if len(values) > limit else f"({shown})"

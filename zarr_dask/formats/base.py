@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
-from zarr_dask.grid import Grid, Shape
+from zarr_dask.grid import Edges, Grid, Shape
 from zarr_dask.stores.base import WHOLE, Store
 
 __all__ = [
@@ -187,8 +187,11 @@ class ArrayMeta:
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the parts taken together."""
-        spec, limits = self._spec(self.grid.largest_cell), self.limits
-        found = list(self.codecs.problems(spec))
+        if self.grid.ndim > _MOST_DIMENSIONS:
+            yield Problem("shape", list(self.shape), f"at most {_MOST_DIMENSIONS} dimensions")
+            return
+        limits = self.limits
+        found = self._codec_problems()
         yield from found
         if not found:
             # bytes codecs over a shard must be undone before a chunk of it can be had
@@ -203,6 +206,36 @@ class ArrayMeta:
                     "(ReadOptions(limits=Limits(chunk_bytes=...)) sets another bound)",
                     "grid",
                 )
+
+    def _codec_problems(self) -> list[Problem]:
+        """What is wrong with the codecs for the largest cells, or else for smaller ones."""
+        found = self._problems_of(self.grid.largest_cell)
+        for axis, dimension in enumerate(self.grid.dimensions):
+            if isinstance(dimension, Edges) and dimension.runs and not found:
+                found = self._edge_problems(axis, sorted({size for size, _ in dimension.runs}))
+        return found
+
+    def _edge_problems(self, axis: int, sizes: Sequence[int]) -> list[Problem]:
+        """What is wrong with the codecs for one of the sizes of cells along a dimension."""
+        largest = self.grid.largest_cell
+
+        def problems_of(size: int) -> list[Problem]:
+            return self._problems_of((*largest[:axis], size, *largest[axis + 1 :]))
+
+        common = problems_of(gcd(*sizes))  # what divides the common divisor divides every size
+        if not common:
+            return []
+        rest = common if len(sizes) > _MOST_TRIED else []
+        return next(filter(None, map(problems_of, sizes[:_MOST_TRIED])), rest)
+
+    def _problems_of(self, shape: Shape) -> list[Problem]:
+        return list(self.codecs.problems(self._spec(shape)))
+
+
+_MOST_TRIED = 1000
+"""Sizes of cells that are looked at to name one that does not fit."""
+_MOST_DIMENSIONS = 63
+"""NumPy's bound is 64, and the index of a shard has one more than its array."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +398,7 @@ def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
         If it is not.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         found = text[:60].decode("utf-8", "backslashreplace")
         raise MetadataError(
@@ -375,6 +408,16 @@ def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
         raise MetadataError(
             where(store, key), [Problem(key.rsplit("/", 1)[-1], document, "a JSON object")]
         )
+    return document
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose names must differ: readers disagree on which of two counts."""
+    document = dict(members)
+    if len(document) != len(members):
+        names = [name for name, _ in members]
+        twice = next(name for position, name in enumerate(names) if name in names[:position])
+        raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
     return document
 
 

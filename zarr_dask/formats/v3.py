@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from zarr_dask.dtypes import (
     parts_of_complex,
     scalar,
 )
-from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -44,11 +44,17 @@ from zarr_dask.formats.base import (
     load_json,
     prefix_of,
     read_documents,
-    stored_grid,
     where,
 )
-from zarr_dask.grid import Grid
-from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, is_object
+from zarr_dask.formats.extensions import may_be_ignored, take_extension
+from zarr_dask.formats.grids import (
+    chunk_keys_from_v3,
+    chunk_keys_to_v3,
+    grid_to_v3,
+    take_chunk_keys,
+    take_grid,
+)
+from zarr_dask.members import Members, anything, is_int, is_lengths, is_list, is_object
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -164,8 +170,6 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
         "node_type", lambda value: value in ("array", "group"), "'array' or 'group'"
     )
     attributes = members.take("attributes", is_object, "an object", {})
-    if kind is None:
-        raise MetadataError.of(at, members.problems)
     if kind == "group":
         members.take(
             "consolidated_metadata", lambda v: v is None or is_object(v), "an object", None
@@ -176,6 +180,8 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
         if members.problems:
             raise MetadataError.of(at, members.problems)
         return GroupMeta(attributes, extra)
+    if kind is None and "shape" not in document:  # neither one nor the other
+        raise MetadataError.of(at, members.problems)
     meta = _array(members, attributes, limits)
     problems = members.problems or (list(meta.problems()) if meta else [])
     if meta is None or problems:
@@ -184,94 +190,29 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
 
 
 def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
+    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    grid = _grid(members)
-    keys = _chunk_key_encoding(members)
-    fill = _fill_value(members, data_type)
     codecs = _codecs(members)
-    names = _dimension_names(members, grid)
-    _storage_transformers(members)
-    extra = _ignorable(members)
+    grid = take_grid(members, shape, codecs)
+    keys = take_chunk_keys(members)
+    fill = _fill_value(members, data_type)
+    names = _dimension_names(members, shape)
+    extra = {**_storage_transformers(members), **_ignorable(members)}
     if data_type is None or grid is None or keys is None or fill is None or codecs is None:
         return None
     return ArrayMeta(grid, data_type, fill, codecs, keys, attributes, names, extra, limits)
 
 
-def _named(value: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """Name and configuration of an extension point, in its short or its long form."""
-    if isinstance(value, str):
-        return value, {}
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        return None
-    configuration = value.get("configuration", {})
-    return (value["name"], configuration) if isinstance(configuration, Mapping) else None
-
-
-def _extension(members: Members, name: str, kind: str) -> tuple[str, Mapping[str, Any]] | None:
-    value = members.take(name, lambda v: v is not None, "a name, or an object with one")
-    if value is None:
-        return None
-    named = _named(value)
-    if named is None:
-        members.blame(name, value, "a name, or an object with a 'name'", kind)
-    return named
-
-
 def _data_type(members: Members) -> DataType | None:
-    named = _extension(members, "data_type", "data_type")
+    named = take_extension(members, "data_type")
     if named is None:
         return None
-    if named[0] not in CORE_NAMES or named[1]:
+    if named.name not in CORE_NAMES or named.configuration:
         members.blame(
-            "data_type", named[0], f"a known data type ({', '.join(CORE_NAMES)})", "data_type"
+            "data_type", named.name, f"a known data type ({', '.join(CORE_NAMES)})", "data_type"
         )
         return None
-    return data_type_of(CORE_NAMES[named[0]])
-
-
-def _grid(members: Members) -> Grid | None:
-    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
-    named = _extension(members, "chunk_grid", "grid")
-    if named is None:
-        return None
-    if named[0] != "regular":
-        members.blame("chunk_grid", named[0], "a known chunk grid (regular)", "grid")
-        return None
-    configuration = Members(named[1], "chunk_grid.configuration")
-    cell = configuration.take("chunk_shape", is_ints, "a list of integers, one per dimension")
-    configuration.refuse_rest()
-    members.problems.extend(configuration.problems)
-    if shape is None or cell is None:
-        return None
-    try:
-        return stored_grid(shape, cell)
-    except GridError as error:
-        members.blame("chunk_grid.configuration.chunk_shape", cell, str(error), "grid")
-        return None
-
-
-def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
-    """A chunk key encoding in v3 form; None if it is not one."""
-    named = _named(value)
-    if named is None or named[0] not in {"default", "v2"}:
-        return None
-    name = cast('Literal["default", "v2"]', named[0])
-    configuration = dict(named[1])
-    separator = configuration.pop("separator", "/" if name == "default" else ".")
-    if configuration or separator not in ("/", "."):
-        return None
-    return ChunkKeys(name, separator)
-
-
-def _chunk_key_encoding(members: Members) -> ChunkKeys | None:
-    value = members.take("chunk_key_encoding", lambda v: v is not None, "'default' or 'v2'")
-    if value is None:
-        return None
-    keys = chunk_keys_from_v3(value)
-    if keys is None:
-        expected = "'default' or 'v2', with a 'separator' of '/' or '.' at most"
-        members.blame("chunk_key_encoding", value, expected, "grid")
-    return keys
+    return data_type_of(CORE_NAMES[named.name])
 
 
 def _fill_value(members: Members, data_type: DataType | None) -> np.ndarray | None:
@@ -296,7 +237,9 @@ def _codecs(members: Members) -> Chain | None:
     return chain
 
 
-def _dimension_names(members: Members, grid: Grid | None) -> tuple[str | None, ...] | None:
+def _dimension_names(
+    members: Members, shape: Sequence[int] | None
+) -> tuple[str | None, ...] | None:
     names = members.take(
         "dimension_names",
         lambda v: is_list(v) and all(n is None or isinstance(n, str) for n in v),
@@ -305,29 +248,35 @@ def _dimension_names(members: Members, grid: Grid | None) -> tuple[str | None, .
     )
     if names is None:
         return None
-    if grid is not None and len(names) != grid.ndim:
-        members.blame("dimension_names", names, f"{grid.ndim} names, one per dimension")
+    if shape is not None and len(names) != len(shape):
+        members.blame("dimension_names", names, f"{len(shape)} names, one per dimension")
     return tuple(names)
 
 
-def _storage_transformers(members: Members) -> None:
+def _storage_transformers(members: Members) -> dict[str, Any]:
+    """Those that readers need not know, as they stand in the document; there are no others."""
     transformers = members.take("storage_transformers", is_list, "a list", [])
-    for transformer in transformers or []:
-        if not _may_be_ignored(transformer):
-            members.blame("storage_transformers", transformer, "a known storage transformer (none)")
+    for position, transformer in enumerate(transformers or []):
+        if not may_be_ignored(transformer):
+            place = f"storage_transformers[{position}]"
+            expected = 'none that is unknown, or an object with "must_understand": false'
+            members.blame(place, transformer, expected)
+    return {"storage_transformers": transformers} if transformers else {}
+
+
+_LEFT_OVER = {"extensions": "drafts of 2022 had it", "chunk_memory_layout": "drafts of 2022 had it"}
+"""Members of other versions, for messages."""
 
 
 def _ignorable(members: Members) -> dict[str, Any]:
     """Members that are not known; all of them must say that they may be ignored."""
     extra = dict(members.rest())
     for name, value in extra.items():
-        if not _may_be_ignored(value):
-            members.blame(name, value, 'no such member, or an object with "must_understand": false')
+        if not may_be_ignored(value):
+            known = f" ({_LEFT_OVER[name]})" if name in _LEFT_OVER else ""
+            expected = f'no such member{known}, or an object with "must_understand": false'
+            members.blame(name, value, expected)
     return extra
-
-
-def _may_be_ignored(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("must_understand") is False
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -343,23 +292,18 @@ def _group_document(meta: GroupMeta) -> dict[str, Any]:
 
 
 def _array_document(meta: ArrayMeta) -> dict[str, Any]:
+    names = meta.dimension_names
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(meta.shape),
         "data_type": meta.data_type.name,
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": list(meta.grid.largest_cell)},
-        },
-        "chunk_key_encoding": {
-            "name": meta.keys.name,
-            "configuration": {"separator": meta.keys.separator},
-        },
+        "chunk_grid": grid_to_v3(meta.grid),
+        "chunk_key_encoding": chunk_keys_to_v3(meta.keys),
         "fill_value": fill_to_json(meta.fill),
         "codecs": [_codec_document(codec) for codec in meta.codecs.codecs],
         "attributes": dict(meta.attributes),
-        **({"dimension_names": list(meta.dimension_names)} if meta.dimension_names else {}),
+        **({} if names is None else {"dimension_names": list(names)}),
         **meta.extra,
     }
 

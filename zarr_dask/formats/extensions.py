@@ -1,0 +1,61 @@
+"""Extension points of Zarr v3 documents: an object with a name, or the name alone.
+
+Source: core specification 3.1, "Extensions". Version 3.0 knew the name alone only for data types,
+so it is read everywhere and written nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zarr_dask.members import Members, is_object
+
+__all__ = ["Extension", "may_be_ignored", "take_extension"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What stands at an extension point."""
+
+    name: str
+    configuration: Mapping[str, Any]
+
+    @staticmethod
+    def of(value: Any, members: Members) -> Extension | None:
+        """An extension in its short or its long form; None if it is neither.
+
+        Parameters
+        ----------
+        value
+            What stands in the document.
+        members
+            Takes what is wrong with it; its place is that of the extension.
+        """
+        if isinstance(value, str):
+            return Extension(value, {})
+        form = Members(value, members.place)
+        name = form.take("name", lambda v: isinstance(v, str) and v != "", "a name")
+        configuration = form.take("configuration", is_object, "an object", {})
+        form.take("must_understand", lambda v: isinstance(v, bool), "true or false", True)
+        form.refuse_rest()
+        members.problems.extend(form.problems)
+        return None if form.problems else Extension(name, configuration)
+
+
+def take_extension(members: Members, name: str) -> Extension | None:
+    """The extension that a member of a document holds; None and more problems if it holds none."""
+    expected = "a name, or an object with a 'name'"
+    value = members.take(name, lambda v: isinstance(v, str) or is_object(v), expected)
+    if value is None:
+        return None
+    inside = Members({}, members.at(name))
+    extension = Extension.of(value, inside)
+    members.problems.extend(inside.problems)
+    return extension
+
+
+def may_be_ignored(value: Any) -> bool:
+    """Whether readers that do not know something need not understand it."""
+    return isinstance(value, Mapping) and value.get("must_understand") is False

@@ -1,0 +1,192 @@
+"""Chunk grids and chunk key encodings of Zarr v3 documents.
+
+Sources: core specification, "Chunk grids" and "Chunk key encodings"; the registered extension
+``rectilinear``, whose cells have declared sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from zarr_dask.codecs.arrays import Transpose
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.errors import GridError
+from zarr_dask.formats.base import ChunkKeys, stored_grid
+from zarr_dask.formats.extensions import take_extension
+from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Shape
+from zarr_dask.members import Members, between, is_ints, is_list, one_of
+
+__all__ = [
+    "chunk_keys_from_v3",
+    "chunk_keys_to_v3",
+    "grid_to_v3",
+    "take_chunk_keys",
+    "take_grid",
+]
+
+_LONGEST = 1 << 63
+_MOST_RUNS = 1 << 20
+"""Runs of equal cells along a dimension at most; real arrays have thousands."""
+
+_is_length = between(range(1, _LONGEST))
+
+
+# --- grids ----------------------------------------------------------------------------------------
+
+
+def take_grid(members: Members, shape: Sequence[int] | None, codecs: Chain | None) -> Grid | None:
+    """The stored objects of an array.
+
+    Parameters
+    ----------
+    members
+        Its document.
+    shape
+        Its lengths; None if they are wrong.
+    codecs
+        Those of a stored object; None if they are wrong.
+    """
+    extension = take_extension(members, "chunk_grid")
+    if extension is None:
+        return None
+    configuration = Members(extension.configuration, "chunk_grid.configuration")
+    if extension.name == "regular":
+        grid = _regular(configuration, shape, codecs)
+    elif extension.name == "rectilinear":
+        grid = _rectilinear(configuration, shape)
+    else:
+        expected = "a known chunk grid (regular, rectilinear)"
+        members.blame("chunk_grid", extension.name, expected, "grid")
+        return None
+    configuration.refuse_rest()
+    members.problems.extend(configuration.problems)
+    return grid
+
+
+def _regular(
+    configuration: Members, shape: Sequence[int] | None, codecs: Chain | None
+) -> Grid | None:
+    cell = configuration.take("chunk_shape", is_ints, "a list of integers, one per dimension")
+    if shape is None or cell is None:
+        return None
+    smallest = _divisor(codecs)
+    if smallest is not None and len(smallest) == len(cell) == len(shape):
+        # a length of 0, which some writers give to dimensions without elements
+        cell = [s if c == n == 0 else c for c, n, s in zip(cell, shape, smallest, strict=True)]
+    try:
+        return stored_grid(shape, cell)
+    except GridError as error:
+        configuration.blame("chunk_shape", cell, str(error), "grid")
+        return None
+
+
+def _divisor(codecs: Chain | None) -> Shape | None:
+    """The lengths that those of a stored object must be multiples of, where it is a shard."""
+    if codecs is None or not isinstance(codecs.serializer, Sharding):
+        return None
+    shape = codecs.serializer.chunk_shape
+    for codec in reversed(codecs.arrays):
+        if not codec.pointwise:
+            return None
+        if isinstance(codec, Transpose) and sorted(codec.order) != [*range(len(shape))]:
+            return None
+        shape = codec.inner_shape(shape)
+    return shape
+
+
+def _rectilinear(configuration: Members, shape: Sequence[int] | None) -> Grid | None:
+    if configuration.take("kind", one_of("inline"), "'inline'") is None:
+        return None
+    expected = "a list of integers and lists, one per dimension"
+    edges = configuration.take("chunk_shapes", is_list, expected)
+    if shape is None or edges is None:
+        return None
+    if len(edges) != len(shape):
+        configuration.blame("chunk_shapes", edges, f"{len(shape)} items, one per dimension", "grid")
+        return None
+    made = [
+        _dimension(configuration, f"chunk_shapes[{axis}]", item, extent)
+        for axis, (item, extent) in enumerate(zip(edges, shape, strict=True))
+    ]
+    dimensions = [dimension for dimension in made if dimension is not None]
+    return Grid(tuple(dimensions)) if len(dimensions) == len(made) else None
+
+
+def _dimension(configuration: Members, place: str, item: Any, extent: int) -> Dimension | None:
+    if _is_length(item):
+        return Fixed(item, extent)
+    if not isinstance(item, list) or len(item) > _MOST_RUNS:
+        expected = f"a length of at least 1, or a list of at most {_MOST_RUNS} items"
+        configuration.blame(place, item, expected, "grid")
+        return None
+    runs = []
+    for position, run in enumerate(item):
+        pair = run if isinstance(run, list) else [run, 1]
+        if len(pair) != 2 or not all(map(_is_length, pair)):
+            expected = "a length of at least 1, or a pair of one and how often it is repeated"
+            configuration.blame(f"{place}[{position}]", run, expected, "grid")
+            return None
+        runs.append((pair[0], pair[1]))
+    try:
+        return Edges(tuple(runs), extent)
+    except GridError as error:
+        configuration.blame(place, item, str(error), "grid")
+        return None
+
+
+def grid_to_v3(grid: Grid) -> dict[str, Any]:
+    """A grid as documents hold it; a regular one in the form that every reader knows.
+
+    Examples
+    --------
+    >>> grid_to_v3(Grid((Edges.of((4, 4, 6), 14), Fixed(5, 10))))["configuration"]
+    {'kind': 'inline', 'chunk_shapes': [[[4, 2], 6], 5]}
+    """
+    if grid.cell_shape is not None:
+        return {"name": "regular", "configuration": {"chunk_shape": list(grid.cell_shape)}}
+    edges = [
+        dimension.size
+        if isinstance(dimension, Fixed)
+        else [size if count == 1 else [size, count] for size, count in dimension.runs]
+        for dimension in grid.dimensions
+    ]
+    return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": edges}}
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+_SEPARATORS = {"default": "/", "v2": "."}
+
+
+def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
+    """A chunk key encoding in v3 form; None if it is not one."""
+    members = Members({"chunk_key_encoding": value})
+    keys = take_chunk_keys(members)
+    return None if members.problems else keys
+
+
+def take_chunk_keys(members: Members) -> ChunkKeys | None:
+    """The layout of keys that a document asks for."""
+    extension = take_extension(members, "chunk_key_encoding")
+    if extension is None:
+        return None
+    if extension.name not in _SEPARATORS:
+        expected = "a known chunk key encoding (default, v2)"
+        members.blame("chunk_key_encoding", extension.name, expected, "grid")
+        return None
+    configuration = Members(extension.configuration, "chunk_key_encoding.configuration")
+    default = _SEPARATORS[extension.name]
+    separator = configuration.take("separator", one_of("/", "."), "'/' or '.'", default)
+    configuration.refuse_rest()
+    members.problems.extend(configuration.problems)
+    if configuration.problems:
+        return None
+    name = cast('Literal["default", "v2"]', extension.name)
+    return ChunkKeys(name, separator)
+
+
+def chunk_keys_to_v3(keys: ChunkKeys) -> dict[str, Any]:
+    """A layout of keys as documents hold it."""
+    return {"name": keys.name, "configuration": {"separator": keys.separator}}
