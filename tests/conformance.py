@@ -15,7 +15,7 @@ import pytest
 
 _SECTIONS = (
     ("v1", range(1, 12), "MMMMMMMMPPP"),
-    ("v2", range(12, 48), "MMMMMMMMMMMMMPPPPMMPMPMMMMMMPPPPPPPP"),
+    ("v2", range(12, 48), "MSMMMMMMMMMMMPPPPMMPMPMMMMMMPPPPPPPP"),
     ("v3 draft", range(48, 81), "MMMMMPMMMMMMMMMPMMPMMMMMMMMSMMMPP"),
     (
         "v3",
