@@ -2,7 +2,9 @@
 
 Each contender runs several rounds one after the other, the first as a warm-up, so that all find
 memory that is theirs already: on a virtual machine, pages that were freed some seconds ago cost
-several times as much to touch as those just used. The table gives each one's best and median time
+several times as much to touch as those just used. Where files are written, contenders take turns
+instead, each round begun by another one: a disk that has taken some gigabytes becomes slower, and
+would favour whoever came first. The table gives each one's best and median time
 and the ratio of its best to the floor's. A result is compared with the expected values once.
 """
 
@@ -38,20 +40,32 @@ class Case:
     title: str
     contenders: list[Contender]
     rounds: int = 5
+    in_turns: bool = False
+    """Whether contenders take turns, because the job writes files."""
 
     def measure(self) -> None:
-        for contender in self.contenders:
-            for number in range(self.rounds + 1):
-                contender.prepare()
-                os.sync()  # what the one before has written must not be flushed on our time
-                begun = time.perf_counter()
-                result = contender.run()
-                seconds = time.perf_counter() - begun
-                if number == 0:  # a warm-up: imports, caches, the first touch of memory
-                    contender.verdict = "equal" if contender.check(result) else "WRONG"
-                else:
-                    contender.times.append(seconds)
-                del result
+        rounds = range(self.rounds + 1)
+        if self.in_turns:
+            for number in rounds:
+                first = number % len(self.contenders)
+                for contender in [*self.contenders[first:], *self.contenders[:first]]:
+                    _run(contender, number)
+        else:
+            for contender in self.contenders:
+                for number in rounds:
+                    _run(contender, number)
+
+
+def _run(contender: Contender, number: int) -> None:
+    contender.prepare()
+    os.sync()  # what the one before has written must not be flushed on our time
+    begun = time.perf_counter()
+    result = contender.run()
+    seconds = time.perf_counter() - begun
+    if number == 0:  # a warm-up: imports, caches, the first touch of memory
+        contender.verdict = "equal" if contender.check(result) else "WRONG"
+    else:
+        contender.times.append(seconds)
 
 
 def report(case: Case) -> bool:

@@ -30,7 +30,8 @@ def cases(root: Path, threads: int, rounds: int, only: str) -> Iterator[Case]:
         for kind, make in (("read", _read), ("write", _write)):
             title = f"{kind} {N}^3 float32, {layout.name}, {BLOCK}^3 blocks, {threads} threads"
             if only in title:
-                yield Case(title, make(root, layout, values, threads), rounds)
+                in_turns = kind == "write"
+                yield Case(title, make(root, layout, values, threads), rounds, in_turns)
                 shutil.rmtree(root, ignore_errors=True)
 
 
