@@ -16,6 +16,7 @@ import pickle
 import struct
 import threading
 import tracemalloc
+import warnings
 import zlib
 
 import dask
@@ -33,6 +34,7 @@ from zarr_dask.errors import (
     GridError,
     MemoryBudgetError,
     MetadataError,
+    MixedFormatsWarning,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
@@ -65,7 +67,10 @@ def place(tmp_path):
     """A hierarchy with one array of each format, and other people's files."""
     root = tmp_path / "root"
     for version in ("v3", "v2"):
-        array = zd.create_array(root, version, shape=(8, 8), dtype="i4", chunks=4, format=version)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedFormatsWarning)
+            options = {"dtype": "i4", "chunks": 4, "format": version}
+            array = zd.create_array(root, version, shape=(8, 8), **options)
         array[...] = np.arange(64).reshape(8, 8)
     (root / "notes.txt").write_text("not ours")
     return root

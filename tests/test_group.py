@@ -1,18 +1,23 @@
 """The hierarchy: opening, creating, walking."""
 
 import json
+import pickle
 
 import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import (
     MetadataError,
+    MissingGroupWarning,
+    MixedFormatsWarning,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
+    ReadOnlyError,
+    StoreError,
     StoreKeyError,
 )
-from zarr_dask.stores import MemoryStore
+from zarr_dask.stores import Faulty, MemoryStore, Recording
 
 
 @pytest.fixture(params=["v2", "v3"])
@@ -90,7 +95,9 @@ def test_overwriting_replaces_all_below(root):
 
 def test_overwriting_a_node_of_another_format(root):
     other = "v2" if root.format == "v3" else "v3"
-    array = zd.create_array(root.store, "a", shape=(9,), dtype="i1", format=other, overwrite=True)
+    options = {"shape": (9,), "dtype": "i1", "format": other, "overwrite": True}
+    with pytest.warns(MixedFormatsWarning, match=f"is of format {other}, the group at"):
+        array = zd.create_array(root.store, "a", **options)
     assert zd.open(root.store, "a").shape == array.shape  # one format only: no warning
 
 
@@ -155,3 +162,431 @@ def test_objects_of_a_job_that_never_finished_are_no_values():
     zd.create_array(store, "a", shape=(4,), dtype="i4", chunks=2)[...] = 7
     store.delete("a/zarr.json")
     assert (zd.create_array(store, "a", shape=(4,), dtype="i4", chunks=2)[...] == 0).all()
+
+
+# --- names and paths ------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("C034")
+@pytest.mark.parametrize(
+    "path", ["p/q/r", "/p/q/r", "p/q/r/", "//p//q///r//", "p\\q\\r", "\\p/q\\r"]
+)
+def test_spellings_of_one_path(root, path):
+    root.create_array(path, shape=(2,), dtype="i1", chunks=2)[...] = 7
+    assert root["p"]["q"]["r"][0] == 7
+    assert root[path].path == zd.open(root.store, path).path == "p/q/r"
+    assert not [key for key in root.store.values if "\\" in key or "//" in key or key[0] == "/"]
+
+
+@pytest.mark.conformance("C035")
+@pytest.mark.parametrize("path", [".", "..", "a/./b", "x/../b", "\\..\\b", "x//..//b", "../b/"])
+@pytest.mark.parametrize("action", ["open", "array", "group", "item", "delete", "rename", "to"])
+def test_no_path_leads_elsewhere(root, path, action):
+    before = dict(root.store.values)
+    act = {
+        "open": lambda: zd.open(root.store, path),
+        "array": lambda: root.create_array(path, shape=(1,), dtype="i1"),
+        "group": lambda: zd.create_group(root.store, path, format=root.format),
+        "item": lambda: root[path],
+        "delete": lambda: root.delete(path),
+        "rename": lambda: root.rename(path, "z"),
+        "to": lambda: root.rename("a", path),
+    }[action]
+    with pytest.raises(StoreKeyError):
+        act()
+    assert root.store.values == before
+
+
+@pytest.mark.conformance("C036")
+@pytest.mark.parametrize("create", ["array", "group"])
+def test_groups_above_in_v2(create):
+    store = MemoryStore()
+    if create == "array":
+        zd.create_array(store, "a/b/c", shape=(1,), dtype="i1", format="v2")
+    else:
+        zd.create_group(store, "a/b/c", format="v2")
+    for key in (".zgroup", "a/.zgroup", "a/b/.zgroup"):
+        assert json.loads(store.values[key]) == {"zarr_format": 2}
+
+
+@pytest.mark.conformance("C039")
+def test_members_are_direct_children(root):
+    assert [name for name, _ in root.children()] == ["a", "x"]
+    assert list(root) == ["a", "x"]
+    assert [name for name, _ in root["x"].children()] == ["empty", "y"]
+    assert [name for name, _ in root["x/y"].children()] == ["b"]
+
+
+@pytest.mark.conformance("C088")
+@pytest.mark.parametrize("name", ["...", "....", "__a", "__", "__zarr", "zarr.json"])
+@pytest.mark.parametrize("action", ["array", "group", "above", "renamed"])
+def test_names_that_no_node_may_have(name, action):
+    group = zd.create_group(MemoryStore())
+    group.create_group("a")
+    before = dict(group.store.values)
+    act = {
+        "array": lambda: group.create_array(name, shape=(1,), dtype="i1"),
+        "group": lambda: group.create_group(f"a/{name}"),
+        "above": lambda: group.create_group(f"{name}/b"),
+        "renamed": lambda: group.rename("a", name),
+    }[action]
+    with pytest.raises(StoreKeyError):
+        act()
+    assert group.store.values == before
+
+
+@pytest.mark.conformance("C088")
+def test_a_name_with_a_slash_is_a_path_and_an_empty_one_no_child():
+    group = zd.create_group(MemoryStore())
+    assert group.create_group("a/b").path == "a/b"
+    assert isinstance(group["a"], zd.Group)
+    with pytest.raises(NodeExistsError):
+        group.create_group("")  # the empty name is no child: it is the group itself
+
+
+@pytest.mark.conformance("C089")
+def test_names_kept_for_other_uses_are_no_children():
+    group = zd.create_group(MemoryStore())
+    group.create_group("a/_b")
+    for key in [key for key in group.store.values if key.startswith("a/")]:
+        group.store.values[f"__{key}"] = group.store.values[f"a/__{key}"] = group.store.values[key]
+    assert [path for path, _ in group.walk()] == ["a", "a/_b"]
+    assert "__" not in group.tree()
+
+
+NAMES = [
+    "\u00c5",
+    "A\u030a",
+    "日本 語",
+    "\u00e9",
+    "e\u0301",
+    "E",
+    "e",
+    "🦓",
+    "a+b %20",
+    "naïve?*:<>|",
+]
+
+
+@pytest.mark.conformance("C090")
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize("place", ["memory", "local"])
+def test_names_are_what_they_are(tmp_path, place, format):
+    store = MemoryStore() if place == "memory" else tmp_path / "h"
+    group = zd.create_group(store, format=format)
+    for number, name in enumerate(NAMES):
+        options = {"shape": (1,), "dtype": "i1", "fill_value": number}
+        group.create_array(f"{name}/{name}", **options)
+    assert list(group) == sorted(NAMES)
+    for number, name in enumerate(NAMES):
+        assert group[name][name][0] == number
+    with pytest.raises(NodeNotFoundError):
+        zd.open(store, "É")  # not the small one
+
+
+# --- walking --------------------------------------------------------------------------------------
+
+
+def large(format: str) -> MemoryStore:
+    """Groups on three levels with arrays of many stored objects."""
+    store = MemoryStore()
+    for group in ("", "g0/", "g1/", "g1/h/"):
+        for name in ("a", "b"):
+            options = {"shape": (100,), "dtype": "u1", "chunks": 1, "format": format}
+            zd.create_array(store, f"{group}{name}", **options)[...] = 1
+    return store
+
+
+@pytest.mark.parametrize(("format", "documents"), [("v2", 3), ("v3", 1)])
+def test_a_walk_costs_what_the_groups_cost(format, documents):
+    recording = Recording(large(format))
+    group = zd.open_group(recording, format=format)
+    nodes = 11  # below the root
+    for look in (
+        lambda: list(group.arrays(recursive=True)),
+        group.tree,
+        lambda: list(group.walk()),
+    ):
+        recording.clear()
+        look()
+        asked = [request.key for request in recording.requests if request.method == "list_dir"]
+        assert sorted(asked) == ["", "g0/", "g1/", "g1/h/"]  # never the folder of an array
+        assert sum(recording.per_key().values()) == nodes * documents
+        assert recording.batches == {"list_dir": 4, "get_ranges": 3}  # one batch per level
+
+
+def test_looking_at_one_level_costs_one_listing_and_one_batch():
+    recording = Recording(large("v3"))
+    group = zd.open_group(recording, format="v3")
+    recording.clear()
+    assert [name for name, _ in group.arrays()] == ["a", "b"]
+    assert recording.batches == {"list_dir": 1, "get_ranges": 1}
+    assert len(recording.per_key()) == 4
+
+
+def test_a_wide_group_is_read_in_batches(monkeypatch):
+    monkeypatch.setattr("zarr_dask.walk._KEYS_PER_BATCH", 4)
+    recording = Recording(large("v3"))
+    group = zd.open_group(recording, format="v3")
+    recording.clear()
+    assert len(list(group.walk())) == 11
+    assert recording.batches["get_ranges"] == 4  # 4 nodes, 5 and 2
+
+
+def test_a_walk_names_what_cannot_be_read(root):
+    document = ".zarray" if root.format == "v2" else "zarr.json"
+    root.store.values[f"x/y/b/{document}"] = b"{"
+    below = dict(root.walk())
+    assert list(below) == ["a", "x", "x/empty", "x/y", "x/y/b"]
+    assert isinstance(below["x/y/b"], MetadataError)
+    assert f"b  cannot be read: {document}" in root.tree()
+    assert [name for name, _ in root.arrays()] == ["a"]
+    with pytest.raises(MetadataError):
+        list(root.arrays(recursive=True))
+
+
+def test_a_document_too_large_is_one_node_that_cannot_be_read(root):
+    options = zd.ReadOptions(limits=zd.Limits(metadata_bytes=2000))
+    root["x/y/b"].update_attributes({"long": "x" * 2000})
+    below = dict(zd.open_group(root.store, read=options).walk())
+    assert isinstance(below["x/y/b"], MetadataError)
+    assert isinstance(below["x/y"], zd.Group)
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_links_that_lead_back_are_not_followed(tmp_path, format):
+    group = zd.create_group(tmp_path / "h", format=format)
+    group.create_array("g/a", shape=(1,), dtype="i1")
+    (tmp_path / "h" / "g" / "up").symlink_to(tmp_path / "h")
+    (tmp_path / "h" / "g" / "self").symlink_to(".")
+    (tmp_path / "h" / "other").symlink_to("g")
+    expected = ["g", "g/a", "g/self", "g/up", "other", "other/a", "other/self", "other/up"]
+    assert [path for path, _ in group.walk()] == expected
+    assert group.tree().count("\n") == len(expected)
+
+
+def test_deep_hierarchies(root):
+    path = "/".join(["d"] * 1500)
+    key = {"v2": ".zgroup", "v3": "zarr.json"}[root.format]
+    document = root.store.values[f"x/{key}"]
+    for depth in range(1, 1501):
+        root.store.values[f"{path[: 2 * depth]}{key}" if depth < 1500 else f"{path}/{key}"] = (
+            document
+        )
+    tree = root.tree()
+    assert tree.count("\n") == 1505
+    assert tree._repr_html_().count("<ul>") == tree._repr_html_().count("</ul>") == 1502
+
+
+# --- groups without a document --------------------------------------------------------------------
+
+
+def without(root, path):
+    """The hierarchy without the documents of a group."""
+    for key in (".zgroup", ".zattrs", "zarr.json"):
+        root.store.values.pop(f"{path}/{key}", None)
+    return root
+
+
+@pytest.mark.conformance("C081")
+def test_every_group_above_gets_a_document_and_may_lack_it():
+    store = MemoryStore()
+    zd.create_array(store, "p/q/r", shape=(2,), dtype="i1", fill_value=3)
+    for path in ("", "p/", "p/q/"):
+        document = json.loads(store.values[f"{path}zarr.json"])
+        assert (document["zarr_format"], document["node_type"]) == (3, "group")
+    for missing in ("p/q/zarr.json", "p/zarr.json", "zarr.json"):
+        del store.values[missing]
+        assert zd.open_array(store, "p/q/r")[...].tolist() == [3, 3]
+
+
+@pytest.mark.conformance("C081")
+def test_a_group_without_a_document(root):
+    without(root, "x")
+    with pytest.warns(MissingGroupWarning, match="no metadata document but nodes below it"):
+        group = zd.open_group(root.store, "x")
+    assert group.format == root.format
+    assert group.attributes == {}
+    assert [path for path, _ in group.walk()] == ["empty", "y", "y/b"]
+    with pytest.warns(MissingGroupWarning, match="/x has no metadata document"):
+        assert [path for path, _ in root.groups(recursive=True)] == ["x", "x/empty", "x/y"]
+    with pytest.warns(MissingGroupWarning, match="/x has no metadata document"):
+        assert [name for name, _ in root.children()] == ["a", "x"]
+    zd.create_group(root.store, "x", format=root.format)  # puts the document there
+    assert list(zd.open_group(root.store, "x")) == ["empty", "y"]
+
+
+def test_two_levels_without_documents(root):
+    without(without(root, "x"), "x/y")
+    root.delete("x/empty")
+    with pytest.warns(MissingGroupWarning) as warned:
+        assert [path for path, _ in root.walk()] == ["a", "x", "x/y", "x/y/b"]
+    assert len(warned) == 2
+    with pytest.warns(MissingGroupWarning):
+        assert isinstance(root["x"], zd.Group)
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_an_array_that_is_being_written_is_no_group(root, separator):
+    array = root.create_array(
+        "new", shape=(9, 9), dtype="i1", chunks=1, chunk_key_encoding={"separator": separator}
+    )
+    array[...] = 1
+    for key in (".zarray", ".zattrs", "zarr.json"):
+        root.store.values.pop(f"new/{key}", None)
+    recording = Recording(root.store)
+    group = zd.open_group(recording, format=root.format)
+    recording.clear()
+    assert list(group) == ["a", "x"]
+    assert recording.batches["list_dir"] == 2  # the group and the folder, not those of its chunks
+    with pytest.raises(NodeNotFoundError):
+        zd.open(root.store, "new")
+
+
+# --- deleting and renaming ------------------------------------------------------------------------
+
+
+def test_deleting(root):
+    root["x/y/b"][...] = 1
+    root.delete("x/y/b")
+    assert not [key for key in root.store.values if key.startswith("x/y/b")]
+    root.delete("x")
+    assert [path for path, _ in root.walk()] == ["a"]
+    with pytest.raises(NodeNotFoundError, match="Nothing was changed"):
+        root.delete("x")
+    with pytest.raises(StoreKeyError, match="names no node below"):
+        root.delete("")
+    zd.delete(root.store)
+    assert root.store.values == {}
+
+
+def test_documents_go_first():
+    recording = Recording(large("v3"))
+    zd.delete(recording, "g1")
+    changes = [request for request in recording.requests if request.method.startswith("delete")]
+    assert [(c.method, c.key) for c in changes] == [
+        ("delete", "g1/zarr.json"), ("delete_prefix", "g1/"),
+    ]  # fmt: skip
+
+
+def test_deleting_leaves_other_nodes_alone():
+    group = zd.create_group(MemoryStore())
+    for path in ("a", "data/a/b", "meta/a/b", "ab", "meta/root/a"):
+        group.create_group(path)
+    group.delete("a")
+    left = ["ab", "data", "data/a", "data/a/b", "meta", "meta/a", "meta/a/b", "meta/root"]
+    assert [path for path, _ in group.walk()] == [*left, "meta/root/a"]
+
+
+def test_renaming(root):
+    root["x/y/b"][...] = [[1, 2], [3, 4]]
+    bytes_before = {
+        key.removeprefix("x/"): value
+        for key, value in root.store.values.items()
+        if key.startswith("x/")
+    }
+    moved = root.rename("x", "p/q")
+    assert isinstance(moved, zd.Group)
+    assert moved.path == "p/q"
+    assert root["p/q/y/b"][...].tolist() == [[1, 2], [3, 4]]
+    assert {
+        key.removeprefix("p/q/"): value
+        for key, value in root.store.values.items()
+        if key.startswith("p/q/")
+    } == bytes_before
+    assert [path for path, _ in root.walk()] == ["a", "p", "p/q", "p/q/empty", "p/q/y", "p/q/y/b"]
+    assert root.rename("p/q/y/b", "b")[...].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("a", "x", NodeExistsError),
+        ("a", "x/y/b", NodeExistsError),
+        ("a", "x/y/b/inside", NodeExistsError),
+        ("x", "x/y/z", NodeExistsError),
+        ("x/y", "x", NodeExistsError),
+        ("a", "a", NodeExistsError),
+        ("a", "notes", NodeExistsError),
+        ("nothing", "z", NodeNotFoundError),
+        ("", "z", StoreKeyError),
+        ("a", "", StoreKeyError),
+        ("a", "...", StoreKeyError),
+    ],
+)
+def test_renaming_that_is_refused(root, old, new, error):
+    root.store.values["notes/today.txt"] = b"not ours"
+    before = dict(root.store.values)
+    with pytest.raises(error):
+        root.rename(old, new)
+    assert root.store.values == before
+
+
+def test_a_node_that_is_seen_while_it_is_renamed_is_whole():
+    store = large("v3")
+    expected = zd.open_array(store, "g1/h/a")[...].tolist()
+    seen = []
+
+    def look(method, key):
+        if method == "set" and key.endswith("zarr.json"):
+            seen.append(key)
+            assert sum(k.startswith("g2/") and "zarr.json" not in k for k in store.values) == 400
+        if method.startswith("delete"):
+            assert zd.open_array(store, "g2/h/a")[...].tolist() == expected
+
+    zd.open_group(Faulty(store, look), mode="r+").rename("g1", "g2")
+    assert seen[-1] == "g2/zarr.json"
+    assert seen.index("g2/h/zarr.json") > seen.index("g2/h/b/zarr.json")
+    assert not [key for key in store.values if key.startswith("g1/")]
+
+
+@pytest.mark.parametrize("fails_at", ["g2/a/c/50", "g2/a/zarr.json", "g2/zarr.json"])
+def test_a_renaming_that_fails_leaves_the_node_where_it_is(fails_at):
+    store = large("v3")
+    before = dict(store.values)
+
+    def fail(method, key):
+        if method == "set" and key == fails_at:
+            raise StoreError("no space left")
+
+    with pytest.raises(StoreError, match="no space left"):
+        zd.open_group(Faulty(store, fail), mode="r+").rename("g1", "g2")
+    assert store.values == before
+
+
+def test_what_is_open_for_reading_stays_as_it_is(root):
+    before = dict(root.store.values)
+    group = zd.open_group(root.store)
+    for act in (
+        lambda: group.delete("a"),
+        lambda: group.rename("a", "z"),
+        lambda: zd.delete(group.store, "a"),
+    ):
+        with pytest.raises(ReadOnlyError):
+            act()
+    assert root.store.values == before
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_a_tree_is_text_and_html(root):
+    root.create_group("<script>alert(1)</script>")
+    root.create_group("line\nbreak\x1b[2J")
+    tree = root.tree()
+    assert str(tree) == repr(tree) == "\n".join(tree.splitlines())
+    assert "├── <script>alert(1)<" in tree.replace("└", "├")
+    assert "line\\nbreak\\x1b[2J" in tree
+    html = tree._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;" in html
+    assert html.count("<li>") == html.count("</li>") == len(dict(root.walk()))
+    assert pickle.loads(pickle.dumps(tree))._repr_html_() == html
+
+
+def test_nodes_in_a_notebook(root):
+    root["a"].update_attributes({"<b>": 1})
+    html = root["a"]._repr_html_()
+    assert "<td>(4,)</td>" in html
+    assert "&lt;b&gt;" in html
+    assert "<td>title</td>" in root._repr_html_()

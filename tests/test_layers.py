@@ -19,7 +19,7 @@ LAYERS = [
     {"codecs"},
     {"formats"},
     {"graph"},
-    {"array", "create", "group"},
+    {"array", "create", "group", "hierarchy", "tree", "walk"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]

@@ -97,6 +97,7 @@ def test_what_is_there_is_not_replaced_unasked(store, mode, what):
     "options", [{"mode": "w"}, {"overwrite": True}, {"mode": "w-", "overwrite": True}]
 )
 @pytest.mark.parametrize("what", ["array", "group with arrays", "v2 array", "broken document"])
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MixedFormatsWarning")
 def test_what_is_there_is_replaced_when_asked(store, options, what):
     zd.create_array(store, "neighbour", shape=3, dtype="u1")[...] = 1
     if what == "group with arrays":

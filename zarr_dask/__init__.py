@@ -20,6 +20,7 @@ from zarr_dask.group import (
     Group,
     create_array,
     create_group,
+    delete,
     open,  # noqa: A004  (zd.open, as users expect)
     open_array,
     open_group,
@@ -42,6 +43,7 @@ __all__ = [
     "ReadOptions",
     "create_array",
     "create_group",
+    "delete",
     "errors",
     "from_zarr",
     "open",

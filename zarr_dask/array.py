@@ -24,6 +24,7 @@ from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, read_ranges
+from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -159,6 +160,18 @@ class Array:
             f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
             f"dtype={self.dtype.name} chunks={self.chunks}{shards}>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "format": self.format,
+            "shape": self.shape,
+            "data type": self.dtype.name,
+            "chunks": self.chunks,
+            "shards": self.shards or "none",
+            "codecs": ", ".join(codec.name for codec in self.codecs),
+            "attributes": ", ".join(self.attributes) or "none",
+        }
+        return facts_table(f"zarr_dask.Array {self.where}", facts)
 
     # --- reading ----------------------------------------------------------------------------------
 

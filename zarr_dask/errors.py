@@ -18,6 +18,7 @@
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "not there"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   ├── ListingError                              the store cannot say what it holds
     │   └── ReadOnlyError        (PermissionError)    writing through something opened for reading
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
@@ -25,6 +26,11 @@
     ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
     └── MissingDependencyError   (ImportError)        an optional package is not installed
+
+    ZarrDaskWarning              (UserWarning)        something odd that was read all the same
+    ├── MissingGroupWarning                           nodes below a path without a document
+    ├── MixedFormatsWarning                           a node in a group of another format
+    └── StaleMetadataWarning                          consolidated metadata are out of date
 
 A message says what failed, where, what was found and expected, and what to do. The facts are
 also fields, so that programs need not read the sentence.
@@ -43,10 +49,13 @@ __all__ = [
     "CorruptObjectError",
     "DataTypeError",
     "GridError",
+    "ListingError",
     "MemoryBudgetError",
     "MetadataChangedError",
     "MetadataError",
     "MissingDependencyError",
+    "MissingGroupWarning",
+    "MixedFormatsWarning",
     "NodeExistsError",
     "NodeNotFoundError",
     "NodeTypeError",
@@ -56,6 +65,7 @@ __all__ = [
     "SchedulerError",
     "SelectionError",
     "SourceIsTargetError",
+    "StaleMetadataWarning",
     "StoreError",
     "StoreKeyError",
     "UnknownCodecError",
@@ -63,6 +73,7 @@ __all__ = [
     "UnknownGridError",
     "WorkerLostError",
     "ZarrDaskError",
+    "ZarrDaskWarning",
 ]
 
 
@@ -245,6 +256,10 @@ class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
 
 
+class ListingError(StoreError):
+    """The store cannot list its keys: an HTTP server, for instance."""
+
+
 class ReadOnlyError(StoreError, PermissionError):
     """A write through a store or node that was opened for reading."""
 
@@ -271,3 +286,19 @@ class WorkerLostError(ZarrDaskError, RuntimeError):
 
 class MissingDependencyError(ZarrDaskError, ImportError):
     """An optional package is needed; the message names the extra that brings it."""
+
+
+class ZarrDaskWarning(UserWarning):
+    """Base of the warnings that this package gives."""
+
+
+class MissingGroupWarning(ZarrDaskWarning):
+    """There are nodes below a path that has no metadata document itself."""
+
+
+class MixedFormatsWarning(ZarrDaskWarning):
+    """A node was created in a group of another format, whose readers will not see it."""
+
+
+class StaleMetadataWarning(ZarrDaskWarning):
+    """Consolidated metadata do not say what the documents say."""

@@ -8,31 +8,50 @@ from typing import Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.errors import (
-    MetadataError,
-    NodeExistsError,
-    NodeNotFoundError,
-    NodeTypeError,
-    StoreKeyError,
-)
+from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreKeyError
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
     GroupMeta,
     NodeMeta,
     ReadOptions,
-    ancestors,
     checked_attributes,
     normalise_path,
     where,
 )
-from zarr_dask.formats.detect import FORMATS, format_named, read_node
+from zarr_dask.formats.detect import format_named
 from zarr_dask.formats.update import with_attributes
+from zarr_dask.hierarchy import (
+    check_place,
+    delete_node,
+    find_node,
+    prepare_place,
+    put_documents,
+    remove_leftovers,
+    remove_node,
+    rename_node,
+)
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.tree import Tree, draw, facts_table
+from zarr_dask.walk import Below, read_or_imply, walk
 
-__all__ = ["Group", "Mode", "create_array", "create_group", "open", "open_array", "open_group"]
+__all__ = [
+    "Group",
+    "Mode",
+    "check_place",
+    "create_array",
+    "create_group",
+    "delete",
+    "find_node",
+    "open",
+    "open_array",
+    "open_group",
+    "prepare_place",
+    "put_documents",
+    "remove_node",
+]
 
 Mode = Literal["r", "r+", "a"]
 
@@ -82,11 +101,11 @@ class Group:
     def __getitem__(self, path: str) -> Array | Group:
         """The node at a path below this group."""
         below = join(self.path, normalise_path(path))
-        node_format, meta = read_node(self.store, below, self.format, self.options)
+        node_format, meta = read_or_imply(self.store, below, self.format, self.options)
         return _node(self.store, below, meta, node_format, self.options)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.children())
+        return iter(self._metas(recursive=False))
 
     def __contains__(self, path: object) -> bool:
         if not isinstance(path, str):
@@ -97,29 +116,69 @@ class Group:
             return False
         return True
 
+    def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+        """Path and node of everything below, or what is wrong with its documents.
+
+        One listing per group, and one batch of requests for the documents of each level.
+
+        Parameters
+        ----------
+        recursive
+            Whether to look into the groups below.
+        """
+        for path, meta in self._metas(recursive).items():
+            if isinstance(meta, MetadataError):
+                yield path, meta
+            else:
+                below = join(self.path, path)
+                yield path, _node(self.store, below, meta, self.node_format, self.options)
+
+    def _metas(self, recursive: bool) -> dict[str, Below]:
+        return walk(self.store, self.path, self.node_format, self.options, recursive=recursive)
+
+    def _nodes(self, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
+        for path, node in self.walk(recursive):
+            if isinstance(node, MetadataError):
+                raise node
+            yield path, node
+
     def children(self) -> Iterator[tuple[str, Array | Group]]:
-        """Name and node of everything directly below, by name."""
-        for name in self.node_format.child_names(self.store, self.path):
-            try:
-                yield name, self[name]
-            except NodeNotFoundError:
-                continue  # a folder that is no node, of chunks for instance
+        """Name and node of everything directly below, by name.
+
+        Raises
+        ------
+        MetadataError
+            When it comes to a node whose documents are wrong; `walk` goes on after it.
+        """
+        return self._nodes(recursive=False)
 
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
         """Path and node of every array below; in groups below as well if `recursive`."""
-        for path, node in _walk(self, recursive):
+        for path, node in self._nodes(recursive):
             if isinstance(node, Array):
                 yield path, node
 
     def groups(self, recursive: bool = False) -> Iterator[tuple[str, Group]]:
         """Path and node of every group below; in groups below as well if `recursive`."""
-        for path, node in _walk(self, recursive):
+        for path, node in self._nodes(recursive):
             if isinstance(node, Group):
                 yield path, node
 
-    def tree(self) -> str:
-        """The hierarchy below as text, one node a line; documents that cannot be read are named."""
-        return "\n".join([self.path.rsplit("/", 1)[-1] or "/", *_tree_lines(self, "")])
+    def tree(self) -> Tree:
+        """The hierarchy below, one node a line; documents that cannot be read are named.
+
+        Returns
+        -------
+        Tree
+            A text, which notebooks show as nested lists.
+        """
+        name = self.path.rsplit("/", 1)[-1] or "/"
+        return draw(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
+
+    def _repr_html_(self) -> str:
+        attributes = ", ".join(self.attributes) or "none"
+        facts = {"format": self.format, "attributes": attributes}
+        return facts_table(f"zarr_dask.Group {self.where}", facts)
 
     def create_array(self, path: str, **options: Any) -> Array:
         """A new array below this group; see `zarr_dask.create_array`."""
@@ -131,6 +190,51 @@ class Group:
         below = join(self.path, normalise_path(path))
         return create_group(self.store, below, format=self.format, **options)
 
+    def delete(self, path: str) -> None:
+        """Delete the node at a path below this group, and all that lies below it.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is none.
+        ReadOnlyError
+            If the group was opened for reading.
+        """
+        delete_node(self.store, self._below(path))
+
+    def rename(self, old: str, new: str) -> Array | Group:
+        """Move a node to another path below this group.
+
+        Every stored object is copied byte for byte, the documents last; only then the old ones
+        are deleted. Nothing is overwritten.
+
+        Returns
+        -------
+        Array or Group
+            The node at its new path.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node at `old`.
+        NodeExistsError
+            If anything is at `new`, or one path lies in the other.
+        ReadOnlyError
+            If the group was opened for reading.
+        """
+        rename_node(self.store, self._below(old), self._below(new))
+        return self[new]
+
+    def _below(self, path: str) -> str:
+        """The full path of a node below this group, which is not the group itself."""
+        normal = normalise_path(path)
+        if not normal:
+            raise StoreKeyError(
+                f"{path!r} names no node below {self.where}; zarr_dask.delete removes a whole "
+                "hierarchy."
+            )
+        return join(self.path, normal)
+
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """The group with more (or other) attributes, written to the store."""
         meta = with_attributes(
@@ -139,40 +243,14 @@ class Group:
         return replace(self, meta=meta)
 
 
-def _walk(group: Group, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
-    for name, node in group.children():
-        yield name, node
-        if recursive and isinstance(node, Group):
-            for path, below in _walk(node, recursive):
-                yield f"{name}/{path}", below
-
-
-def _tree_lines(group: Group, indent: str) -> Iterator[str]:
-    children = list(_readable_or_not(group))
-    for number, (name, node) in enumerate(children):
-        last = number == len(children) - 1
-        yield f"{indent}{'└── ' if last else '├── '}{name}{_summary(node)}"
-        if isinstance(node, Group):
-            yield from _tree_lines(node, f"{indent}{'    ' if last else '│   '}")
-
-
-def _readable_or_not(group: Group) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-    for name in group.node_format.child_names(group.store, group.path):
-        try:
-            yield name, group[name]
-        except NodeNotFoundError:
-            continue
-        except MetadataError as error:
-            yield name, error
-
-
-def _summary(node: Array | Group | MetadataError) -> str:
-    if isinstance(node, MetadataError):
-        return f"  cannot be read: {'; '.join(map(str, node.problems))}"
-    if isinstance(node, Group):
-        return "/"
-    shards = f" in shards {node.shards}" if node.shards else ""
-    return f"  {node.shape} {node.dtype.name}, chunks {node.chunks}{shards}"
+def _summary(meta: Below) -> tuple[str, str]:
+    """What joins the name of a node and what is said of it, in a tree."""
+    if isinstance(meta, MetadataError):
+        return "  ", f"cannot be read: {'; '.join(map(str, meta.problems))}"
+    if isinstance(meta, GroupMeta):
+        return "/", ""
+    shards = f" in shards {meta.grid.largest_cell}" if meta.codecs.serializer.divides else ""
+    return "  ", f"{meta.shape} {meta.dtype.name}, chunks {meta.chunk_shape}{shards}"
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -222,7 +300,7 @@ def open(
     if mode == "r" and not isinstance(store, ReadOnly):
         store = ReadOnly(store)
     options = read or ReadOptions()
-    node_format, meta = read_node(store, path, format, options)
+    node_format, meta = read_or_imply(store, path, format, options)
     return _node(store, path, meta, node_format, options)
 
 
@@ -377,7 +455,7 @@ def create_array(
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
-    _remove_leftovers(store, node_format.data_prefix(path), meta)
+    remove_leftovers(store, node_format.data_prefix(path), meta)
     put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
@@ -412,92 +490,32 @@ def create_group(
     return Group(store, path, meta, node_format)
 
 
-def find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
-    """The metadata of the node at a path, of any format; None if there is none."""
-    try:
-        return read_node(store, path, None, options or ReadOptions())[1]
-    except NodeNotFoundError:
-        return None
+def delete(
+    url: Location, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Delete a node and all that lies below it, its documents first.
 
-
-def check_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
-    """Whether a node may be created at a path; changes nothing.
-
-    Raises
-    ------
-    NodeExistsError
-        If something is there and may not be replaced, or an array lies above.
-    StoreKeyError
-        If the format has no nodes of such a name.
-    """
-    for name in path.split("/") if path else ():
-        if not node_format.is_node_name(name):
-            raise StoreKeyError(
-                f"{name!r} in {where(store, path)} cannot be the name of a node in format "
-                f"{node_format.name}."
-            )
-    for above in ancestors(path):
-        if isinstance(find_node(store, above), ArrayMeta):
-            raise NodeExistsError(
-                f"{where(store, path)} would lie inside the array at {where(store, above)}; an "
-                "array cannot hold other nodes. Choose another path."
-            )
-    if not overwrite and _is_taken(store, path):
-        raise NodeExistsError(
-            f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
-            "replace it, or open it with mode='r+' to write into it."
-        )
-
-
-def _is_taken(store: Store, path: str) -> bool:
-    try:
-        return find_node(store, path) is not None
-    except MetadataError:
-        return True  # documents that cannot be read are still somebody's
-
-
-def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
-    """Make room for a node: remove what it replaces, create the groups above.
+    Parameters
+    ----------
+    url, path
+        Where; the root of a store goes with everything in the store.
+    storage_options
+        Options of the store.
 
     Raises
     ------
-    NodeExistsError, StoreKeyError
-        As `check_place`.
+    NodeNotFoundError
+        If there is none.
+    ReadOnlyError
+        If the store is read-only.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_array(values, "a", shape=(2,), dtype="i1")
+    >>> zd.delete(values, "a")
+    >>> list(values)
+    ['zarr.json']
     """
-    check_place(store, path, node_format, overwrite=overwrite)
-    if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
-        remove_node(store, path)
-    for key, document in node_format.root_documents().items():
-        if store.get(key) is None:
-            store.set(key, [document])
-    if node_format.has_implicit_groups:
-        return
-    for above in ancestors(path):
-        if find_node(store, above) is None:
-            put_documents(store, node_format.documents(GroupMeta(), above))
-
-
-def remove_node(store: Store, path: str) -> None:
-    """Delete a node and all that lies below, its documents first.
-
-    A reader that comes meanwhile finds no node rather than one with holes.
-    """
-    for candidate in FORMATS:
-        for key in candidate.node_keys(path):
-            store.delete(key)
-    for prefix in sorted({prefix for f in FORMATS for prefix in f.prefixes(path)}):
-        store.delete_prefix(prefix)
-
-
-def _remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
-    """Delete stored objects of a job that never finished: they are no values of a new array."""
-    ndim = len(meta.shape)
-    for key in list(store.list(prefix)):
-        if meta.keys.coords(key[len(prefix) :], ndim) is not None:
-            store.delete(key)
-
-
-def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
-    """Write documents in their order."""
-    for key, document in documents.items():
-        store.set(key, [document])
+    delete_node(open_store(url, storage_options), normalise_path(path))

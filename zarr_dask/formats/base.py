@@ -23,7 +23,7 @@ from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.grid import Edges, Grid, Shape
-from zarr_dask.stores.base import WHOLE, Store
+from zarr_dask.stores.base import WHOLE, Buffer, Store
 
 __all__ = [
     "ArrayMeta",
@@ -34,6 +34,7 @@ __all__ = [
     "NodeMeta",
     "ReadOptions",
     "checked_attributes",
+    "checked_documents",
     "dump_json",
     "load_json",
     "normalise_path",
@@ -245,6 +246,8 @@ class GroupMeta:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members of the document that readers need not understand, as they stand there."""
+    implicit: bool = False
+    """Whether there is no document: the group is there because nodes lie below its path."""
 
 
 NodeMeta = ArrayMeta | GroupMeta
@@ -375,8 +378,21 @@ def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[st
     values = (
         [store.get(keys[0])] if len(keys) == 1 else store.get_ranges([(key, WHOLE) for key in keys])
     )
+    return checked_documents(store, dict(zip(keys, values, strict=True)), limits)
+
+
+def checked_documents(
+    store: Store, found: Mapping[str, Buffer | None], limits: Limits
+) -> dict[str, bytes | None]:
+    """Documents that were fetched, as bytes.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than `limits` allow.
+    """
     documents: dict[str, bytes | None] = {}
-    for key, value in zip(keys, values, strict=True):
+    for key, value in found.items():
         if value is not None and len(value) > limits.metadata_bytes:
             expected = f"a document of at most {limits.metadata_bytes} bytes"
             raise MetadataError(where(store, key), [Problem(key, f"{len(value)} bytes", expected)])

@@ -20,7 +20,8 @@ from zarr_dask.create import plain_chain, regridded
 from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
 from zarr_dask.grid import Shape
-from zarr_dask.group import check_place, open_array, prepare_place, put_documents
+from zarr_dask.group import open_array
+from zarr_dask.hierarchy import check_place, prepare_place, put_documents
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.plot import plot_rechunk

@@ -31,7 +31,8 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_named
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.group import check_place, open_array, prepare_place, put_documents
+from zarr_dask.group import open_array
+from zarr_dask.hierarchy import check_place, prepare_place, put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
 from zarr_dask.jobs.plan import format_bytes

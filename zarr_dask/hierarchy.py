@@ -1,0 +1,297 @@
+"""Changes of a hierarchy: where nodes may be, making room for them, removing and renaming them.
+
+All of it works on documents and keys; what a node is to its users is the matter of `group` and
+`array`. The order of the requests is the contract: a document makes a node visible, so documents
+are written last and removed first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from zarr_dask.errors import (
+    MetadataError,
+    MixedFormatsWarning,
+    NodeExistsError,
+    NodeNotFoundError,
+    StoreError,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    ancestors,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.detect import FORMATS, read_node
+from zarr_dask.pool import for_each
+from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.urls import overlap
+from zarr_dask.walk import walk
+
+__all__ = [
+    "check_place",
+    "delete_node",
+    "find_node",
+    "prepare_place",
+    "put_documents",
+    "remove_leftovers",
+    "remove_node",
+    "rename_node",
+]
+
+
+def find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
+    """The metadata of the node at a path, of any format; None if there is none."""
+    try:
+        return read_node(store, path, None, options or ReadOptions())[1]
+    except NodeNotFoundError:
+        return None
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def check_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
+    """Whether a node may be created at a path; changes nothing.
+
+    Raises
+    ------
+    NodeExistsError
+        If something is there and may not be replaced, or an array lies above.
+    StoreKeyError
+        If the format has no nodes of such a name.
+    """
+    _check_names(store, path, node_format)
+    for above in ancestors(path):
+        _check_above(store, path, above)
+    if not overwrite and _is_taken(store, path):
+        raise NodeExistsError(
+            f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
+            "replace it, or open it with mode='r+' to write into it."
+        )
+
+
+def _check_names(store: Store, path: str, node_format: Format) -> None:
+    for name in path.split("/") if path else ():
+        if not node_format.is_node_name(name):
+            raise StoreKeyError(
+                f"{name!r} in {where(store, path)} cannot be the name of a node in format "
+                f"{node_format.name}."
+            )
+
+
+def _check_above(store: Store, path: str, above: str) -> None:
+    if isinstance(find_node(store, above), ArrayMeta):
+        raise NodeExistsError(
+            f"{where(store, path)} would lie inside the array at {where(store, above)}; an "
+            "array cannot hold other nodes. Choose another path."
+        )
+
+
+def _is_taken(store: Store, path: str) -> bool:
+    try:
+        return find_node(store, path) is not None
+    except MetadataError:
+        return True  # documents that cannot be read are still somebody's
+
+
+def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
+    """Make room for a node: remove what it replaces, create the groups above.
+
+    Raises
+    ------
+    NodeExistsError, StoreKeyError
+        As `check_place`.
+    """
+    check_place(store, path, node_format, overwrite=overwrite)
+    if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
+        remove_node(store, path)
+    _prepare_above(store, path, node_format)
+
+
+def _prepare_above(store: Store, path: str, node_format: Format) -> None:
+    for key, document in node_format.root_documents().items():
+        if store.get(key) is None:
+            store.set(key, [document])
+    if node_format.has_implicit_groups:
+        return
+    for above in ancestors(path):
+        try:
+            found, _ = read_node(store, above, None, ReadOptions())
+        except NodeNotFoundError:
+            put_documents(store, node_format.documents(GroupMeta(), above))
+        else:
+            _warn_of_mixture(store, path, node_format, above, found)
+
+
+def _warn_of_mixture(
+    store: Store, path: str, node_format: Format, above: str, found: Format
+) -> None:
+    """A group shows the nodes of its own format only."""
+    if found.name == node_format.name:
+        return
+    with suppress(MetadataError):
+        if node_format.read(store, above, ReadOptions(), found={}) is not None:
+            return
+    warnings.warn(
+        f"{where(store, path)} is of format {node_format.name}, the group at {where(store, above)} "
+        f"of format {found.name}: readers of the group will not see it. Pass "
+        f"format={found.name!r}, or choose another place.",
+        MixedFormatsWarning,
+        stacklevel=5,
+    )
+
+
+def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
+    """Write documents in their order."""
+    for key, document in documents.items():
+        store.set(key, [document])
+
+
+def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
+    """Delete stored objects of a job that never finished: they are no values of a new array."""
+    ndim = len(meta.shape)
+    for key in list(store.list(prefix)):
+        if meta.keys.coords(key[len(prefix) :], ndim) is not None:
+            store.delete(key)
+
+
+# --- removing -------------------------------------------------------------------------------------
+
+
+def delete_node(store: Store, path: str) -> None:
+    """Delete the node at a path and all that lies below.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is none.
+    """
+    if not _formats_at(store, path):
+        _refuse_nothing(store, path)
+    remove_node(store, path)
+
+
+def remove_node(store: Store, path: str) -> None:
+    """Delete a node and all that lies below, its documents first.
+
+    A reader that comes meanwhile finds no node rather than one with holes.
+    """
+    present = _formats_at(store, path)
+    for candidate in present:
+        for key in candidate.node_keys(path):
+            store.delete(key)
+    for prefix in sorted({prefix for f in present for prefix in f.prefixes(path)}):
+        store.delete_prefix(prefix)
+
+
+def _formats_at(store: Store, path: str) -> list[Format]:
+    """Formats that have a node at a path, readable or not."""
+    options = ReadOptions()
+    keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
+    found = read_documents(store, keys, options.limits)
+    present = []
+    for candidate in FORMATS:
+        try:
+            is_there = candidate.read(store, path, options, found=found) is not None
+        except MetadataError:
+            is_there = True
+        if is_there:
+            present.append(candidate)
+    return present
+
+
+def _refuse_nothing(store: Store, path: str) -> None:
+    keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
+    raise NodeNotFoundError(where(store, path), keys, "Nothing was changed.")
+
+
+# --- renaming -------------------------------------------------------------------------------------
+
+
+def rename_node(store: Store, old: str, new: str) -> None:
+    """Move a node and all that lies below to another path of the same store.
+
+    Stored objects are copied byte for byte, then documents from the deepest up, so that every
+    node that can be seen is whole; then the old ones are removed. If copying fails, the copies
+    are removed and the node stays where it is.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no node at `old`.
+    NodeExistsError
+        If anything is at `new`, or one path lies in the other.
+    StoreKeyError
+        If the format has no nodes of such a name.
+    """
+    present = _formats_at(store, old)
+    if not present:
+        _refuse_nothing(store, old)
+    if not old or not new or overlap(old, new):
+        raise NodeExistsError(
+            f"{where(store, old)} cannot be renamed to {new!r}: the root of a hierarchy keeps its "
+            "place, and a node cannot go into itself or to the place of a group above."
+        )
+    for node_format in present:
+        check_place(store, new, node_format, overwrite=False)
+        _check_free(store, new, node_format)
+    documents, objects = _keys_to_move(store, old, new, present)
+    done: list[str] = []
+
+    def copy(pair: tuple[str, str]) -> None:
+        value = store.get(pair[0])
+        if value is not None:
+            done.append(pair[1])
+            store.set(pair[1], [value])
+
+    try:
+        for_each(copy, objects, None)
+        for node_format in present:
+            _prepare_above(store, new, node_format)
+        for pair in documents:
+            copy(pair)
+    except BaseException:
+        with suppress(StoreError):  # of a store that fails, the first error is what matters
+            for key in reversed(done):
+                store.delete(key)
+        raise
+    remove_node(store, old)
+
+
+def _check_free(store: Store, path: str, node_format: Format) -> None:
+    for prefix in node_format.prefixes(path):
+        found = next(iter(store.list(prefix)), None)
+        if found is not None:
+            raise NodeExistsError(
+                f"{where(store, path)} is no node, but {found!r} lies there already; nothing was "
+                "renamed. Choose another path."
+            )
+
+
+def _keys_to_move(
+    store: Store, old: str, new: str, formats: Sequence[Format]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Old and new keys of documents, in the order of copying, and of everything else."""
+    documents: dict[str, str] = {}
+    moves: dict[str, str] = {}
+    for node_format in formats:
+        nodes = walk(store, old, node_format, ReadOptions())
+        for below in [*sorted(nodes, key=lambda p: -p.count("/")), ""]:
+            keys = zip(
+                node_format.node_keys(join(old, below)),
+                node_format.node_keys(join(new, below)),
+                strict=True,
+            )
+            documents.update(reversed(list(keys)))  # the most telling one last
+        for before, after in zip(node_format.prefixes(old), node_format.prefixes(new), strict=True):
+            moves.update((key, after + key[len(before) :]) for key in store.list(before))
+    objects = [(key, target) for key, target in moves.items() if key not in documents]
+    return list(documents.items()), objects

@@ -1,0 +1,108 @@
+"""A hierarchy as a picture: lines of text, or nested lists in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Self
+
+__all__ = ["Tree", "draw", "facts_table"]
+
+
+class Tree(str):
+    """The text of a hierarchy, one node a line, which a notebook shows as nested lists.
+
+    Names that others wrote are escaped in both.
+    """
+
+    __slots__ = ("_html",)
+
+    _html: str
+
+    def __new__(cls, text: str, html: str = "") -> Self:
+        """The text and its HTML."""
+        tree = super().__new__(cls, text)
+        tree._html = html or f"<pre>{escape(text)}</pre>"
+        return tree
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[Tree], tuple[str, str]]:
+        return type(self), (str(self), self._html)
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
+    """A picture of a hierarchy.
+
+    Parameters
+    ----------
+    root
+        Name of the group at its top.
+    labels
+        What joins the name of a node and what is said of it, by its path: parents before children.
+
+    Examples
+    --------
+    >>> draw("/", {"a": ("", "/"), "a/b": ("  ", "(2,) int8"), "c": ("", "/")})
+    /
+    ├── a/
+    │   └── b  (2,) int8
+    └── c/
+    """
+    return Tree("\n".join(_lines(root, labels)), "".join(_list_items(root, labels)))
+
+
+def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    last = _last_ones(labels)
+    yield printable(root)
+    for path, (joint, facts) in labels.items():
+        parts = path.split("/")
+        above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        indent = "".join("    " if one in last else "│   " for one in above)
+        fork = "└── " if path in last else "├── "
+        yield f"{indent}{fork}{printable(parts[-1])}{joint}{printable(facts)}"
+
+
+def _last_ones(labels: Mapping[str, object]) -> set[str]:
+    """Paths of the last child of each group."""
+    return set({path.rpartition("/")[0]: path for path in labels}.values())
+
+
+def _list_items(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    yield f"<div><b>{_html(root)}</b>"
+    depth = 0
+    for path, (joint, facts) in labels.items():
+        wanted = path.count("/") + 1
+        yield "<ul>" * (wanted - depth) + "</ul>" * (depth - wanted)
+        depth = wanted
+        name = path.rpartition("/")[2]
+        yield f"<li><b>{_html(name)}</b>{_html(joint)}{_html(facts)}</li>"
+    yield "</ul>" * depth + "</div>"
+
+
+def facts_table(title: str, facts: Mapping[str, object]) -> str:
+    """What is to be said of a node, as an HTML table."""
+    rows = "".join(
+        f"<tr><th>{_html(name)}</th><td>{_html(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{_html(title)}</caption>{rows}</table>"
+
+
+def printable(text: str) -> str:
+    r"""A text with escapes for what would steer a terminal or break the line.
+
+    Examples
+    --------
+    >>> print(printable("é\n"))
+    é\n
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _html(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,224 @@
+"""Walking a hierarchy: the nodes below a path, level by level.
+
+Each level costs one listing per group and one batch of requests for the documents of all nodes
+on it. The folder of an array is never listed: a walk costs what the groups cost, however many
+stored objects their arrays have. Where documents and listings are in memory (consolidated
+metadata, a zip archive) a walk asks for nothing.
+
+A prefix without a document but with nodes below is a group too: the final v3 had such groups
+before 2024, and other writers leave them behind. Reading takes them as groups without attributes
+and warns; writing puts the document there.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from zarr_dask.errors import (
+    ListingError,
+    MetadataError,
+    MissingGroupWarning,
+    NodeNotFoundError,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import (
+    Format,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    ancestors,
+    checked_documents,
+    where,
+)
+from zarr_dask.formats.detect import FORMATS, format_named, read_node
+from zarr_dask.pool import for_each
+from zarr_dask.stores.base import WHOLE, Store, check_key, join
+from zarr_dask.stores.urls import real_place
+
+__all__ = ["Below", "read_or_imply", "walk"]
+
+Below = NodeMeta | MetadataError
+"""A node, or what is wrong with its documents."""
+
+_KEYS_PER_BATCH = 4096
+_LIKE_CHUNK = re.compile(r"c?[0-9]*")
+
+
+def walk(
+    store: Store, path: str, node_format: Format, options: ReadOptions, *, recursive: bool = True
+) -> dict[str, Below]:
+    """The nodes below a group.
+
+    Links to a group above are shown as the groups that they are, and not followed.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The group.
+    options
+        How to read.
+    recursive
+        Whether to look into the groups below.
+
+    Returns
+    -------
+    dict
+        By path below the group, parents before children, siblings by name.
+
+    Raises
+    ------
+    StoreError
+        If the store fails, or cannot list.
+    """
+    levels = _levels(store, path, node_format, options)
+    nodes: dict[str, Below] = {}
+    bare: list[str] = []
+    for level in levels:
+        nodes.update(level.nodes)
+        if not recursive:
+            bare = [p for p in level.bare if _holds_nodes(store, p, node_format, options)]
+            break
+    implied = {above for p in nodes for above in ancestors(p) if len(above) > len(path)}
+    implied.update(bare)
+    for missing in sorted(implied - nodes.keys()):
+        _warn_of_missing(store, missing)
+        nodes[missing] = GroupMeta(implicit=True)
+    start = len(path) + 1 if path else 0
+    return {p[start:]: nodes[p] for p in sorted(nodes, key=lambda p: p.split("/"))}
+
+
+def read_or_imply(
+    store: Store, path: str, format: str | None, options: ReadOptions
+) -> tuple[Format, NodeMeta]:
+    """The node at a path and its format; a prefix with nodes below it is a group.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is neither.
+    MetadataError
+        If its documents are wrong.
+    """
+    try:
+        return read_node(store, path, format, options)
+    except NodeNotFoundError:
+        candidates = FORMATS if format is None else (format_named(format),)
+        for candidate in _implied(store, path, candidates, options):
+            _warn_of_missing(store, path)
+            return candidate, GroupMeta(implicit=True)
+        raise
+
+
+def _implied(
+    store: Store, path: str, candidates: Sequence[Format], options: ReadOptions
+) -> Iterator[Format]:
+    """Formats of which there are nodes below a path."""
+    candidates = [candidate for candidate in candidates if not candidate.has_implicit_groups]
+    try:
+        if not any(
+            store.list_dir(p).prefixes for p in {p for c in candidates for p in c.prefixes(path)}
+        ):
+            return
+    except ListingError:
+        return  # nobody can know what lies below
+    for candidate in candidates:
+        if _holds_nodes(store, path, candidate, options):
+            yield candidate
+
+
+def _warn_of_missing(store: Store, path: str) -> None:
+    warnings.warn(
+        f"{where(store, path)} has no metadata document but nodes below it; it is taken as a group "
+        "without attributes. create_group writes the document.",
+        MissingGroupWarning,
+        stacklevel=4,
+    )
+
+
+# --- level by level -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Nodes by their full path, and prefixes without a document."""
+
+    nodes: dict[str, Below] = field(default_factory=dict)
+    bare: list[str] = field(default_factory=list)
+
+
+def _levels(
+    store: Store, path: str, node_format: Format, options: ReadOptions, *, is_bare: bool = False
+) -> Iterator[_Level]:
+    places = {path: real_place(store, path)}
+    bare = {path} if is_bare else set()
+    groups = [path]
+    while groups:
+        level = _Level()
+        candidates = _children(store, groups, node_format)
+        for candidate, node in _read_all(store, candidates, node_format, options):
+            if node is not None:
+                level.nodes[candidate] = node
+            elif not (_parent(candidate) in bare and _LIKE_CHUNK.fullmatch(_name(candidate))):
+                level.bare.append(candidate)  # but no folder of chunks whose array has no document
+        yield level
+        bare = set() if node_format.has_implicit_groups else set(level.bare)
+        groups = [*bare]
+        for candidate, node in level.nodes.items():
+            if isinstance(node, GroupMeta):
+                places[candidate] = real_place(store, candidate)
+                if places[candidate] not in {places.get(above) for above in ancestors(candidate)}:
+                    groups.append(candidate)
+
+
+def _holds_nodes(store: Store, path: str, node_format: Format, options: ReadOptions) -> bool:
+    return any(level.nodes for level in _levels(store, path, node_format, options, is_bare=True))
+
+
+def _children(store: Store, groups: Sequence[str], node_format: Format) -> list[str]:
+    """Paths directly below some groups, by one listing for each."""
+    names: dict[str, list[str]] = {}
+
+    def list_one(group: str) -> None:
+        names[group] = node_format.child_names(store, group)
+
+    for_each(list_one, groups, None)
+    return [join(group, name) for group in groups for name in names[group] if _is_key(name)]
+
+
+def _is_key(name: str) -> bool:
+    """Whether we can ask for it; a listing may hold names that are no valid Unicode."""
+    try:
+        check_key(name)
+    except StoreKeyError:
+        return False
+    return True
+
+
+def _read_all(
+    store: Store, paths: Sequence[str], node_format: Format, options: ReadOptions
+) -> Iterator[tuple[str, Below | None]]:
+    """What lies at some paths, a batch of documents at a time."""
+    keys = {path: node_format.node_keys(path) for path in paths}
+    step = max(1, _KEYS_PER_BATCH // max((len(k) for k in keys.values()), default=1))
+    for first in range(0, len(paths), step):
+        batch = paths[first : first + step]
+        wanted = [(key, WHOLE) for path in batch for key in keys[path]]
+        values = dict(zip((key for key, _ in wanted), store.get_ranges(wanted), strict=True))
+        for path in batch:
+            found = {key: values[key] for key in keys[path]}
+            try:
+                documents = checked_documents(store, found, options.limits)
+                yield path, node_format.read(store, path, options, found=documents)
+            except MetadataError as error:
+                yield path, error
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
