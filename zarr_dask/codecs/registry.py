@@ -7,6 +7,7 @@ the same frozen values. A name that is not known, or a configuration that does n
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -244,12 +245,29 @@ def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
 
 def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
     filters = config.pop("filters", None)
-    chain = None if filters is None else tuple(tuple(item.items()) for item in filters)
+    chain = None if filters is None else tuple(_lzma_filter(item) for item in filters)
     preset = config.pop("preset", None)
     if preset is not None and type(preset) is not int:
         raise ValueError(f"preset is {preset!r}, not an integer")
-    form = _int(config, "format", 1, range(1, 4))
-    return Lzma(form, _int(config, "check", -1, range(-1, 17)), preset, chain)
+    form = _int(config, "format", lzma.FORMAT_XZ, range(1, 4))
+    codec = Lzma(form, _int(config, "check", -1, range(-1, 17)), preset, chain)
+    if form == lzma.FORMAT_RAW:
+        try:
+            lzma.LZMADecompressor(form, None, codec.configuration()["filters"])
+        except lzma.LZMAError as error:
+            raise ValueError(f"filters are {filters!r}: {error}") from error
+    return codec
+
+
+_LZMA_LARGEST = 1 << 28  # bytes of a dictionary; also above every other option
+
+
+def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
+    options = tuple(item.items())
+    for name, value in options:
+        if type(value) is not int or not (name == "id" or value in range(_LZMA_LARGEST + 1)):
+            raise ValueError(f"{name} of a filter is {value!r}, not an integer that it can be")
+    return options
 
 
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
