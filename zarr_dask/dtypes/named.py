@@ -205,10 +205,9 @@ def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | lis
 
 
 def _from_v3(document: Any, place: str, depth: int) -> DataType | list[Problem]:
-    name, configuration, extra = document, {}, set()
-    if isinstance(document, Mapping):
-        name, configuration = document.get("name"), document.get("configuration", {})
-        extra = set(document) - {"name", "configuration", "must_understand"}
+    form = document if isinstance(document, Mapping) else {"name": document}
+    name, configuration = form.get("name"), form.get("configuration", {})
+    extra = set(form) - {"name", "configuration", "must_understand"}
     if not isinstance(name, str) or not isinstance(configuration, Mapping) or extra:
         expected = "a name, or an object with a 'name'"
         return [Problem(place, document, expected, "data_type")]
