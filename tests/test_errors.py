@@ -345,9 +345,9 @@ def test_all_problems_are_listed(place):
         ({"codecs": ["bytes", "https://example.org/c"]}, UnknownCodecError, "example.org"),
         ({"data_type": "int33"}, UnknownDataTypeError, "'int33'"),
         (
-            {"data_type": {"name": "numpy.datetime65", "configuration": {"unit": "s"}}},
+            {"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s"}}},
             UnknownDataTypeError,
-            "numpy.datetime65",
+            "numpy.datetime64",
         ),
         ({"chunk_grid": {"name": "hexagonal"}}, UnknownGridError, "'hexagonal'"),
         ({"chunk_key_encoding": {"name": "morton"}}, UnknownGridError, "morton"),
@@ -365,10 +365,12 @@ def test_what_is_not_known(place, changes, kind, says):
     [
         ({"compressor": {"id": "lz77"}}, UnknownCodecError, "'lz77'"),
         ({"filters": [{"id": "pickle"}]}, UnknownCodecError, "'pickle'"),
-        ({"dtype": "|O"}, MetadataError, "object"),
+        ({"dtype": "|O"}, UnknownDataTypeError, "'|O'"),
+        ({"dtype": "<M8[ns]"}, UnknownDataTypeError, "M8"),
         ({"dtype": "<f3"}, UnknownDataTypeError, "f3"),
+        ({"dtype": [["a", "<i4"]]}, UnknownDataTypeError, "a"),
     ],
-    ids=["compressor", "filter", "object", "size"],
+    ids=["compressor", "filter", "object", "time", "size", "struct"],
 )
 def test_what_is_not_known_in_v2(place, changes, kind, says):
     document_v2(place, **changes)
@@ -957,6 +959,7 @@ EXAMPLES = {
         kind: kind("/a/zarr.json", PROBLEMS)
         for kind in (MetadataError, UnknownCodecError, UnknownDataTypeError, UnknownGridError)
     },
+    errors.MigrationError: errors.MigrationError("/a", [("b/c", PROBLEMS[1])]),
     CorruptObjectError: CorruptObjectError("too short", "/a", "c/0", ((0,), (1, 2))),
 }
 CLASSES = [
@@ -1010,6 +1013,7 @@ def test_exceptions_are_public_and_documented(kind):
         (NodeExistsError, FileExistsError),
         (MetadataError, ValueError),
         (GridError, ValueError),
+        (errors.MigrationError, ValueError),
         (errors.SelectionError, IndexError),
         (CorruptObjectError, ValueError),
         (errors.ChunkMissingError, FileNotFoundError),

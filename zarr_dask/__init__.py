@@ -27,6 +27,7 @@ from zarr_dask.group import (
 )
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.migrate import migrate, plan_migration
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.write import plan_write, to_zarr
@@ -46,9 +47,11 @@ __all__ = [
     "delete",
     "errors",
     "from_zarr",
+    "migrate",
     "open",
     "open_array",
     "open_group",
+    "plan_migration",
     "plan_rechunk",
     "plan_write",
     "rechunk",
@@ -57,6 +60,8 @@ __all__ = [
 
 _JOBS = {
     "from_zarr": "zarr_dask.jobs.read",
+    "migrate": "zarr_dask.jobs.migrate",
+    "plan_migration": "zarr_dask.jobs.migrate",
     "plan_rechunk": "zarr_dask.jobs.rechunk",
     "plan_write": "zarr_dask.jobs.write",
     "rechunk": "zarr_dask.jobs.rechunk",

@@ -1,4 +1,4 @@
-"""The command line: ``zarr-dask info | tree | rechunk | plan | demo``.
+"""The command line: ``zarr-dask info | tree | rechunk | plan | migrate | demo``.
 
 A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
 progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from zarr_dask.codecs.base import Codec
+    from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import Progress, RechunkPlan
 
 __all__ = ["main"]
@@ -89,9 +90,10 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _as_options(message: str) -> str:
     """What an error tells callers to pass, as options of a command."""
-    return re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message).replace(
-        "overwrite=True", "--overwrite"
-    )
+    named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
+    for option in ("overwrite", "remove_old"):
+        named = named.replace(f"{option}=True", f"--{option.replace('_', '-')}")
+    return named
 
 
 def _remember_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -172,7 +174,7 @@ def _wrapped(line: str, indent: str, first: str = "") -> str:
     return folded.replace("\0", " ")
 
 
-def _say_plan(plan: RechunkPlan) -> None:
+def _say_plan(plan: RechunkPlan | MigrationPlan) -> None:
     for line in _printable(plan.explain()).splitlines():
         words = line.lstrip()
         lead = line[: len(line) - len(words)]
@@ -639,6 +641,94 @@ def _save(figure: Figure, file: Path) -> None:
         figure.savefig(file, dpi=110)
     except OSError as error:
         raise click.FileError(str(file), error.strerror) from error
+
+
+# --- migrate --------------------------------------------------------------------------------------
+
+
+@main.command(
+    epilog="""\b
+Examples:
+  zarr-dask migrate maps.zarr --dry-run
+  zarr-dask migrate maps.zarr
+  zarr-dask migrate maps.zarr --remove-old
+  zarr-dask migrate draft.zarr final.zarr"""
+)
+@click.argument("src")
+@click.argument("dst", required=False)
+@click.option("--path", default="", help="Path of the hierarchy's root below SRC (and DST).")
+@click.option(
+    "--format",
+    type=click.Choice(["v3", "v2"]),
+    default="v3",
+    show_default=True,
+    help="The new format; v2 is for arrays of v1.",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["keep", "rename", "copy"]),
+    help="keep stored objects where they are (the default in place), rename them to the default "
+    "keys of v3, or copy them to DST. Their bytes are never changed.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option(
+    "--remove-old",
+    is_flag=True,
+    help="In place: remove old documents and keys when the new ones are there and verified.",
+)
+@click.option(
+    "--v1-f-order",
+    type=click.Choice(["spec", "legacy"]),
+    default="spec",
+    show_default=True,
+    help="How v1 arrays of order F without blosc are laid out; legacy is what zarr-python 1 wrote.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@_traceback_option
+def migrate(
+    src: str,
+    dst: str | None,
+    *,
+    path: str,
+    format: str,
+    data: Any,
+    dry_run: bool,
+    remove_old: bool,
+    v1_f_order: Any,
+    quiet: bool,
+) -> None:
+    """Say in Zarr v3 what a hierarchy of an older format holds.
+
+    No chunk is decoded, and a hierarchy is migrated as a whole or not at all: if a node cannot
+    be, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the new
+    documents are written beside the old ones, which stay unless --remove-old is given; v3 wins
+    where both lie side by side. An interrupted migration leaves a readable hierarchy; run the
+    same command again.
+    """
+    read = zd.ReadOptions(v1_f_order=v1_f_order)
+    try:
+        plan = zd.plan_migration(
+            src, dst, path=path, format=format, data=data, remove_old=remove_old, read=read
+        )
+    except ZarrDaskError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(_as_options(str(error))) from error
+    if dry_run and plan.refusals:
+        _say_plan(plan)
+        raise click.exceptions.Exit(1)
+    if not quiet and not plan.refusals:
+        _say_plan(plan)
+    if dry_run:
+        return
+    try:
+        report = plan.run()
+    except KeyboardInterrupt as interrupt:
+        raise _Interrupted(
+            f": {plan.where} can be read as before. Run the same command again to go on."
+        ) from interrupt
+    if not quiet:
+        _say(_wrapped(f"done: {report}", "  "))
 
 
 # --- progress -------------------------------------------------------------------------------------

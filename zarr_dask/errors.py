@@ -11,6 +11,7 @@
     │   ├── UnknownGridError
     │   └── UnknownCodecError
     ├── MetadataChangedError                          a document changed since the node was opened
+    ├── MigrationError           (ValueError)         what another format cannot say of stored bytes
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of no known kind
@@ -53,6 +54,7 @@ __all__ = [
     "MemoryBudgetError",
     "MetadataChangedError",
     "MetadataError",
+    "MigrationError",
     "MissingDependencyError",
     "MissingGroupWarning",
     "MixedFormatsWarning",
@@ -180,6 +182,27 @@ class UnknownCodecError(MetadataError):
 
 class MetadataChangedError(ZarrDaskError):
     """The document of a node says something else than when the node was opened."""
+
+
+class MigrationError(ZarrDaskError, ValueError):
+    """A hierarchy cannot be migrated as a whole, so that nothing was; every reason is listed.
+
+    Parameters
+    ----------
+    where
+        Store and path of the hierarchy.
+    refusals
+        Path of a node, and why it cannot be migrated.
+    """
+
+    def __init__(self, where: str, refusals: Sequence[tuple[str, Problem]]) -> None:
+        self.where = where
+        self.refusals = tuple(refusals)
+        lines = "\n".join(f"  - {path or '/'}: {problem}" for path, problem in self.refusals)
+        super().__init__(f"{where} cannot be migrated, and was left as it is:\n{lines}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.refusals)
 
 
 class GridError(ZarrDaskError, ValueError):

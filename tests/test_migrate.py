@@ -1,0 +1,648 @@
+"""Migrating hierarchies: values, chunk bytes and new documents, refusals, interruptions.
+
+The oracles are NumPy, zarr-python (which writes the old hierarchies where it can, and reads the
+new ones) and tensorstore.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore as ts
+import zarr
+
+import zarr_dask as zd
+from zarr_dask.errors import (
+    MetadataChangedError,
+    MigrationError,
+    NodeNotFoundError,
+    SourceIsTargetError,
+    StoreError,
+)
+from zarr_dask.stores import Faulty, MemoryStore
+
+DOCUMENTS = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", "meta", "attrs")
+STRUCT = {"id": "i4", "x": "f8"}
+
+
+def struct(order):
+    return np.dtype([(name, f"{order}{kind}") for name, kind in STRUCT.items()])
+
+
+def values_of(dtype, shape=(5, 4)):
+    """Different values of a NumPy type."""
+    dtype = np.dtype(dtype)
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    if dtype.names:
+        values = np.zeros(shape, dtype)
+        for name in dtype.names:
+            values[name] = values_of(dtype[name], shape)
+        return values
+    if dtype.kind in "mM":
+        return numbers.astype("i8").view(dtype.newbyteorder("=")).astype(dtype)
+    if dtype.kind == "V":
+        return np.frombuffer(bytes(range(numbers.size * dtype.itemsize)), dtype).reshape(shape)
+    if dtype.kind in "SU":
+        return np.vectorize(lambda n: f"{n}\u00e9" if dtype.kind == "U" else str(n))(
+            numbers
+        ).astype(dtype)
+    if dtype.kind == "b":
+        return numbers % 3 == 0
+    return (numbers + 1).astype(dtype)
+
+
+def write_v2(path, values, *, chunks=(2, 3), compressor=None, filters=None, order="C", fill=None):
+    """An array of v2: the document by hand, the chunks by NumPy and numcodecs."""
+    import numcodecs
+
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    descr = values.dtype.descr if values.dtype.names else values.dtype.str
+    document = {
+        "zarr_format": 2,
+        "shape": list(values.shape),
+        "chunks": list(chunks[: values.ndim]),
+        "dtype": "|O" if values.dtype.hasobject else descr,
+        "compressor": compressor,
+        "filters": filters,
+        "fill_value": fill,
+        "order": order,
+    }
+    steps = [
+        numcodecs.get_codec(one)
+        for one in [*(filters or []), *([compressor] * (compressor is not None))]
+    ]
+    counts = [-(-n // c) for n, c in zip(values.shape, document["chunks"], strict=True)]
+    for coords in np.ndindex(*counts):
+        region = tuple(
+            slice(i * c, (i + 1) * c) for i, c in zip(coords, document["chunks"], strict=True)
+        )
+        part = values[region]
+        chunk = np.zeros(document["chunks"], values.dtype)
+        if values.dtype.hasobject:
+            chunk[...] = part.flat[0]
+        chunk[tuple(slice(0, n) for n in part.shape)] = part
+        buffer = chunk.reshape(-1, order=order)
+        for step in steps:
+            buffer = step.encode(buffer)
+        (path / (".".join(map(str, coords)) or "0")).write_bytes(
+            bytes(memoryview(buffer).cast("B"))
+            if not isinstance(buffer, np.ndarray)
+            else buffer.tobytes()
+        )
+    (path / ".zarray").write_text(json.dumps(document))
+
+
+def objects_of(root):
+    """All files that are no documents, by name."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in Path(root).rglob("*")
+        if path.is_file() and path.name not in DOCUMENTS
+    }
+
+
+def document_of(root):
+    return json.loads((Path(root) / "zarr.json").read_text())
+
+
+def by_zarr_python(root):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return zarr.open_array(str(root), mode="r", zarr_format=3)[...]
+
+
+def by_tensorstore(root):
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{root}/"}}
+    return ts.open(spec, read=True).result().read().result()
+
+
+def read(url, path=""):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return zd.open_array(url, path)[...]
+
+
+def same(a, b):
+    """Whether two arrays hold the same values, bit by bit in native byte order."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.hasobject or b.dtype.hasobject:
+        return a.shape == b.shape and a.tolist() == b.tolist()
+    native = a.dtype.newbyteorder("=")
+    return a.shape == b.shape and a.astype(native).tobytes() == b.astype(native).tobytes()
+
+
+def migrated(root, values, **options):
+    """Migrate an array in place: its new document, when values and bytes are as they were."""
+    before = objects_of(root)
+    assert same(read(root), values)
+    zd.migrate(root, remove_old=True, **options)
+    assert objects_of(root) == before
+    assert not (root / ".zarray").exists()
+    assert same(read(root), values)
+    return document_of(root)
+
+
+# --- rows of the first table: data types ----------------------------------------------------------
+
+CORE = {
+    "|b1": "bool",
+    "|i1": "int8",
+    "|u1": "uint8",
+    "i2": "int16",
+    "i4": "int32",
+    "i8": "int64",
+    "u2": "uint16",
+    "u4": "uint32",
+    "u8": "uint64",
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "c8": "complex64",
+    "c16": "complex128",
+}
+ROWS = [
+    (f"{order}{short}" if short[0] != "|" else short, name)
+    for short, name in CORE.items()
+    for order in ("<>" if short[0] != "|" else " ")
+]
+
+
+@pytest.mark.conformance("C160", "C165")
+@pytest.mark.parametrize(("dtype", "name"), ROWS, ids=[dtype for dtype, _ in ROWS])
+def test_core_types_keep_values_and_bytes(tmp_path, dtype, name):
+    values = values_of(dtype)
+    write_v2(tmp_path, values)
+    document = migrated(tmp_path, values)
+    assert document["data_type"] == name
+    endian = {"<": {"endian": "little"}, ">": {"endian": "big"}}.get(dtype[0])
+    assert document["codecs"] == [
+        {"name": "bytes", **({"configuration": endian} if endian else {})}
+    ]
+    assert document["chunk_key_encoding"] == {"name": "v2", "configuration": {"separator": "."}}
+    assert same(by_zarr_python(tmp_path), values)
+    assert same(by_tensorstore(tmp_path), values)
+
+
+# --- rows of the second table: codecs -------------------------------------------------------------
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def core(name, **configuration):
+    return {"name": name, **({"configuration": configuration} if configuration else {})}
+
+
+def blosc(shuffle, typesize):
+    return core("blosc", cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize, blocksize=0)
+
+
+COMPRESSORS = {
+    "none": (None, None),
+    "blosc-0": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 0}, blosc("noshuffle", 4)),
+    "blosc-1": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}, blosc("shuffle", 4)),
+    "blosc-2": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2}, blosc("bitshuffle", 4)),
+    "gzip": ({"id": "gzip", "level": 3}, core("gzip", level=3)),
+    "zstd": ({"id": "zstd", "level": 3}, core("zstd", level=3, checksum=False)),
+    "zstd-checksum": (
+        {"id": "zstd", "level": 3, "checksum": True},
+        core("zstd", level=3, checksum=True),
+    ),
+}
+
+
+@pytest.mark.conformance("C160", "C165")
+@pytest.mark.parametrize("case", COMPRESSORS)
+def test_core_compressors_keep_values_and_bytes(tmp_path, case):
+    old, new = COMPRESSORS[case]
+    values = values_of("<f4")
+    write_v2(tmp_path, values, compressor=old)
+    document = migrated(tmp_path, values)
+    assert document["codecs"] == [LITTLE, *([new] if new else [])]
+    assert same(by_zarr_python(tmp_path), values)
+    assert same(by_tensorstore(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C162")
+@pytest.mark.parametrize(("dtype", "shuffle"), [("|u1", "bitshuffle"), ("<i8", "shuffle")])
+def test_automatic_shuffle_is_resolved_and_absent_fill_is_zero(tmp_path, dtype, shuffle):
+    values = values_of(dtype)
+    compressor = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0}
+    write_v2(tmp_path, values, compressor=compressor)
+    (tmp_path / "0.0").unlink()
+    values[:2, :3] = 0
+    plan = zd.plan_migration(tmp_path)
+    assert sum("(null)" in note for note in plan.nodes[0].notes) == 1
+    assert sum(repr(shuffle) in note for note in plan.nodes[0].notes) == 1
+    document = migrated(tmp_path, values)
+    assert document["codecs"][-1] == blosc(shuffle, values.dtype.itemsize)
+    assert document["fill_value"] == 0
+    assert same(by_zarr_python(tmp_path), values)
+    assert same(by_tensorstore(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C165")
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((5, 4), [1, 0]), ((3, 4, 5), [2, 1, 0]), ((7,), None)]
+)
+def test_column_order_becomes_a_transposition(tmp_path, shape, expected):
+    values = values_of("<i4", shape)
+    write_v2(tmp_path, values, chunks=(2, 3, 2), order="F")
+    document = migrated(tmp_path, values)
+    transposed = [] if expected is None else [core("transpose", order=expected)]
+    assert document["codecs"] == [*transposed, LITTLE]
+    assert same(by_zarr_python(tmp_path), values)
+    assert same(by_tensorstore(tmp_path), values)
+
+
+@pytest.mark.conformance("C160")
+def test_zero_dimensions(tmp_path):
+    values = np.array(7, "<i4")
+    write_v2(tmp_path, values)
+    assert migrated(tmp_path, values)["shape"] == []
+    assert same(by_zarr_python(tmp_path), values)
+    assert same(by_tensorstore(tmp_path), values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        ("<f8", "NaN"),
+        ("<f4", "-Infinity"),
+        ("<f4", -0.0),
+        ("<c8", [1.0, "NaN"]),
+        ("<i2", -5),
+        ("|b1", True),
+    ],
+)
+def test_fill_values_stay(tmp_path, dtype, fill):
+    values = values_of(dtype)
+    write_v2(tmp_path, values, fill=fill)
+    (tmp_path / "0.0").unlink()
+    before = read(tmp_path)
+    document = migrated(tmp_path, before)
+    assert document["fill_value"] == fill
+    assert str(document["fill_value"]) == str(fill)  # -0.0 too
+    assert same(by_zarr_python(tmp_path), before)
+
+
+@pytest.mark.conformance("C160")
+def test_unknown_codecs_are_refused_by_name(tmp_path):
+    write_v2(tmp_path, values_of("<i4"))
+    document = json.loads((tmp_path / ".zarray").read_text())
+    (tmp_path / ".zarray").write_text(json.dumps({**document, "compressor": {"id": "lz77"}}))
+    with pytest.raises(MigrationError, match="lz77"):
+        zd.migrate(tmp_path)
+    assert not (tmp_path / "zarr.json").exists()
+
+
+@pytest.mark.conformance("C166")
+def test_names_of_dimensions_move_to_where_readers_look(tmp_path):
+    values = values_of("<f4")
+    write_v2(tmp_path, values)
+    attributes = {"units": "K", "_ARRAY_DIMENSIONS": ["y", "x"]}
+    (tmp_path / ".zattrs").write_text(json.dumps(attributes))
+    document = migrated(tmp_path, values)
+    assert document["dimension_names"] == ["y", "x"]
+    assert document["attributes"] == {"units": "K"}
+    assert zarr.open_array(str(tmp_path), mode="r").metadata.dimension_names == ("y", "x")
+
+
+def test_names_that_do_not_fit_stay_attributes(tmp_path):
+    values = values_of("<f4")
+    write_v2(tmp_path, values)
+    attributes = {"_ARRAY_DIMENSIONS": ["y"]}
+    (tmp_path / ".zattrs").write_text(json.dumps(attributes))
+    document = migrated(tmp_path, values)
+    assert document["attributes"] == attributes
+    assert "dimension_names" not in document
+
+
+# --- hierarchies ----------------------------------------------------------------------------------
+
+VALUES = {"a/b": values_of(">f4"), "c": values_of("<i2", (5,)), "empty": np.zeros((0, 3))}
+
+
+@pytest.fixture
+def old():
+    """A hierarchy of v2 by zarr-python, as a mapping, and what is in it."""
+    store = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        root = zarr.create_group(
+            zarr.storage.MemoryStore(), zarr_format=2, attributes={"title": "t"}
+        )
+        for path, values in VALUES.items():
+            made = root.create_array(
+                path,
+                shape=values.shape,
+                dtype=values.dtype,
+                chunks=(2, 3)[: values.ndim],
+                compressors=None,
+            )
+            made[...] = values
+            made.attrs["path"] = path
+    store.update({key: value.to_bytes() for key, value in root.store._store_dict.items()})
+    return store
+
+
+def check(store, root=""):
+    """Everything can be read, from the root and by path, by whichever documents."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        group = zd.open_group(store, root)
+        assert group.attributes == {"title": "t"}
+        found = dict(group.arrays(recursive=True))
+        assert sorted(found) == sorted(VALUES)
+        for path, values in VALUES.items():
+            assert same(found[path][...], values)
+            assert found[path].attributes == {"path": path}
+            assert same(zd.open_array(store, f"{root}/{path}")[...], values)
+    return group
+
+
+@pytest.mark.parametrize("remove_old", [False, True])
+@pytest.mark.parametrize("data", ["keep", "rename", "copy"])
+def test_hierarchies(old, data, remove_old):
+    before = dict(old)
+    target = {} if data == "copy" else None
+    if data == "copy" and remove_old:
+        with pytest.raises(ValueError, match="copy leaves its source"):
+            zd.migrate(old, target, data=data, remove_old=remove_old)
+        return
+    plan = zd.migrate(old, target, data=data, dry_run=True, remove_old=remove_old)
+    assert old == before
+    assert not target
+    assert "from v2 to v3" in str(plan)
+    zd.migrate(old, target, data=data, remove_old=remove_old)
+    new = old if target is None else target
+    assert check(new).format == "v3"
+    names = {key.rsplit("/", 1)[-1] for key in new}
+    assert (".zarray" in names) == (data != "copy" and not remove_old)
+    encoding = json.loads(new["a/b/zarr.json"])["chunk_key_encoding"]["name"]
+    assert encoding == ("v2" if data == "keep" else "default")
+    if data == "keep":
+        assert {k: v for k, v in new.items() if k.rsplit("/", 1)[-1] not in DOCUMENTS} == {
+            k: v for k, v in before.items() if k.rsplit("/", 1)[-1] not in DOCUMENTS
+        }
+    if not remove_old:
+        assert before.items() <= (old.items())
+        assert check_old(old)
+    elif data == "rename":
+        assert "a/b/0.0" not in new
+        assert new["a/b/c/0/0"] == before["a/b/0.0"]
+
+
+def check_old(store):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        group = zd.open_group(store, format="v2")
+        return all(same(group[path][...], values) for path, values in VALUES.items())
+
+
+def test_the_newer_documents_win_with_a_warning(old):
+    zd.migrate(old)
+    with pytest.warns(UserWarning, match="v3 is used"):
+        assert zd.open(old).format == "v3"
+    assert zd.open(old, format="v2").format == "v2"
+
+
+@pytest.mark.conformance("C167")
+def test_one_refusal_refuses_all_and_names_every_one(old):
+    bad = json.loads(old["c/.zarray"])
+    old["c/.zarray"] = json.dumps({**bad, "filters": [{"id": "lz77"}]}).encode()
+    bad = json.loads(old["a/b/.zarray"])
+    old["a/b/.zarray"] = json.dumps({**bad, "dtype": "<f16"}).encode()
+    before = dict(old)
+    plan = zd.migrate(old, dry_run=True)
+    assert [path for path, _ in plan.refusals] == ["a/b", "c"]
+    assert "nothing will be written" in plan.explain()
+    with pytest.raises(MigrationError) as caught:
+        zd.migrate(old, remove_old=True)
+    assert old == before
+    assert caught.value.refusals == plan.refusals
+    for words in ("a/b: dtype", "<f16", "c: filters[0].id", "lz77"):
+        assert words in str(caught.value)
+
+
+class InjectedError(StoreError):
+    """The failure that a test injects."""
+
+
+def interrupted(store, number, **options):
+    """Run a migration whose store fails at one operation; whether it got that far."""
+    seen = []
+
+    def before(method, key):
+        seen.append((method, key))
+        if len(seen) > number:
+            raise InjectedError(f"{method} {key}")
+
+    try:
+        zd.migrate(Faulty(MemoryStore.over(store), before), **options)
+    except InjectedError:
+        return True
+    return False
+
+
+@pytest.mark.conformance("C167")
+@pytest.mark.parametrize("remove_old", [False, True])
+@pytest.mark.parametrize("data", ["keep", "rename"])
+def test_interrupted_anywhere_all_can_be_read_and_run_again(old, data, remove_old):
+    options = {"data": data, "remove_old": remove_old}
+    finished = dict(old)
+    zd.migrate(finished, **options)
+    number = 0
+    stopped = True
+    states = set()
+    while stopped:
+        store = dict(old)
+        stopped = interrupted(store, number, **options)
+        if (state := tuple(sorted(store))) not in states:  # most operations only read
+            states.add(state)
+            check(store)
+            zd.migrate(store, **options)
+            assert store == finished
+            check(store)
+        number += 1
+    assert len(states) > 4
+    assert number > 20
+
+
+def test_interrupted_copies_can_be_run_again(old):
+    finished = {}
+    zd.migrate(old, finished)
+    for number in range(0, 200, 3):
+        target = {}
+        seen = []
+
+        def before(method, key, seen=seen, number=number):
+            seen.append(key)
+            if len(seen) > number:
+                raise InjectedError(f"{method} {key}")
+
+        try:
+            zd.migrate(old, Faulty(MemoryStore.over(target), before))
+        except InjectedError:
+            assert "zarr.json" not in target or target == finished
+        zd.migrate(old, target)
+        assert target == finished
+    check(finished)
+
+
+def test_a_store_that_loses_what_is_written_is_found_out(old):
+    class Lossy(MemoryStore):
+        def set(self, key, buffers):
+            buffers = [b"" if key.endswith("c/1/0") else b"".join(buffers)]
+            super().set(key, buffers)
+
+    before = dict(old)
+    with pytest.raises(StoreError, match="does not hold what was just written"):
+        zd.migrate(Lossy(old), data="rename", remove_old=True)
+    assert before.items() <= old.items()
+    check(old)
+
+
+def test_documents_that_change_meanwhile_are_noticed(old):
+    plan = zd.plan_migration(old)
+    old["c/.zattrs"] = b'{"new": 1}'
+    with pytest.raises(MetadataChangedError, match="have changed"):
+        plan.run()
+    assert not any(key.endswith("zarr.json") for key in old)
+
+
+def test_objects_that_change_meanwhile_are_kept(old):
+    """What a writer of the old format puts into a chunk that was copied is not removed."""
+    plan = zd.plan_migration(old, data="rename", remove_old=True)
+
+    def change(_):
+        old["c/0"] = b"\x07\x00\x08\x00"
+
+    with pytest.raises(MetadataChangedError, match="c/0"):
+        plan.run(change if plan.objects == 0 else _once(plan, change))
+    assert old["c/0"] == b"\x07\x00\x08\x00"
+
+
+def _once(plan, change):
+    """Call `change` when the last object has been copied."""
+    left = [plan.objects]
+
+    def progress(nbytes):
+        left[0] -= 1
+        if left[0] == 0:
+            change(nbytes)
+
+    return progress
+
+
+def test_newer_documents_are_not_overwritten(old):
+    zd.migrate(old)
+    zd.open_array(old, "c", mode="r+", format="v3").update_attributes({"newer": True})
+    plan = zd.migrate(old, dry_run=True)
+    assert [path for path, _ in plan.refusals] == ["c"]
+    with pytest.raises(MigrationError, match=r"c/zarr\.json"):
+        zd.migrate(old, remove_old=True)
+    assert zd.open_array(old, "c", format="v3").attributes["newer"]
+
+
+def test_objects_under_the_new_keys_are_not_taken_for_the_array(old):
+    del old["a/b/1.1"]
+    old["a/b/c/1/1"] = b"somebody else's"
+    with pytest.raises(MigrationError, match="a/b/c/1/1"):
+        zd.migrate(old, data="rename")
+    assert old["a/b/c/1/1"] == b"somebody else's"
+
+
+def test_objects_outside_the_array_are_not_copied(old):
+    old["a/b/9.9"] = old["a/b/0.0"]
+    zd.migrate(old, data="rename", remove_old=True)
+    assert "a/b/c/9/9" not in old
+    assert "a/b/9.9" in old
+    check(old)
+
+
+@pytest.mark.parametrize("missing", ["a/.zgroup", ".zgroup"])
+def test_groups_without_documents_get_them(old, missing):
+    del old[missing]
+    if missing == ".zgroup":
+        del old[".zattrs"]
+    plan = zd.migrate(old)
+    assert [n.path for n in plan.nodes if n.notes] == [missing[:-8].rstrip("/")]
+    assert sorted(path for path, _ in zd.open_group(old, format="v3").arrays(recursive=True)) == [
+        "a/b",
+        "c",
+        "empty",
+    ]
+
+
+def test_a_part_of_a_hierarchy(old):
+    zd.migrate(old, path="a")
+    assert "zarr.json" not in old
+    with pytest.warns(UserWarning, match="v3 is used"):
+        assert same(zd.open(old, "a")["b"][...], VALUES["a/b"])
+
+
+def test_a_hierarchy_that_is_migrated_already(old):
+    zd.migrate(old, remove_old=True)
+    before = dict(old)
+    plan = zd.migrate(old, remove_old=True)
+    assert plan.source_format.name == "v3"
+    assert old == before
+
+
+def test_files_are_left_tidy(tmp_path):
+    zd.create_array(
+        tmp_path,
+        "a",
+        shape=(4, 4),
+        dtype="i2",
+        chunks=2,
+        format="v2",
+        chunk_key_encoding={"separator": "/"},
+    )[...] = 1
+    zd.migrate(tmp_path, data="rename", remove_old=True)
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["c", "zarr.json"]
+    assert (zd.open(tmp_path)["a"][...] == 1).all()
+
+
+def test_names_that_v3_reserves_are_refused(old):
+    for key in list(old):
+        if key.startswith("c/"):
+            old[f"__{key}"] = old.pop(key)
+    with pytest.raises(MigrationError, match="__c"):
+        zd.migrate(old)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "v1"}, "format='v1': expected 'v3' or 'v2'"),
+        ({"data": "copy"}, "without it works in place"),
+        ({"dst": {}, "data": "keep"}, "with dst it copies"),
+        ({"dst": {}, "remove_old": True}, "a copy leaves its source"),
+    ],
+)
+def test_arguments_that_do_not_go_together(old, options, message):
+    with pytest.raises(ValueError, match=message):
+        zd.migrate(old, **options)
+
+
+def test_places_that_overlap(tmp_path):
+    write_v2(tmp_path / "a", values_of("<i4"))
+    with pytest.raises(SourceIsTargetError, match="lies in"):
+        zd.migrate(tmp_path, tmp_path / "b")
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(NodeNotFoundError, match="none of the keys"):
+        zd.migrate(tmp_path)
+
+
+def test_newer_formats_are_not_turned_back(old):
+    zd.migrate(old, remove_old=True)
+    with pytest.raises(ValueError, match="has format v3; to v2 can be migrated: v1"):
+        zd.migrate(old, format="v2")

@@ -1,0 +1,351 @@
+"""What a node says, said in another format about the same stored bytes.
+
+`translate` turns the metadata of a node into that of another format without looking at a single
+stored object: byte order becomes the ``bytes`` codec's, memory order a ``transpose``, filters of
+numbers array codecs before it, all other filters and the compressor bytes codecs after it. What
+has no such form is a `Problem`; what readers will see differently (no fill value, for instance)
+is a note. Each new chain of codecs is tried on a few values that the old one has encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.codecs.arrays import Bytes, endian_of
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, Reading, joined
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress import Blosc, Gzip
+from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
+from zarr_dask.codecs.registry import chain_from_v3
+from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, Problem
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, GroupMeta, NodeMeta
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.v2 import DIMENSIONS, V2
+from zarr_dask.formats.v3 import V3
+from zarr_dask.grid import Shape
+
+__all__ = ["DIMENSIONS", "TARGETS", "Translation", "default_keys", "older", "translate"]
+
+TARGETS: tuple[Format, ...] = (V3, V2)
+"""Formats that a node can be migrated to."""
+
+
+def older(target: Format) -> tuple[Format, ...]:
+    """Formats that can be migrated to another one.
+
+    Examples
+    --------
+    >>> [one.name for one in older(V2)]
+    ['v1']
+    """
+    if target == V3:
+        return tuple(one for one in FORMATS if one != V3)
+    return tuple(one for one in FORMATS if one.name == "v1")
+
+
+def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
+    """The layout of keys for stored objects that are copied anyway.
+
+    Examples
+    --------
+    >>> default_keys(V3, ChunkKeys("v2", "."))
+    ChunkKeys(name='default', separator='/')
+    """
+    if target != V3:
+        return keys
+    return ChunkKeys("default", "/" if keys.name == "v2" else keys.separator)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A node in another format, or why it cannot be."""
+
+    meta: NodeMeta | None
+    """None if there are problems."""
+    problems: tuple[Problem, ...] = ()
+    """What the other format cannot say about the bytes as they are."""
+    notes: tuple[str, ...] = ()
+    """What users should know: the same in other words, or more exactly than before."""
+
+
+def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Translation:
+    """A node in another format.
+
+    Parameters
+    ----------
+    meta
+        What its documents say.
+    target
+        The other format.
+    keys
+        Where its stored objects will be; None for a group.
+    """
+    if isinstance(meta, GroupMeta) or keys is None:
+        return Translation(GroupMeta(meta.attributes))
+    if target != V3:
+        return _checked(replace(meta, keys=keys, extra={}), target)
+    work = _Work()
+    work.problems.extend(_type_problems(meta))
+    codecs = None if work.problems else _chain(meta.codecs, meta, work)
+    if codecs is None:
+        return Translation(None, tuple(work.problems), tuple(work.notes))
+    fill = meta.fill
+    if fill is None:
+        fill = meta.data_type.zero
+        work.notes.append("fill value: there is none (null); it becomes zero, as which it is read")
+    translated = replace(
+        meta, codecs=codecs, keys=keys, fill=fill, attributes=_attributes(meta, work), extra={}
+    )
+    checked = _checked(translated, target)
+    return replace(checked, notes=(*work.notes, *checked.notes))
+
+
+def _checked(meta: ArrayMeta, target: Format) -> Translation:
+    """The metadata if their documents can be written, else the problems of that."""
+    try:
+        target.documents(meta, "")
+    except MetadataError as error:
+        return Translation(None, error.problems)
+    return Translation(meta)
+
+
+@dataclass
+class _Work:
+    """What is found out while a node is translated."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
+    """The attributes without the names of dimensions that v3 has a member for."""
+    attributes = dict(meta.attributes)
+    names = attributes.get(DIMENSIONS)
+    if meta.dimension_names is not None and names == list(meta.dimension_names):
+        del attributes[DIMENSIONS]
+        work.notes.append(f"attribute {DIMENSIONS} becomes dimension_names {names}")
+    return attributes
+
+
+# --- data types -----------------------------------------------------------------------------------
+
+
+def _type_problems(meta: ArrayMeta) -> Iterator[Problem]:
+    data_type = meta.data_type
+    rewrite = "write the array anew (zarr_dask.to_zarr) to migrate it"
+    if data_type.name == "object":
+        codec = meta.codecs.serializer.name
+        expected = f"a data type of v3: it has none for objects of codec {codec!r}; {rewrite}"
+        yield Problem("dtype", "|O", expected, "data_type")
+    for name in _subarray_fields(data_type.dtype):
+        expected = f"fields without a shape: v3 has none that are arrays; {rewrite}"
+        yield Problem(f"dtype field {name!r}", str(data_type.dtype), expected, "data_type")
+    serializer = meta.codecs.serializer
+    stored = getattr(serializer, "stored", None)
+    if stored is not None and not isinstance(serializer, Bytes):
+        orders = ", ".join(f"{name!r} {order}" for name, order in _byte_orders(np.dtype(stored)))
+        expected = (
+            f"fields of one byte order: v3 has one for all of them, and here are {orders}; "
+            f"{rewrite}"
+        )
+        yield Problem("dtype", stored, expected, "data_type")
+
+
+def _subarray_fields(dtype: np.dtype[Any], place: str = "") -> Iterator[str]:
+    for name, entry in (dtype.fields or {}).items():
+        at = f"{place}{name}"
+        if entry[0].subdtype is not None:
+            yield at
+        else:
+            yield from _subarray_fields(entry[0], f"{at}.")
+
+
+def _byte_orders(stored: np.dtype[Any], place: str = "") -> Iterator[tuple[str, str]]:
+    """Fields of several bytes and their byte orders."""
+    for name, entry in (stored.fields or {}).items():
+        at = f"{place}{name}"
+        if entry[0].fields:
+            yield from _byte_orders(entry[0], f"{at}.")
+        elif entry[0].str[0] in "<>":
+            yield at, "big" if entry[0].str[0] == ">" else "little"
+
+
+# --- codecs ---------------------------------------------------------------------------------------
+
+
+def _chain(chain: Chain, meta: ArrayMeta, work: _Work) -> Chain | None:
+    """The same steps in v3; None if there are problems."""
+    documents = _documents(chain, meta, work)
+    if work.problems:
+        return None
+    made = chain_from_v3(documents)
+    if isinstance(made, list):
+        work.problems.extend(made)
+        return None
+    problems = list(made.problems(ChunkSpec(meta.grid.largest_cell, meta.data_type, meta.fill)))
+    work.problems.extend(problems)
+    if not problems and not chain.serializer.divides and not _same_values(chain, made, meta):
+        found = [codec.name for codec in chain.codecs]
+        expected = "codecs whose v3 form decodes to the same values"
+        work.problems.append(Problem("codecs", found, expected, "codec"))
+    return None if work.problems else made
+
+
+def _documents(chain: Chain, meta: ArrayMeta, work: _Work) -> list[Any]:
+    serializer = chain.serializer
+    if isinstance(serializer, Sharding):
+        inner = _documents(serializer.codecs, meta, work)
+        configuration = {**serializer.configuration(), "codecs": inner}
+        document = {"name": serializer.name, "configuration": configuration}
+        return [*chain.arrays, document, *chain.bytes]
+    stored = _stored(chain, meta)
+    numbers, others = _filters(chain.bytes, work)
+    running = stored
+    for codec in numbers:
+        running = _after(codec, running, work)
+    first = serializer if not numbers or running is None else Bytes(endian_of(running))
+    itemsize = meta.data_type.itemsize if running is None else running.itemsize
+    return [
+        *chain.arrays,
+        *(_v3_form(codec, itemsize, work) for codec in numbers),
+        first,
+        *(_v3_form(codec, itemsize, work) for codec in others),
+    ]
+
+
+def _stored(chain: Chain, meta: ArrayMeta) -> np.dtype[Any] | None:
+    """The elements as they enter the serializer, with their byte order; None if not fixed."""
+    if not isinstance(chain.serializer, Bytes):
+        return None
+    return meta.dtype.newbyteorder(">" if chain.serializer.endian == "big" else "<")
+
+
+def _filters(codecs: Sequence[BytesCodec], work: _Work) -> tuple[list[Filter], list[BytesCodec]]:
+    """Filters of numbers, and what comes after them."""
+    numbers = [codec for codec in takewhile(_is_of_numbers, codecs) if isinstance(codec, Filter)]
+    others = list(codecs[len(numbers) :])
+    for position, codec in enumerate(others, len(numbers)):
+        if _is_of_numbers(codec):
+            before = _name(others[0])
+            expected = (
+                f"filters of numbers before all others: {before!r} comes first and makes bytes of "
+                "them, which v3 cannot take for numbers again. Write the array anew"
+            )
+            work.problems.append(Problem(f"filters[{position}]", _name(codec), expected, "codec"))
+    return numbers, others
+
+
+def _is_of_numbers(codec: Codec) -> bool:
+    return isinstance(codec, Filter) and codec.id in ARRAY_FILTERS
+
+
+def _name(codec: Codec) -> str:
+    return codec.id if isinstance(codec, Filter) else codec.name
+
+
+_INPUT = {"astype": "decode_dtype", "bitround": "", "packbits": ""}
+"""Where a filter names the type of what it is given, if not as ``dtype``."""
+
+
+def _after(codec: Filter, given: np.dtype[Any] | None, work: _Work) -> np.dtype[Any] | None:
+    """The elements that a filter makes, with their byte order."""
+    options = codec.configuration()
+    member = _INPUT.get(codec.id, "dtype")
+    if codec.id == "categorize" or given is None:
+        expected = "a filter that v3 has for this data type. Write the array anew"
+        work.problems.append(Problem("filters", codec.id, expected, "codec"))
+        return None
+    if member and options.get(member) and np.dtype(options[member]) != given:
+        # in v2 it is given bytes and takes them for what it likes; in v3 it is given numbers
+        expected = f"{given.str!r}, the type of what the filter {codec.id!r} is given"
+        work.problems.append(Problem(f"filters.{member}", options[member], expected, "codec"))
+        return None
+    return np.dtype(codec.output_dtype(given.str))
+
+
+def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
+    """A filter or a compressor as a codec of v3, or the document of one."""
+    if isinstance(codec, Blosc):
+        if codec.shuffle is None:
+            how = codec.resolved(itemsize).shuffle
+            work.notes.append(f"blosc: automatic shuffle (-1) is {how!r} for {itemsize} bytes")
+        return codec.resolved(itemsize if itemsize <= _LARGEST_TYPESIZE else 1)
+    if isinstance(codec, Gzip) and codec.level < 0:
+        work.notes.append("gzip: level -1 becomes 6, which is what it means")
+        return Gzip(6)
+    configuration = codec.configuration()
+    if isinstance(codec, Filter):
+        del configuration["id"]
+        if codec.id == "crc32c" and configuration.get("location", "end") == "end":
+            return {"name": "crc32c"}
+        if codec.id == "bitround":
+            return {"name": "bitround", "configuration": configuration}
+        return {"name": f"numcodecs.{codec.id}", "configuration": configuration}
+    if codec.name in _NUMCODECS_ONLY:
+        return {"name": f"numcodecs.{codec.name}", "configuration": configuration}
+    return codec
+
+
+_NUMCODECS_ONLY = frozenset({"bz2", "lz4", "lzma", "zlib"})
+"""Compressors without a registered name of their own in v3."""
+_LARGEST_TYPESIZE = 255  # blosc takes larger elements for bytes
+
+
+# --- trying ---------------------------------------------------------------------------------------
+
+_TRIED = 5
+"""Elements along each dimension of the chunk that a chain is tried on."""
+
+
+def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
+    """Whether the new chain decodes what the old one has encoded to the same values."""
+    shape = tuple(min(n, _TRIED) for n in meta.chunk_shape)
+    spec = ChunkSpec(shape, meta.data_type, meta.fill)
+    with np.errstate(all="ignore"):  # the values are not those that lossy filters are made for
+        buffer = joined(old.bind(spec).encode(_sample(shape, meta)))
+        before, after = (np.empty(shape, meta.dtype) for _ in range(2))
+        old.bind(spec).decode(buffer, None, before, Reading())
+        try:
+            new.bind(spec).decode(buffer, None, after, Reading())
+        except (CorruptObjectError, DataTypeError):
+            return False
+    return _identical(before, after)
+
+
+def _identical(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype.hasobject:
+        return bool(a.tolist() == b.tolist())
+    return a.tobytes() == b.tobytes()
+
+
+def _sample(shape: Shape, meta: ArrayMeta) -> np.ndarray:
+    """Different values of a data type."""
+    count = int(np.prod(shape, dtype=int))
+    if meta.data_type.variable:
+        texts = [str(number) for number in range(count)]
+        values = np.empty(count, object)
+        values[:] = texts if meta.data_type.name == "string" else [t.encode() for t in texts]
+        return values.reshape(shape)
+    return _counted(count, meta.dtype).reshape(shape)
+
+
+def _counted(count: int, dtype: np.dtype[Any]) -> np.ndarray:
+    values = np.zeros(count, dtype)
+    if dtype.names:
+        for name in dtype.names:
+            values[name] = _counted(count, dtype[name])
+    elif dtype.kind == "V":
+        values = np.arange(count * dtype.itemsize).astype("u1").view(dtype)
+    elif dtype.kind in "mM":
+        values = np.arange(count, dtype="i8").view(dtype)
+    elif dtype.kind in "SU":
+        values[:] = [str(number) for number in range(count)]
+    else:
+        values[:] = np.arange(count) % (2 if dtype.kind == "b" else 7)
+    return values
