@@ -345,9 +345,9 @@ def test_all_problems_are_listed(place):
         ({"codecs": ["bytes", "https://example.org/c"]}, UnknownCodecError, "example.org"),
         ({"data_type": "int33"}, UnknownDataTypeError, "'int33'"),
         (
-            {"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s"}}},
+            {"data_type": {"name": "numpy.datetime65", "configuration": {"unit": "s"}}},
             UnknownDataTypeError,
-            "numpy.datetime64",
+            "numpy.datetime65",
         ),
         ({"chunk_grid": {"name": "hexagonal"}}, UnknownGridError, "'hexagonal'"),
         ({"chunk_key_encoding": {"name": "morton"}}, UnknownGridError, "morton"),
@@ -365,12 +365,10 @@ def test_what_is_not_known(place, changes, kind, says):
     [
         ({"compressor": {"id": "lz77"}}, UnknownCodecError, "'lz77'"),
         ({"filters": [{"id": "pickle"}]}, UnknownCodecError, "'pickle'"),
-        ({"dtype": "|O"}, UnknownDataTypeError, "'|O'"),
-        ({"dtype": "<M8[ns]"}, UnknownDataTypeError, "M8"),
+        ({"dtype": "|O"}, MetadataError, "object"),
         ({"dtype": "<f3"}, UnknownDataTypeError, "f3"),
-        ({"dtype": [["a", "<i4"]]}, UnknownDataTypeError, "a"),
     ],
-    ids=["compressor", "filter", "object", "time", "size", "struct"],
+    ids=["compressor", "filter", "object", "size"],
 )
 def test_what_is_not_known_in_v2(place, changes, kind, says):
     document_v2(place, **changes)

@@ -158,7 +158,7 @@ class Array:
         shards = f" shards={self.shards}" if self.shards else ""
         return (
             f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
-            f"dtype={self.dtype.name} chunks={self.chunks}{shards}>"
+            f"dtype={self.meta.data_type.name} chunks={self.chunks}{shards}>"
         )
 
     def _repr_html_(self) -> str:
@@ -313,12 +313,10 @@ class Array:
     def _cast(self, value: Any) -> np.ndarray:
         """As NumPy does on assignment: arrays are cast, Python numbers must fit."""
         try:
-            if hasattr(value, "__array__"):
-                return np.asarray(value).astype(self.dtype, copy=False)
-            return np.asarray(value, self.dtype)
+            return self.meta.data_type.cast(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataTypeError(
-                f"{self.where} holds {self.dtype.name}, which cannot hold the given "
+                f"{self.where} holds {self.meta.data_type.label}, which cannot hold the given "
                 f"{type(value).__name__} ({error})."
             ) from error
 
@@ -348,7 +346,8 @@ class Array:
         bound = self.meta.bound(part.coords)
         if values.shape == bound.spec.shape:
             return values
-        chunk = full_of(bound.spec.shape, self.dtype, self.meta.fill)
+        absent = self.meta.data_type.zero if self.meta.fill is None else self.meta.fill
+        chunk = full_of(bound.spec.shape, self.dtype, absent)
         if not part.whole:
             stored = self.store.get(key)
             if stored is not None:

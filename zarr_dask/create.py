@@ -12,13 +12,12 @@ from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.dtypes import CORE_NAMES, data_type_of, native, scalar
+from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
     Problem,
-    UnknownDataTypeError,
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
@@ -66,12 +65,10 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     node_format = format_named(spec.format)
     shape = _shape(spec.shape)
     names = _names(spec.dimension_names, len(shape))
-    stored = _dtype(spec.dtype, at)
-    dtype = native(stored)
-    stored_object, inner = _grids(spec, shape, dtype.itemsize)
+    data_type, stored = _data_type(spec.dtype, at)
+    stored_object, inner = _grids(spec, shape, typical_itemsize(data_type))
     if spec.order not in ("C", "F"):
         raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
-    data_type = data_type_of(stored)
     chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
@@ -80,7 +77,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     meta = ArrayMeta(
         Grid.regular(shape, stored_object),
         data_type,
-        _fill(spec.fill_value, dtype, node_format, at),
+        _fill(spec.fill_value, data_type, node_format, at),
         chain,
         _keys(spec.chunk_key_encoding, node_format, at),
         node_format.attributes(checked_attributes(spec.attributes, at), names),
@@ -102,15 +99,26 @@ def _shape(shape: Any) -> Shape:
     return tuple(int(n) for n in lengths)
 
 
-def _dtype(dtype: Any, at: str) -> np.dtype[Any]:
+def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
+    """The data type, and the dtype with the byte order in which it is to be stored."""
     try:
-        made: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
+        data_type = data_type_of(dtype)
+    except (TypeError, ValueError) as error:
         raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).") from error
-    if made.newbyteorder("=").name not in CORE_NAMES:
-        expected = f"one of {', '.join(CORE_NAMES)}"
-        raise UnknownDataTypeError(at, [Problem("dtype", str(made), expected, "data_type")])
-    return made
+    try:
+        stored: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        return data_type, data_type.dtype  # a name that is not NumPy's
+    same = stored.itemsize == data_type.dtype.itemsize and stored.kind == data_type.dtype.kind
+    return data_type, stored if same else data_type.dtype
+
+
+def typical_itemsize(data_type: DataType) -> int:
+    """Bytes of an element, for choosing chunks; a guess where elements have no fixed size."""
+    return _TYPICAL_BYTES if data_type.variable else data_type.itemsize
+
+
+_TYPICAL_BYTES = 32
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Shape, Shape | None]:
@@ -194,7 +202,7 @@ def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> Ar
                     f"chunks={chunks} do not divide shards={shards}: along each dimension the "
                     "length of a shard must be a multiple of that of its chunks."
                 )
-            chunk = dividing_chunks(shards, meta.dtype.itemsize, _INNER_CHUNK_BYTES)
+            chunk = dividing_chunks(shards, typical_itemsize(meta.data_type), _INNER_CHUNK_BYTES)
         chain = Chain((), Sharding(chunk, chain))
     grid = Grid.regular(meta.shape, chunk if shards is None else shards)
     changed = replace(meta, grid=grid, codecs=chain)
@@ -232,7 +240,7 @@ def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeys:
     return keys
 
 
-def _fill(value: Any, dtype: np.dtype[Any], node_format: Format, at: str) -> np.ndarray | None:
+def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.ndarray | None:
     if value is None:
         if not node_format.has_undefined_fill:
             raise DataTypeError(
@@ -240,10 +248,12 @@ def _fill(value: Any, dtype: np.dtype[Any], node_format: Format, at: str) -> np.
             )
         return None
     try:
-        return scalar(value, dtype)
+        if type(value) is int and value == 0:  # the default: the zero of any data type
+            return data_type.zero
+        return data_type.scalar(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataTypeError(
-            f"{at}: fill_value={value!r} is not a value of {dtype.name} ({error})."
+            f"{at}: fill_value={value!r} is not a value of {data_type.label} ({error})."
         ) from error
 
 

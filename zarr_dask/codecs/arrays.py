@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,11 +17,20 @@ from zarr_dask.codecs.base import (
     Serializer,
     Size,
 )
+from zarr_dask.dtypes import is_small, leaves, native, swappable, value_bits
 from zarr_dask.errors import ABSENT, CorruptObjectError, Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Bytes", "Endian", "Transpose", "element_bytes", "endian_of"]
+__all__ = [
+    "Bytes",
+    "Endian",
+    "MixedBytes",
+    "Transpose",
+    "element_bytes",
+    "endian_of",
+    "serializer_of",
+]
 
 Endian = Literal["little", "big"]
 
@@ -33,7 +42,8 @@ class Bytes(Serializer):
     Parameters
     ----------
     endian
-        Byte order; None for data types of single bytes.
+        Byte order of everything in an element that has several bytes: numbers, their parts, code
+        points, fields; None for data types of single bytes.
     """
 
     endian: Endian | None = "little"
@@ -44,42 +54,155 @@ class Bytes(Serializer):
         return {} if self.endian is None else {"endian": self.endian}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The byte order of elements of several bytes must be said."""
-        if self.endian is None and element_bytes(spec.dtype) > 1:
+        """Elements must have a fixed size, and the byte order of several bytes must be said."""
+        if spec.data_type.variable:
+            yield _no_fixed_size(spec)
+        elif self.endian is None and element_bytes(spec.dtype) > 1:
             yield Problem(
                 "configuration.endian",
                 ABSENT,
-                f"'little' or 'big', because {spec.dtype.name} has several bytes",
+                f"'little' or 'big', because {spec.data_type.name} has several bytes",
             )
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
-        return _BoundBytes(spec, self.endian)
+        stored = swappable(spec.dtype).newbyteorder(">" if self.endian == "big" else "<")
+        return _BoundBytes(spec, stored)
+
+
+@dataclass(frozen=True)
+class MixedBytes(Serializer):
+    """Records whose fields have byte orders of their own, as only v2 has them.
+
+    Parameters
+    ----------
+    stored
+        The dtype as JSON text, in the form that a ``.zarray`` document gives it:
+        ``[["a", "<i4"], ["b", ">f8", [2]]]``.
+
+    Examples
+    --------
+    >>> MixedBytes.of(np.dtype([("a", "<i4"), ("b", ">f8", (2,))]))
+    MixedBytes(stored='[["a", "<i4"], ["b", ">f8", [2]]]')
+    """
+
+    stored: str
+    name: ClassVar[str] = "mixed_bytes"
+
+    @staticmethod
+    def of(stored: np.dtype[Any]) -> MixedBytes:
+        """The serializer for records as they are stored, with their byte orders."""
+        return MixedBytes(json.dumps(_descr(stored)))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of records as they are stored."""
+        return _dtype_of_descr(json.loads(self.stored))
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"stored": json.loads(self.stored)}
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """The records must be those of the array."""
+        if native(self.dtype) != spec.dtype:
+            yield Problem("configuration.stored", self.stored, f"the fields of {spec.dtype}")
+
+    def bind(self, spec: ChunkSpec) -> BoundSerializer:
+        """See `Serializer.bind`."""
+        return _BoundBytes(spec, self.dtype)
+
+
+def serializer_of(stored: np.dtype[Any]) -> Bytes | MixedBytes:
+    """The serializer for elements as they are stored, with the byte orders that they have.
+
+    Examples
+    --------
+    >>> serializer_of(np.dtype([("a", ">i2"), ("b", "u1")]))
+    Bytes(endian='big')
+    """
+    if len(_endians(stored)) > 1:
+        return MixedBytes.of(stored)
+    return Bytes(endian_of(stored))
 
 
 def element_bytes(dtype: np.dtype[Any]) -> int:
-    """Bytes of what has a byte order: a part of a complex number, else the element."""
-    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+    """Bytes of what has a byte order: the largest number or code point in an element."""
+    return max(_unit(leaf) for _, leaf in leaves(dtype))
 
 
 def endian_of(dtype: np.dtype[Any]) -> Endian | None:
-    """Byte order of a dtype; None where it has single bytes only."""
-    if element_bytes(dtype) == 1:
-        return None
-    return "big" if dtype.str[0] == ">" else "little"
+    """Byte order of a dtype; None where it has single bytes only.
+
+    Raises
+    ------
+    ValueError
+        If its fields have different byte orders, for which there is `MixedBytes`.
+    """
+    found = _endians(dtype)
+    if len(found) > 1:
+        raise ValueError(f"{dtype} has fields of both byte orders")
+    return found.pop() if found else None
+
+
+def _unit(leaf: np.dtype[Any]) -> int:
+    """Bytes of what has a byte order in a dtype without fields."""
+    if leaf.kind == "c":
+        return leaf.itemsize // 2
+    if leaf.kind == "U":
+        return 4
+    if leaf.kind in "SV" and not is_small(leaf):
+        return 1
+    return leaf.itemsize
+
+
+def _endians(dtype: np.dtype[Any]) -> set[Endian]:
+    return {
+        "big" if leaf.str[0] == ">" else "little" for _, leaf in leaves(dtype) if _unit(leaf) > 1
+    }
+
+
+def _no_fixed_size(spec: ChunkSpec) -> Problem:
+    name = spec.data_type.name
+    expected = f"a codec for elements without a fixed size ('vlen-utf8' for texts), as {name} has"
+    return Problem("name", "bytes", expected)
+
+
+def _descr(dtype: np.dtype[Any]) -> Any:
+    """A dtype as v2 documents spell it."""
+    if dtype.names is None or dtype.fields is None:
+        return dtype.str
+    items = ((name, dtype.fields[name][0]) for name in dtype.names)
+    return [
+        [name, _descr(item.base), *([list(item.shape)] if item.shape else [])]
+        for name, item in items
+    ]
+
+
+def _dtype_of_descr(descr: Any) -> np.dtype[Any]:
+    """The dtype that v2 documents spell so."""
+    if isinstance(descr, str):
+        return np.dtype(descr)
+    formats = [
+        np.dtype((_dtype_of_descr(item), tuple(*shape))) if shape else _dtype_of_descr(item)
+        for _, item, *shape in descr
+    ]
+    return np.dtype({"names": [name for name, *_ in descr], "formats": formats})
 
 
 class _BoundBytes(BoundSerializer):
-    def __init__(self, spec: ChunkSpec, endian: Endian | None) -> None:
+    def __init__(self, spec: ChunkSpec, stored: np.dtype[Any]) -> None:
         self.spec = spec
         self.size = Size.of(spec.nbytes)
-        swapped = endian is not None and endian != sys.byteorder and element_bytes(spec.dtype) > 1
-        self._stored = spec.dtype.newbyteorder(">" if endian == "big" else "<")
-        # a stored bool may be any byte; only 0 and 1 are bools in memory
-        self.direct = not swapped and spec.dtype.kind != "b"
+        self._memory = swappable(spec.dtype)
+        self._stored = stored
+        self._loose = tuple(_loose(spec.dtype))
+        self._texts = tuple(path for path, leaf in leaves(spec.dtype) if leaf.kind == "U")
+        # what needs no swapping and may be any bytes is stored as it lies in memory
+        self.direct = self._stored == self._memory and not self._loose and not self._texts
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        contiguous = np.ascontiguousarray(array, dtype=self._stored)
+        contiguous = np.ascontiguousarray(array.view(self._memory), dtype=self._stored)
         return [contiguous.reshape(-1).view(np.uint8).data]
 
     def decode(
@@ -93,13 +216,56 @@ class _BoundBytes(BoundSerializer):
         if raw.size != self.size.exact:
             raise CorruptObjectError(
                 f"it has {raw.size} bytes where a chunk of shape {self.spec.shape} and type "
-                f"{self.spec.dtype.name} has {self.size.exact}"
+                f"{self.spec.data_type.label} has {self.size.exact}"
             )
-        if self.spec.dtype.kind == "b":
-            chunk = (raw != 0).reshape(self.spec.shape)
-        else:
-            chunk = raw.view(self._stored).reshape(self.spec.shape)
-        out[...] = chunk if region is None else chunk[region]
+        chunk = raw.view(self._stored).reshape(self.spec.shape)
+        if region is not None:
+            chunk = chunk[region]
+        for path in self._texts:
+            _check_text(chunk, path)
+        out.view(self._memory)[...] = chunk
+        for path, bits in self._loose:
+            _tighten(out, path, bits)
+
+
+def _loose(dtype: np.dtype[Any]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The fields of which only some bits of a byte have a meaning, and how many.
+
+    A stored bool may be any byte, but only 0 and 1 are bools in memory.
+    """
+    for path, leaf in leaves(dtype):
+        bits = 1 if leaf.kind == "b" else value_bits(leaf)
+        if bits is not None:
+            yield path, bits
+
+
+def _field(array: np.ndarray, path: tuple[str, ...]) -> np.ndarray:
+    for name in path:
+        array = array[name]
+    return array
+
+
+def _tighten(out: np.ndarray, path: tuple[str, ...], bits: int) -> None:
+    """Make canonical what was read into a field of so many bits."""
+    raw = _field(out, path).view(np.uint8)
+    if bits == 1:
+        np.not_equal(raw, 0, out=raw.view(np.bool_))
+    else:
+        np.bitwise_and(raw, (1 << bits) - 1, out=raw)
+
+
+_LAST_CODE_POINT = 0x10FFFF
+
+
+def _check_text(chunk: np.ndarray, path: tuple[str, ...]) -> None:
+    """Refuse code units that are no code points, at which Python's texts would fail later."""
+    text = _field(chunk, path)
+    units = np.dtype((f"{text.dtype.str[0]}u4", (text.dtype.itemsize // 4,)))
+    found = text[..., None].view(np.dtype([("units", units)]))["units"]
+    if found.size and found.max() > _LAST_CODE_POINT:
+        raise CorruptObjectError(
+            f"a text has the code unit {int(found.max()):#x}, which is no Unicode code point"
+        )
 
 
 @dataclass(frozen=True)

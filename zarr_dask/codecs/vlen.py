@@ -29,7 +29,7 @@ from numcodecs.vlen import VLenBytes as _VLenBytes
 from numcodecs.vlen import VLenUTF8 as _VLenUTF8
 
 from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
-from zarr_dask.dtypes import DataType
+from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
@@ -48,7 +48,7 @@ class ObjectSerializer(Serializer):
     @property
     def data_type(self) -> DataType:
         """The data type of arrays that are stored this way."""
-        return DataType(self.element, _OBJECT)
+        return data_type_of(self.element)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

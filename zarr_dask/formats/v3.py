@@ -6,13 +6,14 @@ extension points as objects with a name, data types of the core as strings.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, Transpose, endian_of
+from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import Blosc, Zstd
@@ -22,15 +23,9 @@ from zarr_dask.codecs.registry import (
     is_array_codec,
     is_serializer,
 )
-from zarr_dask.dtypes import (
-    CORE_NAMES,
-    DataType,
-    data_type_of,
-    float_from_json,
-    float_to_json,
-    parts_of_complex,
-    scalar,
-)
+from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
+from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, data_type_of, leaves
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -117,13 +112,17 @@ class FormatV3:
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
     ) -> Chain | list[Problem]:
         """See `Format.chain`."""
-        items = [Blosc(shuffle=None)] if wanted is None else wanted
+        try:
+            data_type.document()
+        except ValueError as error:
+            return [Problem("dtype", data_type.label, f"a data type of v3 ({error})", "data_type")]
+        items = [_default_compressor(data_type)] if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
         documents = [completed(item, data_type.itemsize) for item in items]
         if not any(is_serializer(item) for item in documents):
             position = sum(is_array_codec(item) for item in documents)
-            documents.insert(position, Bytes(endian_of(stored)))
+            documents.insert(position, _default_serializer(data_type, stored))
         if order == "F" and ndim > 1:
             documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
         return chain_from_v3(documents)
@@ -151,6 +150,20 @@ class FormatV3:
 
 
 V3 = FormatV3()
+
+
+def _default_compressor(data_type: DataType) -> Codec:
+    """Texts and byte strings have no elements of one size that could be shuffled."""
+    return Blosc(shuffle="noshuffle") if data_type.variable else Blosc(shuffle=None)
+
+
+def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:
+    if data_type.variable:
+        return VlenUtf8() if data_type.name == "string" else VlenBytes()
+    if element_bytes(stored) == 1:
+        return Bytes(None)
+    orders = {endian_of(leaf) for _, leaf in leaves(stored)} - {None}
+    return Bytes("big" if orders == {"big"} else "little")  # v3 has one for all fields
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -192,10 +205,10 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
 def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    codecs = _codecs(members)
+    codecs = _codecs(members, data_type)
     grid = take_grid(members, shape, codecs)
     keys = take_chunk_keys(members)
-    fill = _fill_value(members, data_type)
+    fill = _fill_value(members, data_type, codecs)
     names = _dimension_names(members, shape)
     extra = {**_storage_transformers(members), **_ignorable(members)}
     if data_type is None or grid is None or keys is None or fill is None or codecs is None:
@@ -207,34 +220,67 @@ def _data_type(members: Members) -> DataType | None:
     named = take_extension(members, "data_type")
     if named is None:
         return None
-    if named.name not in CORE_NAMES or named.configuration:
-        members.blame(
-            "data_type", named.name, f"a known data type ({', '.join(CORE_NAMES)})", "data_type"
-        )
+    data_type = data_type_from_v3({"name": named.name, "configuration": named.configuration})
+    if isinstance(data_type, list):
+        members.problems.extend(data_type)
         return None
-    return data_type_of(CORE_NAMES[named.name])
+    return data_type
 
 
-def _fill_value(members: Members, data_type: DataType | None) -> np.ndarray | None:
+def _fill_value(
+    members: Members, data_type: DataType | None, codecs: Chain | None
+) -> np.ndarray | None:
     value = members.take("fill_value", anything, "a value of the data type")
     if data_type is None or (value is None and members.problems):
         return None
     try:
-        return fill_from_json(value, data_type.dtype)
+        if isinstance(data_type, Struct) and data_type.legacy and isinstance(value, str):
+            return data_type.from_packed(value, _packed_order(codecs))
+        return data_type.from_json(value)
     except (ValueError, TypeError, OverflowError) as error:
-        members.blame("fill_value", value, f"a {data_type.name} ({error})")
+        members.blame("fill_value", value, f"a {data_type.label} ({error})")
         return None
 
 
-def _codecs(members: Members) -> Chain | None:
+def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
+    """Byte order of the chunks, in which the fill value of a legacy ``structured`` is packed."""
+    inner = codecs
+    while inner is not None and isinstance(inner.serializer, Sharding):
+        inner = inner.serializer.codecs
+    return ">" if inner is not None and getattr(inner.serializer, "endian", "") == "big" else "<"
+
+
+def _codecs(members: Members, data_type: DataType | None) -> Chain | None:
     documents = members.take("codecs", lambda v: is_list(v) and v, "a list of at least one codec")
     if documents is None:
         return None
+    if isinstance(data_type, Struct) and data_type.legacy and element_bytes(data_type.dtype) > 1:
+        documents = [_with_byte_order(document) for document in documents]
     chain = chain_from_v3(documents)
     if isinstance(chain, list):
         members.problems.extend(chain)
         return None
     return chain
+
+
+def _with_byte_order(document: Any) -> Any:
+    """A codec with the byte order that legacy ``structured`` arrays may leave out."""
+    name, configuration = document, {}
+    if is_object(document):
+        name, configuration = document.get("name"), document.get("configuration", {})
+    if not is_object(configuration):
+        return document
+    if name == Bytes.name and "endian" not in configuration:
+        warnings.warn(
+            "an array of the legacy data type 'structured' does not say its byte order; it is read "
+            "as little-endian, as the registry of data types demands.",
+            stacklevel=2,
+        )
+        return {"name": name, "configuration": {**configuration, "endian": "little"}}
+    if name == Sharding.name and is_list(configuration.get("codecs")):
+        codecs = [_with_byte_order(item) for item in configuration["codecs"]]
+        return {"name": name, "configuration": {**configuration, "codecs": codecs}}
+    return document
 
 
 def _dimension_names(
@@ -297,10 +343,10 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(meta.shape),
-        "data_type": meta.data_type.name,
+        "data_type": meta.data_type.document(),
         "chunk_grid": grid_to_v3(meta.grid),
         "chunk_key_encoding": chunk_keys_to_v3(meta.keys),
-        "fill_value": fill_to_json(meta.fill),
+        "fill_value": _fill_document(meta),
         "codecs": [_codec_document(codec) for codec in meta.codecs.codecs],
         "attributes": dict(meta.attributes),
         **({} if names is None else {"dimension_names": list(names)}),
@@ -315,40 +361,14 @@ def _codec_document(codec: Codec) -> dict[str, Any]:
     return {"name": codec.name, **({"configuration": configuration} if configuration else {})}
 
 
-# --- fill values ----------------------------------------------------------------------------------
-
-
-def fill_from_json(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """A fill value from its JSON form (core specification, "Data types").
-
-    Raises
-    ------
-    ValueError, TypeError, OverflowError
-        If it is none of the data type.
-
-    Examples
-    --------
-    >>> fill_from_json([1, "-Infinity"], np.dtype("complex64")).item()
-    (1-infj)
-    """
-    if dtype.kind == "b":
-        if not isinstance(value, bool):
-            raise TypeError(f"{value!r} is neither true nor false")
-        return scalar(value, dtype)
-    if dtype.kind in "iu":
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{value!r} is not an integer")
-        return scalar(value, dtype)
-    if dtype.kind == "f":
-        return float_from_json(value, dtype)
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{value!r} is not a pair of a real and an imaginary part")
-    part = parts_of_complex(dtype)
-    return np.array([float_from_json(item, part) for item in value], part).view(dtype).reshape(())
+def _fill_document(meta: ArrayMeta) -> Any:
+    if meta.fill is None:
+        raise ValueError("v3 needs a fill value")
+    return meta.data_type.to_json(meta.fill)
 
 
 def fill_to_json(fill: np.ndarray | None) -> Any:
-    """The JSON form of a fill value.
+    """The JSON form of a fill value, by its dtype alone.
 
     Raises
     ------
@@ -357,9 +377,4 @@ def fill_to_json(fill: np.ndarray | None) -> Any:
     """
     if fill is None:
         raise ValueError("v3 needs a fill value")
-    if fill.dtype.kind in "biu":
-        return fill.item()
-    if fill.dtype.kind == "f":
-        return float_to_json(fill)
-    pair = fill.reshape(1).view(parts_of_complex(fill.dtype))
-    return [float_to_json(pair[0:1].reshape(())), float_to_json(pair[1:2].reshape(()))]
+    return data_type_of(fill.dtype).to_json(fill)

@@ -1,0 +1,62 @@
+"""Data types and values: names, JSON forms of scalars, comparison bit by bit.
+
+A `DataType` says what an element is: how documents name it, which NumPy type holds it in memory,
+and how a single value is spelled in JSON. In memory a value always has the byte order of the
+machine; the order on disk belongs to a codec. Pure; knows no document but the data type's own.
+
+=================  ===============================================================
+`base`             `DataType`
+`numbers`          bool, integers, floats, complex numbers; JSON forms of floats
+`small`            types of ml_dtypes, which is optional
+`times`            datetimes and timedeltas
+`fixed`            texts and bytes of a fixed length
+`structs`          records of named fields
+`variable`         texts, byte strings and objects without a fixed size
+`named`            `data_type_of` and `data_type_from_v3`: from names to data types
+`bits`             byte order and comparison of NumPy arrays
+=================  ===============================================================
+"""
+
+from zarr_dask.dtypes.base import LARGEST_ITEM, VARIABLE_BYTES, DataType
+from zarr_dask.dtypes.bits import (
+    bits_of,
+    full_of,
+    is_full_of,
+    leaves,
+    native,
+    parts_of_complex,
+    swappable,
+)
+from zarr_dask.dtypes.named import (
+    CORE_NAMES,
+    data_type_from_v3,
+    data_type_of,
+    scalar,
+    v3_names,
+)
+from zarr_dask.dtypes.numbers import float_from_json, float_to_json
+from zarr_dask.dtypes.small import is_small, value_bits
+from zarr_dask.dtypes.structs import Struct
+
+__all__ = [
+    "CORE_NAMES",
+    "LARGEST_ITEM",
+    "VARIABLE_BYTES",
+    "DataType",
+    "Struct",
+    "bits_of",
+    "data_type_from_v3",
+    "data_type_of",
+    "float_from_json",
+    "float_to_json",
+    "full_of",
+    "is_full_of",
+    "is_small",
+    "leaves",
+    "native",
+    "parts_of_complex",
+    "scalar",
+    "swappable",
+    "v3_names",
+    "value_bits",
+]

@@ -1,0 +1,160 @@
+"""NumPy arrays bit by bit: byte order, comparison with a fill value, arrays of one value.
+
+NaN equals itself and -0.0 differs from 0.0 here, for every type whose memory is its value; types
+of ml_dtypes are no exception. What is an object is compared by type and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.dtypes.small import is_small
+
+if TYPE_CHECKING:
+    from zarr_dask.grid import Shape
+
+__all__ = [
+    "bits_of",
+    "full_of",
+    "is_full_of",
+    "leaves",
+    "native",
+    "parts_of_complex",
+    "swappable",
+]
+
+
+def native(dtype: Any) -> np.dtype[Any]:
+    """The dtype in the byte order of this machine, its fields included and without padding.
+
+    Examples
+    --------
+    >>> native([("a", ">i4"), ("b", "u1")])
+    dtype([('a', '<i4'), ('b', 'u1')])
+    """
+    made: np.dtype[Any] = np.dtype(dtype)
+    if is_small(made) or made.kind == "T":  # StringDType has no byte order
+        return made
+    if made.names is not None and made.fields is not None:
+        formats = [native(made.fields[name][0]) for name in made.names]
+        return np.dtype({"names": list(made.names), "formats": formats})
+    if made.subdtype is not None:
+        return np.dtype((native(made.base), made.shape))
+    return made.newbyteorder("=")
+
+
+def swappable(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype with integers for what NumPy cannot swap the bytes of, or not in all cases.
+
+    Of the same layout, so that an array of one can be viewed as one of the other. NumPy gives
+    types of ml_dtypes no byte order, and takes ``<m8`` and ``>m8`` without a unit for the same.
+    """
+    if dtype.kind in "mM":
+        return np.dtype(np.int64)
+    if is_small(dtype):
+        return np.dtype(f"u{dtype.itemsize}")
+    if dtype.names is not None and dtype.fields is not None:
+        formats = [swappable(dtype.fields[name][0]) for name in dtype.names]
+        return np.dtype({"names": list(dtype.names), "formats": formats})
+    if dtype.subdtype is not None:
+        return np.dtype((swappable(dtype.base), dtype.shape))
+    return dtype
+
+
+def leaves(
+    dtype: np.dtype[Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], np.dtype[Any]]]:
+    """What a dtype is made of: the names of fields that lead to each part, and its dtype.
+
+    Examples
+    --------
+    >>> list(leaves(np.dtype([("a", "u1"), ("b", [("c", "S2", (3,))])])))
+    [(('a',), dtype('uint8')), (('b', 'c'), dtype('S2'))]
+    """
+    if dtype.subdtype is not None:
+        yield from leaves(dtype.base, path)
+    elif dtype.names is not None and dtype.fields is not None:
+        for name in dtype.names:
+            yield from leaves(dtype.fields[name][0], (*path, name))
+    else:
+        yield path, dtype
+
+
+def parts_of_complex(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The float type of the two parts of a complex type."""
+    return np.dtype(f"f{dtype.itemsize // 2}")
+
+
+# --- comparison with a fill value ---------------------------------------------------------------
+
+
+def _as_bits(array: np.ndarray) -> np.ndarray:
+    """The same memory as unsigned integers, so that NaN equals itself and -0.0 differs from 0.0."""
+    itemsize = array.dtype.itemsize
+    if itemsize in (1, 2, 4, 8):
+        return array.view(f"u{itemsize}")
+    return array.view(np.dtype((np.void, itemsize)))
+
+
+_PROBE = 1 << 16
+
+
+def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
+    """Whether every element has the bits of `fill`.
+
+    Most data are told from fill by their first element, so the cost is one comparison; otherwise
+    the array is compared slab by slab and the first difference ends the search.
+
+    Examples
+    --------
+    >>> is_full_of(np.zeros(3), np.array(0.0)), is_full_of(np.array([-0.0]), np.array(0.0))
+    (True, False)
+    """
+    if array.size == 0:
+        return True
+    if array.dtype.hasobject:
+        wanted = fill[()]
+        return all(_same_object(item, wanted) for item in array.flat)
+    if array[(0,) * array.ndim + (...,)].tobytes() != fill.tobytes():
+        return False
+    if array.dtype.kind == "c":
+        pair = fill.reshape(1).view(parts_of_complex(fill.dtype))
+        return is_full_of(array.real, pair[0:1].reshape(())) and is_full_of(
+            array.imag, pair[1:2].reshape(())
+        )
+    bits, wanted = _as_bits(array), _as_bits(fill)
+    if array.ndim == 0 or array.size <= _PROBE:
+        return bool((bits == wanted).all())
+    if bits.flags.c_contiguous:
+        bits = bits.reshape(-1)
+    rows = max(_PROBE * bits.shape[0] // bits.size, 1)
+    return all(
+        bool((bits[first : first + rows] == wanted).all())
+        for first in range(0, bits.shape[0], rows)
+    )
+
+
+def _same_object(item: object, wanted: object) -> bool:
+    """Whether two objects are the same value; False for kinds that cannot be told exactly."""
+    if isinstance(item, str) and isinstance(wanted, str):  # NumPy's str_ is a text like others
+        return item == wanted
+    if type(item) is not type(wanted):
+        return False
+    return isinstance(item, bytes | int | None) and item == wanted
+
+
+def bits_of(value: np.ndarray | None) -> bytes:
+    """Tells a 0-d array from others by its bits; what an object is by its representation."""
+    if value is None:
+        return b""
+    return repr(value[()]).encode() if value.dtype.hasobject else value.tobytes()
+
+
+def full_of(shape: Shape, dtype: np.dtype[Any], fill: np.ndarray | None) -> np.ndarray:
+    """A new array of the fill value; of NumPy's zeros where there is none."""
+    if fill is None or not (dtype.hasobject or any(fill.tobytes())):
+        return np.zeros(shape, dtype)
+    return np.full(shape, fill, dtype)

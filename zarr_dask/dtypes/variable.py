@@ -1,0 +1,124 @@
+"""Elements without a fixed size, held as Python objects: ``string``, ``bytes``, ``object``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.dtypes.base import DataType
+from zarr_dask.dtypes.fixed import base64_of, bytes_from_json
+
+__all__ = ["ByteStrings", "Objects", "Texts"]
+
+
+def _boxed(value: Any) -> np.ndarray:
+    """A 0-d array that holds one object, even if that is a sequence."""
+    result = np.empty((), object)
+    result[()] = value
+    return result
+
+
+def _unboxed(value: Any) -> Any:
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+@dataclass(frozen=True)
+class Texts(DataType):
+    """``string``: texts of any length."""
+
+    @property
+    def zero(self) -> np.ndarray:
+        """See `DataType.zero`: the empty text."""
+        return _boxed("")
+
+    def from_json(self, value: Any) -> np.ndarray:
+        """See `DataType.from_json`: a text."""
+        return self.scalar(value)
+
+    def to_json(self, value: np.ndarray) -> str:
+        """See `DataType.to_json`."""
+        return str(value[()])
+
+    def scalar(self, value: Any) -> np.ndarray:
+        """See `DataType.scalar`."""
+        text = _unboxed(value)
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is not a text")
+        return _boxed(str(text))
+
+    def cast(self, values: Any) -> np.ndarray:
+        """See `DataType.cast`; every element must be a text."""
+        return _all_of(values, str, "a text")
+
+
+@dataclass(frozen=True)
+class ByteStrings(DataType):
+    """``bytes``: byte strings of any length."""
+
+    @property
+    def zero(self) -> np.ndarray:
+        """See `DataType.zero`: no bytes."""
+        return _boxed(b"")
+
+    def from_json(self, value: Any) -> np.ndarray:
+        """See `DataType.from_json`: base64, or a list of integers."""
+        return _boxed(bytes_from_json(value))
+
+    def to_json(self, value: np.ndarray) -> str:
+        """See `DataType.to_json`: base64."""
+        return base64_of(bytes(value[()]))
+
+    def scalar(self, value: Any) -> np.ndarray:
+        """See `DataType.scalar`."""
+        found = _unboxed(value)
+        if not isinstance(found, bytes | bytearray | memoryview):
+            raise TypeError(f"{found!r} is not a byte string")
+        return _boxed(bytes(found))
+
+    def cast(self, values: Any) -> np.ndarray:
+        """See `DataType.cast`; every element must be a byte string."""
+        return _all_of(values, bytes, "a byte string")
+
+
+@dataclass(frozen=True)
+class Objects(DataType):
+    """``object``: Python objects, as the codecs of v2 arrays make bytes of them."""
+
+    def document(self) -> str:
+        """See `DataType.document`; Zarr v3 has no such type."""
+        raise ValueError("Zarr v3 has no arrays of Python objects; use 'string' or 'bytes'")
+
+    def from_json(self, value: Any) -> np.ndarray:
+        """See `DataType.from_json`: any JSON value."""
+        return _boxed(value)
+
+    def to_json(self, value: np.ndarray) -> Any:
+        """See `DataType.to_json`: the object, if it is a JSON value."""
+        try:
+            json.dumps(value[()])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{value[()]!r} is not a JSON value ({error})") from error
+        return value[()]
+
+    def scalar(self, value: Any) -> np.ndarray:
+        """See `DataType.scalar`: any object."""
+        return _boxed(_unboxed(value))
+
+
+def _all_of(values: Any, kind: type, what: str) -> np.ndarray:
+    """An array of objects, all of one kind.
+
+    Raises
+    ------
+    TypeError
+        If one is of another kind.
+    """
+    array = np.asarray(values) if hasattr(values, "__array__") else np.asarray(values, object)
+    objects = array.astype(object, copy=False)
+    for position, item in enumerate(objects.flat):
+        if not isinstance(item, kind):
+            raise TypeError(f"element {position} is {str(item)[:60]!r}, not {what}")
+    return objects
