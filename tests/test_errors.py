@@ -232,7 +232,7 @@ V3_MEMBERS = {
         [{"name": "bytes"}],
         [{"name": "transpose", "configuration": {"order": [0, 0]}}, BYTES],
         [{"name": "transpose", "configuration": {"order": [0]}}, BYTES],
-        [{"name": "transpose", "configuration": {"order": "F"}}, BYTES],
+        [{"name": "transpose", "configuration": {"order": "K"}}, BYTES],
         [{"name": "transpose", "configuration": {"order": [0, 2]}}, BYTES],
         [BYTES, {"name": "transpose", "configuration": {"order": [1, 0]}}],
     ),

@@ -323,6 +323,16 @@ class Array:
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         for_each(lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads)
 
+    def check_writable(self) -> None:
+        """Refuse an array that can be read only, with a codec that is not known skipped.
+
+        Raises
+        ------
+        UnknownCodecError
+            If it has such a codec.
+        """
+        self.meta.codecs.check_writable(self.where)
+
     def write_part(self, part: Part, values: np.ndarray) -> int:
         """Write what lies in one stored object; `values` are those of the whole region.
 
@@ -330,7 +340,13 @@ class Array:
         -------
         int
             Bytes stored; 0 where all elements have the fill value and nothing is stored.
+
+        Raises
+        ------
+        UnknownCodecError
+            See `check_writable`.
         """
+        self.check_writable()
         key = self.key(part.coords)
         chunk = self._chunk(part, key, cut(values, part.out))
         fill = self.meta.fill

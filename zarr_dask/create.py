@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes
-from zarr_dask.codecs.base import Codec, Serializer
+from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of
@@ -219,11 +219,14 @@ def plain_chain(meta: ArrayMeta) -> Chain:
 
 
 def _chunk_chain(meta: ArrayMeta) -> Chain:
-    """The codecs of a chunk, taken out of shards."""
+    """The codecs of a chunk, taken out of shards; array codecs around the shards come first."""
+    meta.codecs.check_writable("codecs of the source")
     codecs = meta.codecs.codecs
+    around: list[Codec] = []
     while (inner := _serializer(codecs).inner_codecs) is not None:
+        around += [codec for codec in codecs if isinstance(codec, ArrayCodec)]
         codecs = inner
-    chain = build(codecs)
+    chain = build([*around, *codecs])
     if isinstance(chain, Problem):
         raise MetadataError.of("codecs of the source", [chain])
     return chain

@@ -101,11 +101,19 @@ class Reading:
 class Codec(ABC):
     """A step of a chain; its fields are its configuration."""
 
-    name: ClassVar[str]
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in Zarr v3 spelling."""
 
     @abstractmethod
     def configuration(self) -> dict[str, Any]:
         """The configuration as JSON values, in Zarr v3 spelling."""
+
+    def document(self) -> dict[str, Any]:
+        """Name and configuration as a Zarr v3 document has them."""
+        configuration = self.configuration()
+        return {"name": self.name, **({"configuration": configuration} if configuration else {})}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:  # noqa: ARG002
         """What is wrong with using this codec on such chunks; field names start in the codec."""
@@ -128,6 +136,10 @@ class ArrayCodec(Codec):
     @abstractmethod
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """What `encode` makes of such a chunk, its fill value included."""
+
+    def encoded_ndim(self, ndim: int) -> int:
+        """Number of dimensions of the encoded form of a chunk of `ndim` dimensions."""
+        return ndim
 
     def view(self, array: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
         """The encoded form as a view of the same memory, to read from or to decode into."""

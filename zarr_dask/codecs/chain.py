@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from zarr_dask.codecs.base import (
     joined,
 )
 from zarr_dask.codecs.fetch import Fetch
-from zarr_dask.errors import ChunkMissingError, Problem
+from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes
+from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import WHOLE, Buffer
@@ -46,6 +48,26 @@ class Chain:
     def codecs(self) -> tuple[Codec, ...]:
         """All codecs in the order of encoding."""
         return (*self.arrays, self.serializer, *self.bytes)
+
+    @cached_property
+    def skipped(self) -> tuple[str, ...]:
+        """Names of codecs that are not known, so that nothing can be written; in shards as well."""
+        inner = self.serializer.inner_codecs or ()
+        names = [c.name for c in self.codecs if isinstance(c, SkippedArrays | SkippedBytes)]
+        chain = build(inner) if inner else None
+        return (*names, *chain.skipped) if isinstance(chain, Chain) else tuple(names)
+
+    def check_writable(self, at: str) -> None:
+        """Refuse to encode anything if a codec is not known; `at` says where, for the message.
+
+        Raises
+        ------
+        UnknownCodecError
+            If there is such a codec.
+        """
+        if self.skipped:
+            expected = "known codecs: unknown ones may be skipped in reading, but not in writing"
+            raise UnknownCodecError(at, [Problem("codecs", list(self.skipped), expected, "codec")])
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
         """What is wrong with using this chain on such chunks."""

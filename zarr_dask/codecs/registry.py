@@ -7,14 +7,19 @@ the same frozen values. A name that is not known, or a configuration that does n
 
 from __future__ import annotations
 
+import json
 import lzma
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
+from zarr_dask.codecs.bitround import BitRound
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -29,8 +34,12 @@ from zarr_dask.codecs.compress import (
     Zlib,
     Zstd,
 )
+from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixed
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
-from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.packbits import PackBits
+from zarr_dask.codecs.reshape import REST, Reshape
+from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
+from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.codecs.vlen import (
     Json2,
     Msgpack2,
@@ -41,7 +50,7 @@ from zarr_dask.codecs.vlen import (
     VlenUtf8,
 )
 from zarr_dask.errors import ABSENT, Problem
-from zarr_dask.members import Members, between, is_ints, is_list, one_of
+from zarr_dask.members import Members, between, is_int, is_ints, is_list, one_of
 
 __all__ = [
     "chain_from_v3",
@@ -56,14 +65,86 @@ __all__ = [
 ]
 
 
+class CodecMembers(Members):
+    """The configuration of one codec.
+
+    Parameters
+    ----------
+    members, place
+        See `Members`.
+    ndim
+        Number of dimensions of the chunks that it is given, where the document was found in a
+        store: older spellings are read then, with a warning. None for what a user gives.
+    """
+
+    def __init__(self, members: Mapping[str, Any], place: str, ndim: int | None) -> None:
+        super().__init__(members, place)
+        self.ndim = ndim
+
+
 def _bytes(members: Members) -> Codec:
     endian = members.take("endian", one_of("little", "big"), "'little' or 'big'", None)
     return Bytes(endian)
 
 
-def _transpose(members: Members) -> Codec:
-    order = members.take("order", is_ints, "a list of the dimensions in their new order")
+def _endian(members: CodecMembers) -> Codec | None:
+    if members.ndim is None:
+        members.problems.append(
+            Problem(f"{members.place}.name", "endian", "'bytes', as this codec is called now")
+        )
+        return None
+    _warn_of_old_spelling(members, "a codec 'endian', now called 'bytes'")
+    return _bytes(members)
+
+
+def _transpose(members: CodecMembers) -> Codec | None:
+    expected = "a list of the dimensions in their new order"
+    ndim = members.ndim
+    if ndim is None:
+        order = members.take("order", is_ints, expected)
+    else:
+        order = members.take("order", lambda v: is_ints(v) or v in ("C", "F"), expected)
+        if isinstance(order, str):
+            _warn_of_old_spelling(members, f"an order of {order!r}, now a list of dimensions")
+            order = range(ndim)[:: 1 if order == "C" else -1]
     return Transpose(tuple(order or ()))
+
+
+def _warn_of_old_spelling(members: Members, what: str) -> None:
+    warnings.warn(f"{members.place} is of a draft of Zarr v3: it has {what}.", stacklevel=2)
+
+
+def _bitround(members: Members, *, alias: bool = False) -> Codec | None:
+    keepbits = members.take("keepbits", between(range(1, 65)), "an integer of at least 1")
+    return None if keepbits is None else BitRound(keepbits, alias)
+
+
+def _reshape(members: Members) -> Codec:
+    lengths = members.take(
+        "shape",
+        lambda v: is_list(v) and all(map(_is_length, v)) and v.count(REST) <= 1,
+        "a list of positive integers and lists of dimensions, and -1 once at most",
+    )
+    return Reshape(tuple(tuple(n) if isinstance(n, list) else n for n in lengths or ()))
+
+
+def _is_length(value: Any) -> bool:
+    if is_ints(value):
+        return all(dimension >= 0 for dimension in value)
+    return is_int(value) and (value == REST or 0 < value < 1 << 63)
+
+
+def _packbits(members: Members) -> Codec:
+    paddings = ("none", "first_byte", "last_byte")
+    expected = f"one of {list(paddings)}"
+    padding = members.take("padding_encoding", one_of(*paddings), expected, "none")
+    bits = [
+        members.take(name, between(range(1 << 10)), "the number of a bit, from 0 on", None)
+        for name in ("first_bit", "last_bit")
+    ]
+    if None not in bits and bits[0] > bits[1]:
+        members.blame("last_bit", bits[1], f"at least the first_bit, {bits[0]}")
+    return PackBits(padding, *bits)
 
 
 def _gzip(members: Members) -> Codec:
@@ -95,30 +176,84 @@ def _blosc(members: Members) -> Codec:
     )
 
 
-def _sharding(members: Members) -> Codec | None:
+def _sharding(members: CodecMembers) -> Codec | None:
     shape = members.take("chunk_shape", is_ints, "a list of integers, one per dimension")
     codecs = members.take("codecs", is_list, "a list of codecs")
-    index_codecs = members.take("index_codecs", is_list, "a list of codecs")
+    index_codecs = members.take("index_codecs", is_list, "a list of codecs", None)
     location = members.take("index_location", one_of("start", "end"), "'start' or 'end'", "end")
-    chains = []
-    for name, documents in (("codecs", codecs), ("index_codecs", index_codecs)):
-        chain = chain_from_v3(documents, f"{members.place}.{name}") if documents else None
-        if isinstance(chain, list):
-            members.problems.extend(chain)
-        elif chain is not None:
-            chains.append(chain)
-        elif documents is not None:
-            members.problems.append(
-                Problem(f"{members.place}.{name}", documents, "at least one codec")
-            )
-    if len(chains) != 2 or shape is None:
+    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.ndim)
+    index: Chain | None
+    if index_codecs is None:
+        index = DEFAULT_INDEX_CODECS
+        if members.ndim is not None and not members.problems:
+            _warn_of_index(members, "no index_codecs", "bytes in little-endian order and a crc32c")
+    else:
+        ndim = None if members.ndim is None else members.ndim + 1
+        index = _index_chain(members, _inner_chain(members, "index_codecs", index_codecs, ndim))
+    if chain is None or index is None or shape is None:
         return None
-    return Sharding(tuple(shape), chains[0], chains[1], location)
+    return Sharding(tuple(shape), chain, index, location)
 
 
-_V3: dict[str, Callable[[Members], Codec | None]] = {
+def _inner_chain(
+    members: CodecMembers, name: str, documents: list[Any], ndim: int | None
+) -> Chain | None:
+    place = members.at(name)
+    if not documents:
+        members.blame(name, documents, "at least one codec")
+        return None
+    chain = chain_from_v3(documents, place, ndim)
+    if isinstance(chain, list):
+        members.problems.extend(chain)
+        return None
+    return chain
+
+
+def _index_chain(members: CodecMembers, chain: Chain | None) -> Chain | None:
+    """The codecs of an index; its integers are little-endian where nothing is said."""
+    if chain is None:
+        return None
+    if chain.skipped:
+        members.blame("index_codecs", list(chain.skipped), "known codecs", "codec")
+        return None
+    if chain.serializer != Bytes(None):
+        return chain
+    if members.ndim is not None:
+        _warn_of_index(members, "index_codecs without byte order", "little-endian order")
+    return replace(chain, serializer=Bytes("little"))
+
+
+def _warn_of_index(members: Members, found: str, taken: str) -> None:
+    warnings.warn(f"{members.place} has {found}; {taken} is taken for granted.", stacklevel=2)
+
+
+def _prefixed(identifier: str, members: Members) -> Codec | None:
+    """A codec from bytes to bytes by its name in numcodecs, spelled as it is there."""
+    options = dict(members.rest())
+    members.rest().clear()
+    if identifier == "shuffle" and "elementsize" not in options:
+        members.blame("elementsize", ABSENT, "an integer")
+        return None
+    codec = codec_from_numcodecs({**options, "id": identifier}, members.place)
+    if isinstance(codec, list):
+        members.problems.extend(codec)
+        return None
+    return Prefixed.of(codec, identifier, options)
+
+
+_PREFIXED = (
+    *("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle"),
+    *("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"),
+)
+"""Codecs from bytes to bytes that zarr-python writes into v3 documents by these ids."""
+
+_V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "bytes": _bytes,
+    "endian": _endian,
+    "packbits": _packbits,
     "transpose": _transpose,
+    "bitround": _bitround,
+    "reshape": _reshape,
     "gzip": _gzip,
     "zstd": _zstd,
     "blosc": _blosc,
@@ -126,6 +261,9 @@ _V3: dict[str, Callable[[Members], Codec | None]] = {
     "sharding_indexed": _sharding,
     "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
+    f"{PREFIX}bitround": partial(_bitround, alias=True),
+    **{f"{PREFIX}{name}": partial(ArrayFilter.of, name) for name in ARRAY_FILTERS},
+    **{f"{PREFIX}{name}": partial(_prefixed, name) for name in _PREFIXED},
 }
 
 
@@ -138,14 +276,27 @@ def v3_names() -> tuple[str, ...]:
     return tuple(sorted(_V3))
 
 
-def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
-    """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``."""
+def codec_from_v3(document: Any, place: str, ndim: int | None = None) -> Codec | list[Problem]:
+    """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
+
+    Parameters
+    ----------
+    document
+        The form, or a codec.
+    place
+        Where it stands.
+    ndim
+        See `CodecMembers`.
+    """
     if isinstance(document, Codec):  # a value may hold what no document can
-        document = {"name": document.name, "configuration": document.configuration()}
+        document = document.document()
     if isinstance(document, str):
         document = {"name": document}
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
         return [Problem(place, document, "a codec: an object with a 'name'")]
+    if not isinstance(document.get("must_understand", True), bool):
+        found = document["must_understand"]
+        return [Problem(f"{place}.must_understand", found, "true or false")]
     name = document["name"]
     if name not in _V3:
         known = ", ".join(v3_names())
@@ -153,7 +304,7 @@ def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
     configuration = document.get("configuration", {})
     if not isinstance(configuration, Mapping):
         return [Problem(f"{place}.configuration", configuration, "an object")]
-    members = Members(configuration, f"{place}.configuration")
+    members = CodecMembers(configuration, f"{place}.configuration", ndim)
     if place.count("configuration") > _DEEPEST:
         return [Problem(place, name, f"shards nested at most {_DEEPEST} deep")]
     codec = _V3[name](members)
@@ -161,16 +312,35 @@ def codec_from_v3(document: Any, place: str) -> Codec | list[Problem]:
     return members.problems or codec  # type: ignore[return-value]
 
 
-def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | list[Problem]:
-    """A chain from a list of codecs in v3 form, or everything that is wrong with it."""
+def chain_from_v3(
+    documents: Sequence[Any], place: str = "codecs", ndim: int | None = None
+) -> Chain | list[Problem]:
+    """A chain from a list of codecs in v3 form, or everything that is wrong with it.
+
+    Parameters
+    ----------
+    documents
+        The list.
+    place
+        Where it stands.
+    ndim
+        See `CodecMembers`.
+    """
     codecs: list[Codec] = []
     problems: list[Problem] = []
+    on: Literal["arrays", "bytes"] = "arrays"
     for position, document in enumerate(documents):
-        made = codec_from_v3(document, f"{place}[{position}]")
-        if isinstance(made, Codec):
-            codecs.append(made)
-        else:
+        at = f"{place}[{position}]"
+        skipped = None if ndim is None else _skipped(document, at, on)
+        made = skipped or codec_from_v3(document, at, ndim)
+        if isinstance(made, list):
             problems.extend(made)
+            continue
+        codecs.append(made)
+        if isinstance(made, ArrayCodec) and ndim is not None:
+            ndim = made.encoded_ndim(ndim)
+        elif isinstance(made, Serializer):
+            on = "bytes"
     if problems:
         return problems
     chain = build(codecs)
@@ -179,10 +349,34 @@ def chain_from_v3(documents: Sequence[Any], place: str = "codecs") -> Chain | li
     return chain
 
 
+def _skipped(document: Any, place: str, on: Literal["arrays", "bytes"]) -> Codec | None:
+    """What stands for a codec that is not known and need not be; None for all others."""
+    if not may_be_skipped(document) or document.get("name", "") in _V3:
+        return None
+    if not isinstance(document.get("name"), str):
+        return None
+    if not isinstance(document.get("configuration", {}), Mapping):
+        return None
+    warnings.warn(
+        f"{place} is an unknown codec, {document['name']!r}, that need not be understood. It is "
+        "skipped in reading; nothing can be written.",
+        stacklevel=2,
+    )
+    kind = SkippedArrays if on == "arrays" else SkippedBytes
+    return kind(json.dumps(dict(document)))
+
+
 # --- what a user may leave out --------------------------------------------------------------------
 
-_ARRAY_CODECS = frozenset({"transpose"})
-_SERIALIZERS = frozenset({"bytes", "sharding_indexed", "vlen-bytes", "vlen-utf8"})
+_ARRAY_CODECS = frozenset(
+    {
+        *("transpose", "bitround", "cast_value", "reshape", "scale_offset"),
+        *(f"{PREFIX}{name}" for name in ("bitround", *ARRAY_FILTERS)),
+    }
+)
+_SERIALIZERS = frozenset(
+    {"bytes", "endian", "packbits", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
+)
 
 
 def name_of(item: Any) -> str:
@@ -439,6 +633,8 @@ def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
         return codec.configuration()
     if isinstance(codec, ObjectSerializer):
         return {"id": codec.name, **codec.configuration()}
+    if isinstance(codec, Prefixed):
+        return {"id": codec.id, **codec.configuration()}
     if isinstance(codec, Crc32c):
         return {"id": "crc32c"}
     if isinstance(codec, Blosc):

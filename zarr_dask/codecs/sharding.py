@@ -71,8 +71,8 @@ class Sharding(Serializer):
         """See `Codec.configuration`."""
         return {
             "chunk_shape": list(self.chunk_shape),
-            "codecs": [_document(codec) for codec in self.codecs.codecs],
-            "index_codecs": [_document(codec) for codec in self.index_codecs.codecs],
+            "codecs": [codec.document() for codec in self.codecs.codecs],
+            "index_codecs": [codec.document() for codec in self.index_codecs.codecs],
             "index_location": self.index_location,
         }
 
@@ -114,11 +114,6 @@ class Sharding(Serializer):
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
         return _BoundSharding(self, spec)
-
-
-def _document(codec: Codec) -> dict[str, Any]:
-    configuration = codec.configuration()
-    return {"name": codec.name, **({"configuration": configuration} if configuration else {})}
 
 
 def _inside(member: str, problem: Problem) -> Problem:

@@ -16,7 +16,7 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Blosc, Zstd
+from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.registry import (
     chain_from_v3,
     completed,
@@ -205,7 +205,7 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
 def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    codecs = _codecs(members, data_type)
+    codecs = _codecs(members, data_type, None if shape is None else len(shape))
     grid = take_grid(members, shape, codecs)
     keys = take_chunk_keys(members)
     fill = _fill_value(members, data_type, codecs)
@@ -250,13 +250,13 @@ def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
     return ">" if inner is not None and getattr(inner.serializer, "endian", "") == "big" else "<"
 
 
-def _codecs(members: Members, data_type: DataType | None) -> Chain | None:
+def _codecs(members: Members, data_type: DataType | None, ndim: int | None) -> Chain | None:
     documents = members.take("codecs", lambda v: is_list(v) and v, "a list of at least one codec")
     if documents is None:
         return None
     if isinstance(data_type, Struct) and data_type.legacy and element_bytes(data_type.dtype) > 1:
         documents = [_with_byte_order(document) for document in documents]
-    chain = chain_from_v3(documents)
+    chain = chain_from_v3(documents, ndim=ndim)
     if isinstance(chain, list):
         members.problems.extend(chain)
         return None
@@ -347,24 +347,11 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
         "chunk_grid": grid_to_v3(meta.grid),
         "chunk_key_encoding": chunk_keys_to_v3(meta.keys),
         "fill_value": _fill_document(meta),
-        "codecs": [_codec_document(codec) for codec in meta.codecs.codecs],
+        "codecs": [codec.document() for codec in meta.codecs.codecs],
         "attributes": dict(meta.attributes),
         **({} if names is None else {"dimension_names": list(names)}),
         **meta.extra,
     }
-
-
-def _codec_document(codec: Codec) -> dict[str, Any]:
-    configuration = codec.configuration()
-    if isinstance(codec, Zstd) and not codec.checksum:
-        configuration["checksum"] = False
-    return {"name": codec.name, **({"configuration": configuration} if configuration else {})}
-
-
-def _fill_document(meta: ArrayMeta) -> Any:
-    if meta.fill is None:
-        raise ValueError("v3 needs a fill value")
-    return meta.data_type.to_json(meta.fill)
 
 
 def fill_to_json(fill: np.ndarray | None) -> Any:
@@ -378,3 +365,9 @@ def fill_to_json(fill: np.ndarray | None) -> Any:
     if fill is None:
         raise ValueError("v3 needs a fill value")
     return data_type_of(fill.dtype).to_json(fill)
+
+
+def _fill_document(meta: ArrayMeta) -> Any:
+    if meta.fill is None:
+        raise ValueError("v3 needs a fill value")
+    return meta.data_type.to_json(meta.fill)

@@ -471,6 +471,7 @@ def _check_existing(
 ) -> None:
     if isinstance(target.store, ReadOnly):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
+    target.check_writable()
     given = {"chunks": chunks, "shards": shards, "codecs": codecs, **keywords}
     named = [name for name, value in given.items() if value is not None]
     if named:

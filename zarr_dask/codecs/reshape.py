@@ -1,0 +1,98 @@
+"""``reshape``: the elements of a chunk, in C order, with other dimensions.
+
+(Zarr extensions, codec ``reshape``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.errors import Problem
+from zarr_dask.grid import Shape
+
+__all__ = ["REST", "Reshape"]
+
+REST = -1
+"""A length that follows from the others."""
+
+
+@dataclass(frozen=True)
+class Reshape(ArrayCodec):
+    """Other dimensions of the same elements.
+
+    Parameters
+    ----------
+    lengths
+        For each dimension of the encoded form its length: a number, `REST`, or the dimensions of
+        the chunk whose product it is.
+    """
+
+    lengths: tuple[int | tuple[int, ...], ...]
+    name: ClassVar[str] = "reshape"
+    pointwise: ClassVar[bool] = False
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"shape": [list(n) if isinstance(n, tuple) else n for n in self.lengths]}
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """The elements must fit, and the dimensions named must be those that they are made of."""
+        place, found = "configuration.shape", self.configuration()["shape"]
+        named = [d for n in self.lengths if isinstance(n, tuple) for d in n]
+        if any(d not in range(len(spec.shape)) for d in named):
+            yield Problem(place, found, f"dimensions from 0 to {len(spec.shape) - 1}")
+            return
+        if any(low >= high for low, high in pairwise(named)):
+            yield Problem(place, found, "dimensions in ascending order, each once at most")
+            return
+        shape = self._shape(spec.shape)
+        if prod(shape) != prod(spec.shape):
+            expected = f"a shape of the {prod(spec.shape)} elements of {list(spec.shape)}"
+            yield Problem(place, found, expected, "grid")
+            return
+        for position, dimensions in enumerate(self.lengths):
+            if not isinstance(dimensions, tuple) or not dimensions:
+                continue
+            before = prod(spec.shape[: dimensions[0]])
+            after = prod(spec.shape[dimensions[-1] + 1 :])
+            if prod(shape[:position]) != before or prod(shape[position + 1 :]) != after:
+                expected = (
+                    f"{before} elements before dimensions {list(dimensions)} and {after} after"
+                )
+                yield Problem(f"{place}[{position}]", found, expected, "grid")
+
+    def _shape(self, shape: Shape) -> Shape:
+        """The shape that `shape` becomes; with too few elements where they do not fit."""
+        lengths = [
+            prod(shape[d] for d in n) if isinstance(n, tuple) else max(n, 1) for n in self.lengths
+        ]
+        if REST in self.lengths:
+            lengths[self.lengths.index(REST)] = prod(shape) // max(prod(lengths), 1)
+        return tuple(lengths)
+
+    def output(self, spec: ChunkSpec) -> ChunkSpec:
+        """See `ArrayCodec.output`."""
+        return spec.with_shape(self._shape(spec.shape))
+
+    def encoded_ndim(self, ndim: int) -> int:  # noqa: ARG002  (the shape is given)
+        """See `ArrayCodec.encoded_ndim`."""
+        return len(self.lengths)
+
+    def view(self, array: np.ndarray) -> np.ndarray | None:
+        """See `ArrayCodec.view`; of a whole chunk, as long as its elements are in C order."""
+        return array.reshape(self._shape(array.shape)) if array.flags.c_contiguous else None
+
+    def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
+        """See `ArrayCodec.encode`."""
+        return array.reshape(self._shape(spec.shape))
+
+    def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:
+        """See `ArrayCodec.decode`."""
+        out[...] = encoded.reshape(spec.shape)
