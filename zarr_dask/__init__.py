@@ -18,6 +18,7 @@ from zarr_dask.array import Array
 from zarr_dask.formats.base import Limits, ReadOptions
 from zarr_dask.group import (
     Group,
+    consolidate,
     create_array,
     create_group,
     delete,
@@ -42,6 +43,7 @@ __all__ = [
     "Group",
     "Limits",
     "ReadOptions",
+    "consolidate",
     "create_array",
     "create_group",
     "delete",

@@ -29,9 +29,9 @@
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
     ZarrDaskWarning              (UserWarning)        something odd that was read all the same
+    ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
     ├── MissingGroupWarning                           nodes below a path without a document
-    ├── MixedFormatsWarning                           a node in a group of another format
-    └── StaleMetadataWarning                          consolidated metadata are out of date
+    └── MixedFormatsWarning                           a node in a group of another format
 
 A message says what failed, where, what was found and expected, and what to do. The facts are
 also fields, so that programs need not read the sentence.
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChunkMissingError",
+    "ConsolidatedMetadataWarning",
     "CorruptObjectError",
     "DataTypeError",
     "GridError",
@@ -67,7 +68,6 @@ __all__ = [
     "SchedulerError",
     "SelectionError",
     "SourceIsTargetError",
-    "StaleMetadataWarning",
     "StoreError",
     "StoreKeyError",
     "UnknownCodecError",
@@ -315,13 +315,13 @@ class ZarrDaskWarning(UserWarning):
     """Base of the warnings that this package gives."""
 
 
+class ConsolidatedMetadataWarning(ZarrDaskWarning):
+    """Consolidated metadata do not say what the documents say, or cannot be used."""
+
+
 class MissingGroupWarning(ZarrDaskWarning):
     """There are nodes below a path that has no metadata document itself."""
 
 
 class MixedFormatsWarning(ZarrDaskWarning):
     """A node was created in a group of another format, whose readers will not see it."""
-
-
-class StaleMetadataWarning(ZarrDaskWarning):
-    """Consolidated metadata do not say what the documents say."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreKeyError
+from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StoreKeyError,
+)
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -19,10 +26,16 @@ from zarr_dask.formats.base import (
     normalise_path,
     where,
 )
+from zarr_dask.formats.consolidated import (
+    Consolidated,
+    with_consolidated,
+    without_consolidated,
+)
 from zarr_dask.formats.detect import format_named
 from zarr_dask.formats.update import with_attributes
 from zarr_dask.hierarchy import (
     check_place,
+    consolidate_group,
     delete_node,
     find_node,
     prepare_place,
@@ -30,6 +43,7 @@ from zarr_dask.hierarchy import (
     remove_leftovers,
     remove_node,
     rename_node,
+    stale_paths,
 )
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
@@ -41,6 +55,7 @@ __all__ = [
     "Group",
     "Mode",
     "check_place",
+    "consolidate",
     "create_array",
     "create_group",
     "delete",
@@ -101,7 +116,20 @@ class Group:
     def __getitem__(self, path: str) -> Array | Group:
         """The node at a path below this group."""
         below = join(self.path, normalise_path(path))
-        node_format, meta = read_or_imply(self.store, below, self.format, self.options)
+        try:
+            node_format, meta = read_or_imply(self.store, below, self.format, self.options)
+        except NodeNotFoundError:
+            if not isinstance(self.store, Consolidated):
+                raise
+            store = without_consolidated(self.store)
+            node_format, meta = read_or_imply(store, below, self.format, self.options)
+            warnings.warn(
+                f"{where(store, below)} is not in the consolidated metadata of the group that was "
+                "opened: they are out of date. zarr_dask.consolidate writes them anew.",
+                ConsolidatedMetadataWarning,
+                stacklevel=2,
+            )
+            return _node(store, below, meta, node_format, self.options)
         return _node(self.store, below, meta, node_format, self.options)
 
     def __iter__(self) -> Iterator[str]:
@@ -225,6 +253,28 @@ class Group:
         rename_node(self.store, self._below(old), self._below(new))
         return self[new]
 
+    def stale(self) -> list[str]:
+        """Paths below of which the consolidated metadata do not say what the documents say.
+
+        Nodes that are new, gone or changed since; reads every document of the hierarchy, as the
+        store holds them now. Empty if the group has no consolidated metadata.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> values = {}
+        >>> _ = zd.create_group(values, "a")
+        >>> group = zd.consolidate(values)
+        >>> del values["a/zarr.json"]
+        >>> group.stale()
+        ['a']
+        """
+        store = without_consolidated(self.store)
+        _, meta = read_or_imply(store, self.path, self.format, self.options)
+        if not isinstance(meta, GroupMeta):
+            raise NodeTypeError(f"{self.where} is not a group any more.")
+        return stale_paths(store, self.path, self.node_format, meta)
+
     def _below(self, path: str) -> str:
         """The full path of a node below this group, which is not the group itself."""
         normal = normalise_path(path)
@@ -301,6 +351,8 @@ def open(
         store = ReadOnly(store)
     options = read or ReadOptions()
     node_format, meta = read_or_imply(store, path, format, options)
+    if mode == "r" and options.consolidated:
+        store = with_consolidated(store, path, node_format, meta, options)
     return _node(store, path, meta, node_format, options)
 
 
@@ -308,7 +360,7 @@ def _node(
     store: Store, path: str, meta: NodeMeta, node_format: Format, options: ReadOptions
 ) -> Array | Group:
     if isinstance(meta, ArrayMeta):
-        return Array(store, path, meta, node_format, options)
+        return Array(without_consolidated(store), path, meta, node_format, options)
     return Group(store, path, meta, node_format, options)
 
 
@@ -519,3 +571,37 @@ def delete(
     ['zarr.json']
     """
     delete_node(open_store(url, storage_options), normalise_path(path))
+
+
+def consolidate(
+    url: Location, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+) -> Group:
+    """Write all metadata documents below a group into one, so that it opens with one request.
+
+    v2 gets ``.zmetadata``, v3 ``consolidated_metadata`` in the document of the group, as
+    zarr-python and xarray read them. Run it again when the hierarchy has changed: readers of
+    consolidated metadata see what was there when they were written (`Group.stale` compares).
+
+    Parameters
+    ----------
+    url, path
+        The group.
+    storage_options
+        Options of the store.
+
+    Returns
+    -------
+    Group
+        Opened anew, for reading.
+
+    Raises
+    ------
+    NodeNotFoundError, NodeTypeError
+        If there is no group.
+    MetadataError
+        If a document is no JSON object, or the format has no consolidated metadata.
+    """
+    store = open_store(url, storage_options)
+    group = open_group(store, path, "r+")
+    consolidate_group(store, group.path, group.node_format)
+    return open_group(store, path)

@@ -7,9 +7,11 @@ are written last and removed first.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from zarr_dask.errors import (
     MetadataError,
@@ -26,17 +28,26 @@ from zarr_dask.formats.base import (
     NodeMeta,
     ReadOptions,
     ancestors,
+    load_json,
     read_documents,
     where,
+)
+from zarr_dask.formats.consolidated import (
+    Documents,
+    consolidated_documents,
+    recorded_documents,
+    warn_of_stale,
+    without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, read_node
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import overlap
-from zarr_dask.walk import walk
+from zarr_dask.walk import walk, walk_documents
 
 __all__ = [
     "check_place",
+    "consolidate_group",
     "delete_node",
     "find_node",
     "prepare_place",
@@ -44,6 +55,7 @@ __all__ = [
     "remove_leftovers",
     "remove_node",
     "rename_node",
+    "stale_paths",
 ]
 
 
@@ -114,6 +126,7 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
     if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
         remove_node(store, path)
     _prepare_above(store, path, node_format)
+    warn_of_stale(store, path, node_format)
 
 
 def _prepare_above(store: Store, path: str, node_format: Format) -> None:
@@ -174,9 +187,12 @@ def delete_node(store: Store, path: str) -> None:
     NodeNotFoundError
         If there is none.
     """
-    if not _formats_at(store, path):
+    present = _formats_at(store, path)
+    if not present:
         _refuse_nothing(store, path)
     remove_node(store, path)
+    for node_format in present:
+        warn_of_stale(store, path, node_format)
 
 
 def remove_node(store: Store, path: str) -> None:
@@ -243,7 +259,15 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for node_format in present:
         check_place(store, new, node_format, overwrite=False)
         _check_free(store, new, node_format)
-    documents, objects = _keys_to_move(store, old, new, present)
+    _copy_node(store, old, new, present)
+    remove_node(store, old)
+    for node_format in present:
+        warn_of_stale(store, old, node_format)
+        warn_of_stale(store, new, node_format)
+
+
+def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> None:
+    documents, objects = _keys_to_move(store, old, new, formats)
     done: list[str] = []
 
     def copy(pair: tuple[str, str]) -> None:
@@ -254,7 +278,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
 
     try:
         for_each(copy, objects, None)
-        for node_format in present:
+        for node_format in formats:
             _prepare_above(store, new, node_format)
         for pair in documents:
             copy(pair)
@@ -263,7 +287,6 @@ def rename_node(store: Store, old: str, new: str) -> None:
             for key in reversed(done):
                 store.delete(key)
         raise
-    remove_node(store, old)
 
 
 def _check_free(store: Store, path: str, node_format: Format) -> None:
@@ -295,3 +318,85 @@ def _keys_to_move(
             moves.update((key, after + key[len(before) :]) for key in store.list(before))
     objects = [(key, target) for key, target in moves.items() if key not in documents]
     return list(documents.items()), objects
+
+
+# --- consolidated metadata ------------------------------------------------------------------------
+
+
+def consolidate_group(store: Store, path: str, node_format: Format) -> None:
+    """Write the consolidated metadata of a group.
+
+    Raises
+    ------
+    MetadataError
+        If a document is no JSON object, or the format has no consolidated metadata.
+    """
+    documents = _all_documents(store, path, node_format)
+    put_documents(store, consolidated_documents(store, path, node_format, documents))
+
+
+def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -> list[str]:
+    """Paths below a group of which its consolidated metadata do not say what the documents say.
+
+    Nodes that are new, gone, or changed; none if the group has no consolidated metadata.
+    """
+    store = without_consolidated(store)
+    recorded = recorded_documents(store, path, node_format, meta, ReadOptions().limits)
+    if recorded is None:
+        return []
+    present = _all_documents(store, path, node_format)
+    own = set(node_format.node_keys(path)) - recorded.keys()
+    differing = {
+        key.rpartition("/")[0]
+        for key in present.keys() | recorded.keys()
+        if key not in own and _comparable(present.get(key)) != _comparable(recorded.get(key))
+    }
+    return sorted(
+        below[len(path) :].lstrip("/")
+        for below in differing
+        if _meaning(store, below, node_format, present)
+        != _meaning(store, below, node_format, recorded)
+    )
+
+
+def _meaning(
+    store: Store, path: str, node_format: Format, documents: Documents
+) -> dict[str, str] | None:
+    """What documents say of a node, however they spell it; None if they do not speak of it."""
+    found = {key: documents.get(key) for key in node_format.node_keys(path)}
+    texts = {key: None if d is None else json.dumps(d).encode() for key, d in found.items()}
+    try:
+        meta = node_format.read(store, path, ReadOptions(), found=texts)
+        if meta is None:
+            return None
+        written = node_format.documents(meta, path)
+    except MetadataError:
+        return {key: _comparable(document) for key, document in found.items()}
+    return {key: _comparable(json.loads(text)) for key, text in written.items()}
+
+
+def _all_documents(store: Store, path: str, node_format: Format) -> Documents:
+    """The documents of a group and of all nodes below, as JSON objects by key.
+
+    Groups without a document get one here: readers look for it.
+    """
+    options = ReadOptions()
+    texts = read_documents(store, node_format.node_keys(path), options.limits)
+    found = {key: text for key, text in texts.items() if text is not None}
+    found |= walk_documents(store, path, node_format, options)
+    documents = {key: load_json(store, key, text) for key, text in found.items()}
+    group = {
+        key.rpartition("/")[2]: text for key, text in node_format.documents(GroupMeta(), "").items()
+    }
+    nodes = {key.rpartition("/")[0] for key in documents}
+    missing = {above for node in nodes for above in ancestors(node) if len(above) >= len(path)}
+    for above in missing - nodes:
+        for name, text in group.items():
+            documents[join(above, name)] = load_json(store, join(above, name), text)
+    return documents
+
+
+def _comparable(document: Mapping[str, Any] | None) -> str:
+    """A document as a text that is equal for equal documents; no attributes are none at all."""
+    members = {k: v for k, v in (document or {}).items() if k != "consolidated_metadata"}
+    return json.dumps(members, sort_keys=True)

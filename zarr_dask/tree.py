@@ -59,12 +59,13 @@ def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
 def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     last = _last_ones(labels)
     yield printable(root)
+    indents = [""]  # by depth, of the nodes below the one drawn last
     for path, (joint, facts) in labels.items():
-        parts = path.split("/")
-        above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
-        indent = "".join("    " if one in last else "│   " for one in above)
-        fork = "└── " if path in last else "├── "
-        yield f"{indent}{fork}{printable(parts[-1])}{joint}{printable(facts)}"
+        depth = path.count("/")
+        is_last = path in last
+        name = printable(path.rpartition("/")[2])
+        yield f"{indents[depth]}{'└── ' if is_last else '├── '}{name}{joint}{printable(facts)}"
+        indents[depth + 1 :] = [indents[depth] + ("    " if is_last else "│   ")]
 
 
 def _last_ones(labels: Mapping[str, object]) -> set[str]:

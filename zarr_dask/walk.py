@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zarr_dask.errors import (
@@ -29,7 +29,6 @@ from zarr_dask.formats.base import (
     GroupMeta,
     NodeMeta,
     ReadOptions,
-    ancestors,
     checked_documents,
     where,
 )
@@ -38,7 +37,7 @@ from zarr_dask.pool import for_each
 from zarr_dask.stores.base import WHOLE, Store, check_key, join
 from zarr_dask.stores.urls import real_place
 
-__all__ = ["Below", "read_or_imply", "walk"]
+__all__ = ["Below", "read_or_imply", "walk", "walk_documents"]
 
 Below = NodeMeta | MetadataError
 """A node, or what is wrong with its documents."""
@@ -81,13 +80,38 @@ def walk(
         if not recursive:
             bare = [p for p in level.bare if _holds_nodes(store, p, node_format, options)]
             break
-    implied = {above for p in nodes for above in ancestors(p) if len(above) > len(path)}
-    implied.update(bare)
-    for missing in sorted(implied - nodes.keys()):
+    for missing in sorted({*_implied_above(path, nodes), *bare}):
         _warn_of_missing(store, missing)
         nodes[missing] = GroupMeta(implicit=True)
     start = len(path) + 1 if path else 0
-    return {p[start:]: nodes[p] for p in sorted(nodes, key=lambda p: p.split("/"))}
+    return {p[start:]: nodes[p] for p in sorted(nodes, key=_order)}
+
+
+def _implied_above(path: str, nodes: Mapping[str, object]) -> set[str]:
+    """Paths between a group and nodes below it at which there is no node."""
+    implied: set[str] = set()
+    for node in nodes:
+        above = _parent(node)
+        while len(above) > len(path) and above not in nodes and above not in implied:
+            implied.add(above)
+            above = _parent(above)
+    return implied
+
+
+def _order(path: str) -> str:
+    """Sorts paths as their lists of names: no name holds what stands for the slash here."""
+    return path.replace("/", "\0")
+
+
+def walk_documents(
+    store: Store, path: str, node_format: Format, options: ReadOptions
+) -> dict[str, bytes]:
+    """The documents of all nodes below a group, readable or not, by full key."""
+    return {
+        key: text
+        for level in _levels(store, path, node_format, options)
+        for key, text in level.documents.items()
+    }
 
 
 def read_or_imply(
@@ -143,34 +167,40 @@ def _warn_of_missing(store: Store, path: str) -> None:
 
 @dataclass(frozen=True)
 class _Level:
-    """Nodes by their full path, and prefixes without a document."""
+    """Nodes by their full path, their documents by key, and prefixes without a document."""
 
     nodes: dict[str, Below] = field(default_factory=dict)
+    documents: dict[str, bytes] = field(default_factory=dict)
     bare: list[str] = field(default_factory=list)
 
 
 def _levels(
     store: Store, path: str, node_format: Format, options: ReadOptions, *, is_bare: bool = False
 ) -> Iterator[_Level]:
-    places = {path: real_place(store, path)}
+    places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
     bare = {path} if is_bare else set()
     groups = [path]
     while groups:
         level = _Level()
         candidates = _children(store, groups, node_format)
-        for candidate, node in _read_all(store, candidates, node_format, options):
+        for candidate, node, documents in _read_all(store, candidates, node_format, options):
             if node is not None:
                 level.nodes[candidate] = node
+                level.documents.update(documents)
             elif not (_parent(candidate) in bare and _LIKE_CHUNK.fullmatch(_name(candidate))):
                 level.bare.append(candidate)  # but no folder of chunks whose array has no document
         yield level
         bare = set() if node_format.has_implicit_groups else set(level.bare)
-        groups = [*bare]
-        for candidate, node in level.nodes.items():
-            if isinstance(node, GroupMeta):
-                places[candidate] = real_place(store, candidate)
-                if places[candidate] not in {places.get(above) for above in ancestors(candidate)}:
-                    groups.append(candidate)
+        groups, above = [], places
+        places = {}
+        for candidate in candidates:
+            node = level.nodes.get(candidate)
+            if candidate not in bare and not isinstance(node, GroupMeta):
+                continue
+            place = real_place(store, candidate)
+            if place not in above[_parent(candidate)]:
+                places[candidate] = above[_parent(candidate)] | {place}
+                groups.append(candidate)
 
 
 def _holds_nodes(store: Store, path: str, node_format: Format, options: ReadOptions) -> bool:
@@ -199,8 +229,8 @@ def _is_key(name: str) -> bool:
 
 def _read_all(
     store: Store, paths: Sequence[str], node_format: Format, options: ReadOptions
-) -> Iterator[tuple[str, Below | None]]:
-    """What lies at some paths, a batch of documents at a time."""
+) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
+    """What lies at some paths and its documents, fetched a batch at a time."""
     keys = {path: node_format.node_keys(path) for path in paths}
     step = max(1, _KEYS_PER_BATCH // max((len(k) for k in keys.values()), default=1))
     for first in range(0, len(paths), step):
@@ -208,12 +238,14 @@ def _read_all(
         wanted = [(key, WHOLE) for path in batch for key in keys[path]]
         values = dict(zip((key for key, _ in wanted), store.get_ranges(wanted), strict=True))
         for path in batch:
-            found = {key: values[key] for key in keys[path]}
+            found: dict[str, bytes | None] = {}
             try:
-                documents = checked_documents(store, found, options.limits)
-                yield path, node_format.read(store, path, options, found=documents)
+                raw = {key: values[key] for key in keys[path]}
+                found = checked_documents(store, raw, options.limits)
+                node: Below | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
-                yield path, error
+                node = error
+            yield path, node, {key: text for key, text in found.items() if text is not None}
 
 
 def _parent(path: str) -> str:

@@ -15,6 +15,7 @@ from zarr_dask.formats.base import (
     checked_attributes,
     where,
 )
+from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.stores.base import Store
 
 __all__ = ["with_attributes"]
@@ -57,4 +58,5 @@ def with_attributes(
     for key, document in node_format.documents(changed, path).items():
         if document != before[key]:
             store.set(key, [document])
+    warn_of_stale(store, path, node_format)
     return changed

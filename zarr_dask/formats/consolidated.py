@@ -1,0 +1,321 @@
+"""Consolidated metadata: all documents below a group in one, read by default, written on demand.
+
+Two forms are known. v2: ``.zmetadata`` beside the documents of the group, as zarr-python 2 and 3
+write it, with the documents by their keys. v3: ``consolidated_metadata`` in the document of the
+group (core specification, "Additional fields"), with the documents by path, as zarr-python
+writes it; its older form, with groups nested in each other, is read too.
+
+Read, they are a store around a store (`Consolidated`) that answers documents and listings from
+memory. They are copies, and others may have changed the hierarchy since: nothing but metadata is
+taken from them, only where a hierarchy is open for reading, and `Group.stale` compares.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
+    MetadataError,
+    Problem,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import (
+    Format,
+    GroupMeta,
+    Limits,
+    NodeMeta,
+    ReadOptions,
+    ancestors,
+    load_json,
+    prefix_of,
+    read_documents,
+    where,
+)
+from zarr_dask.stores.base import Buffer, Listing, Range, Store, check_key, join
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = [
+    "Consolidated",
+    "consolidated_documents",
+    "recorded_documents",
+    "warn_of_stale",
+    "with_consolidated",
+    "without_consolidated",
+]
+
+_INLINE = "consolidated_metadata"
+_V2_KEY = ".zmetadata"
+_NAMES = {"v2": (".zarray", ".zgroup", ".zattrs"), "v3": ("zarr.json",)}
+"""Names of documents, by format; other formats have no consolidated metadata."""
+_MOST_BYTES = Limits().metadata_bytes  # more could be read only by those who raise the limit
+
+Documents = Mapping[str, Mapping[str, Any]]
+"""Documents as JSON objects, by full key."""
+
+
+@dataclass(frozen=True)
+class Consolidated(Wrapper):
+    """A store whose documents below a prefix are known; the rest is the wrapped store's."""
+
+    scope: str
+    """The prefix."""
+    names: tuple[str, ...]
+    """Names of documents: the last part of their keys."""
+    documents: Documents
+    """All documents below the prefix."""
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self._text(key) if self._knows(key) else self.store.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        others = [request for request in requests if not self._knows(request[0])]
+        fetched = iter(self.store.get_ranges(others) if others else [])
+        return [self._part(*one) if self._knows(one[0]) else next(fetched) for one in requests]
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """The nodes directly below a prefix, as prefixes, where the documents are known."""
+        if not prefix.startswith(self.scope):
+            return self.store.list_dir(prefix)
+        return Listing([], sorted(self._prefixes.get(prefix, ())))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        if not self._knows(key):
+            return self.store.size(key)
+        text = self._text(key)
+        return None if text is None else len(text)
+
+    def _knows(self, key: str) -> bool:
+        return key.startswith(self.scope) and key.rpartition("/")[2] in self.names
+
+    def _text(self, key: str) -> bytes | None:
+        document = self.documents.get(key)
+        return None if document is None else json.dumps(document).encode()
+
+    def _part(self, key: str, wanted: Range) -> bytes | None:
+        text = self._text(key)
+        return None if text is None else text[wanted.start : wanted.stop]
+
+    @cached_property
+    def _prefixes(self) -> Mapping[str, set[str]]:
+        """What lies directly below each prefix."""
+        below: dict[str, set[str]] = {}
+        for key in self.documents:
+            prefix = key[: key.rfind("/") + 1]
+            while len(prefix) > len(self.scope):
+                above = prefix[: prefix.rfind("/", 0, -1) + 1]
+                known = above in below
+                below.setdefault(above, set()).add(prefix)
+                if known:
+                    break
+                prefix = above
+        return below
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def with_consolidated(
+    store: Store, path: str, node_format: Format, meta: NodeMeta, options: ReadOptions
+) -> Store:
+    """The store with the consolidated metadata of a group, if that has any that can be used."""
+    if isinstance(meta, GroupMeta) and not isinstance(store, Consolidated):
+        try:
+            documents = recorded_documents(store, path, node_format, meta, options.limits)
+        except MetadataError as error:
+            _warn(f"The consolidated metadata of {where(store, path)} are not used: {error}")
+            return store
+        if documents is not None:
+            return Consolidated(store, prefix_of(path), _NAMES[node_format.name], documents)
+    return store
+
+
+def without_consolidated(store: Store) -> Store:
+    """The store without them: what an array takes along to other processes."""
+    return store.store if isinstance(store, Consolidated) else store
+
+
+def recorded_documents(
+    store: Store, path: str, node_format: Format, meta: GroupMeta, limits: Limits
+) -> Documents | None:
+    """The consolidated metadata of a group; None if it has none.
+
+    Raises
+    ------
+    MetadataError
+        If they are not what they should be.
+    """
+    if node_format.name == "v3":
+        recorded = meta.extra.get(_INLINE)
+        return None if recorded is None else _from_inline(store, path, recorded)
+    if node_format.name == "v2":
+        key = join(path, _V2_KEY)
+        text = read_documents(store, [key], limits)[key]
+        return None if text is None else _from_v2(store, path, load_json(store, key, text))
+    return None
+
+
+def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:
+    key = join(path, _V2_KEY)
+    if document.get("zarr_consolidated_format") != 1:
+        found = document.get("zarr_consolidated_format")
+        raise MetadataError(
+            where(store, key), [Problem("zarr_consolidated_format", found, "the integer 1")]
+        )
+    entries = _objects(where(store, key), "metadata", document.get("metadata"))
+    prefix = prefix_of(path)
+    return {
+        prefix + name: entry
+        for name, entry in entries.items()
+        if name.rpartition("/")[2] in _NAMES["v2"] and _is_key(prefix + name)
+    }
+
+
+def _from_inline(store: Store, path: str, recorded: Any) -> Documents:
+    at = where(store, join(path, "zarr.json"))
+    if not isinstance(recorded, Mapping) or recorded.get("kind") != "inline":
+        raise MetadataError(at, [Problem(_INLINE, recorded, 'an object of the kind "inline"')])
+    documents: dict[str, Mapping[str, Any]] = {}
+    pending = [(path, recorded)]
+    while pending:
+        above, form = pending.pop()
+        for name, entry in _objects(at, f"{_INLINE}.metadata", form.get("metadata")).items():
+            below = join(above, name.strip("/"))
+            if not _is_key(below):
+                continue
+            documents.setdefault(join(below, "zarr.json"), entry)
+            if isinstance(entry.get(_INLINE), Mapping) and entry[_INLINE].get("metadata"):
+                pending.append((below, entry[_INLINE]))
+    return documents
+
+
+def _objects(at: str, place: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise MetadataError(at, [Problem(place, value, "an object of documents by key")])
+    return value
+
+
+def _is_key(key: str) -> bool:
+    try:
+        check_key(key)
+    except StoreKeyError:
+        return False
+    return True
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def consolidated_documents(
+    store: Store, path: str, node_format: Format, documents: Documents
+) -> dict[str, bytes]:
+    """What to write so that a group has consolidated metadata.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The group.
+    documents
+        Of the group itself and of all nodes below it.
+
+    Raises
+    ------
+    MetadataError
+        If the format has no consolidated metadata, or the result would be too large to be read.
+    """
+    make = {"v2": _to_v2, "v3": _to_inline}.get(node_format.name)
+    if make is None:
+        expected = "format v2 or v3: others have no consolidated metadata"
+        raise MetadataError(where(store, path), [Problem("format", node_format.name, expected)])
+    key, document = make(path, documents)
+    text = json.dumps(document, indent=2).encode()
+    if len(text) > _MOST_BYTES:
+        expected = f"consolidated metadata of at most {_MOST_BYTES} bytes; consolidate groups below"
+        raise MetadataError(where(store, path), [Problem(key, f"{len(text)} bytes", expected)])
+    return {key: text}
+
+
+def _to_v2(path: str, documents: Documents) -> tuple[str, dict[str, Any]]:
+    start = len(prefix_of(path))
+    entries = {key[start:]: documents[key] for key in _in_order(documents)}
+    return join(path, _V2_KEY), {"metadata": entries, "zarr_consolidated_format": 1}
+
+
+def _to_inline(path: str, documents: Documents) -> tuple[str, dict[str, Any]]:
+    own, start = join(path, "zarr.json"), len(prefix_of(path))
+    entries = {
+        key[start:].removesuffix("/zarr.json"): _as_entry(documents[key])
+        for key in _in_order(documents)
+        if key != own
+    }
+    return own, {**documents[own], _INLINE: _inline(entries)}
+
+
+def _as_entry(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document as zarr-python writes it there: groups have consolidated metadata, but empty."""
+    if document.get("node_type") != "group":
+        return dict(document)
+    return {**document, _INLINE: _inline({})}
+
+
+def _inline(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "inline", "must_understand": False, "metadata": entries}
+
+
+def _in_order(keys: Iterable[str]) -> list[str]:
+    """As zarr-python sorts: by depth, then by name without regard to case."""
+    return sorted(
+        keys, key=lambda key: (key.count("/"), unicodedata.normalize("NFKC", key).casefold(), key)
+    )
+
+
+# --- out of date ----------------------------------------------------------------------------------
+
+
+def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
+    """Warn if a node that has just changed is described by consolidated metadata somewhere above.
+
+    One batch of requests for the documents of the groups above.
+    """
+    checks: dict[str, Callable[[Store, str], Iterator[str]]] = {
+        "v2": _described_by_v2,
+        "v3": _described_inline,
+    }
+    check = checks.get(node_format.name)
+    for above in check(store, path) if check else ():
+        _warn(
+            f"{where(store, path)} has changed, the consolidated metadata of {where(store, above)} "
+            "have not: whoever reads those sees what was there before. "
+            "zarr_dask.consolidate writes them anew."
+        )
+
+
+def _described_by_v2(store: Store, path: str) -> Iterator[str]:
+    groups = [*ancestors(path), path]
+    found = store.get_ranges([(join(group, _V2_KEY), Range(0, 1)) for group in groups])
+    return (group for group, value in zip(groups, found, strict=True) if value is not None)
+
+
+def _described_inline(store: Store, path: str) -> Iterator[str]:
+    groups = ancestors(path)
+    keys = [join(group, "zarr.json") for group in groups]
+    found = read_documents(store, keys, Limits()) if keys else {}
+    for group, key in zip(groups, keys, strict=True):
+        text = found[key]
+        if text is None or f'"{_INLINE}"'.encode() not in text:
+            continue
+        if load_json(store, key, text).get(_INLINE) is not None:
+            yield group
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ConsolidatedMetadataWarning, stacklevel=5)
