@@ -31,8 +31,7 @@ def pairs_by_hand(extent: int, cell: int, box: int) -> int:
 
 @given(st.integers(0, 120), LENGTHS, LENGTHS)
 def test_touched_is_what_counting_gives(extent, cell, box):
-    assert planner._touched(extent, cell, box) == pairs_by_hand(extent, cell, box)
-    assert planner._touched_cells(Fixed(cell, extent), box) == pairs_by_hand(extent, cell, box)
+    assert Fixed(cell, extent).meetings(box) == pairs_by_hand(extent, cell, box)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), LENGTHS, st.integers(0, 3))
@@ -40,7 +39,7 @@ def test_touched_cells_of_their_own_sizes(edges, box, beyond):
     extent = max(sum(edges) - beyond, 0)
     cell_of = [number for number, edge in enumerate(edges) for _ in range(edge)]
     want = len({(cell_of[i], i // box) for i in range(extent)})
-    assert planner._touched_cells(Edges.of(edges, extent), box) == want
+    assert Edges.of(edges, extent).meetings(box) == want
 
 
 # --- any pair of layouts ------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.indexing import checked_shape
+from zarr_dask.indexing import checked_cells, checked_shape
 
 __all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "plain_chain", "regridded"]
 
@@ -66,7 +66,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     shape = _shape(spec.shape)
     names = _names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
-    stored_object, inner = _grids(spec, shape, typical_itemsize(data_type))
+    grid, inner = _grids(spec, shape, typical_itemsize(data_type))
     if spec.order not in ("C", "F"):
         raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
     chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
@@ -75,7 +75,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     if inner is not None:
         chain = Chain((), Sharding(inner, chain))
     meta = ArrayMeta(
-        Grid.regular(shape, stored_object),
+        grid,
         data_type,
         _fill(spec.fill_value, data_type, node_format, at),
         chain,
@@ -121,26 +121,38 @@ def typical_itemsize(data_type: DataType) -> int:
 _TYPICAL_BYTES = 32
 
 
-def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Shape, Shape | None]:
-    """Shape of a stored object, and of the chunks in it where it is a shard."""
+def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
+    """The stored objects, and the shape of the chunks in them where they are shards."""
     ndim = len(shape)
     automatic = isinstance(spec.chunks, str) and spec.chunks == "auto"
     if spec.shards is None:
         if automatic:
-            return auto_chunks(shape, itemsize, _CHUNK_BYTES), None
-        return checked_shape(spec.chunks, ndim, "chunks"), None
+            return Grid.regular(shape, auto_chunks(shape, itemsize, _CHUNK_BYTES)), None
+        return Grid.of(shape, checked_cells(spec.chunks, ndim, "chunks")), None
     if not format_named(spec.format).has_shards:
         raise GridError(f"shards={spec.shards!r}: format {spec.format!r} has no shards; use 'v3'.")
-    shards = checked_shape(spec.shards, ndim, "shards")
+    shards = Grid.of(shape, checked_cells(spec.shards, ndim, "shards"))
     if automatic:
-        return shards, dividing_chunks(shards, itemsize, _INNER_CHUNK_BYTES)
+        return shards, dividing_chunks(shards.common_cell, itemsize, _INNER_CHUNK_BYTES)
     chunks = checked_shape(spec.chunks, ndim, "chunks")
-    if any(outer % inner for outer, inner in zip(shards, chunks, strict=True)):
-        raise GridError(
-            f"chunks={chunks} do not divide shards={shards}: along each dimension the length of a "
-            "shard must be a multiple of that of its chunks."
-        )
+    check_divides(chunks, shards)
     return shards, chunks
+
+
+def check_divides(chunks: Shape, shards: Grid) -> None:
+    """Refuse chunks that do not fill every shard.
+
+    Raises
+    ------
+    GridError
+        If there is a shard whose length is no multiple of that of the chunks.
+    """
+    if any(outer % inner for outer, inner in zip(shards.common_cell, chunks, strict=True)):
+        raise GridError(
+            f"chunks={chunks} do not divide the shards, whose lengths are multiples of "
+            f"{shards.common_cell}: along each dimension the length of a shard must be a multiple "
+            "of that of its chunks."
+        )
 
 
 def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, product
-from math import prod
+from math import gcd, lcm, prod
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import compress, decompress
@@ -26,7 +26,7 @@ from zarr_dask.errors import GridError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Dimension", "Edges", "Fixed", "Grid", "Part", "Region", "Shape", "Span", "cut"]
+__all__ = ["Cells", "Dimension", "Edges", "Fixed", "Grid", "Part", "Region", "Shape", "Span", "cut"]
 
 Shape = tuple[int, ...]
 """One length per dimension."""
@@ -92,6 +92,11 @@ class Fixed:
         return self.size
 
     @property
+    def common(self) -> int:
+        """The largest length that divides the size of every cell."""
+        return self.size
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """Elements of the dimension in each cell; less than its size where that reaches beyond."""
         whole, rest = divmod(self.extent, self.size)
@@ -108,6 +113,15 @@ class Fixed:
     def find(self, position: int) -> int:
         """The cell that holds an element."""
         return position // self.size
+
+    def meetings(self, length: int) -> int:
+        """How many pairs of a cell and an interval overlap, for intervals of one length.
+
+        Each cell counts once, and once more for every border between intervals inside it.
+        """
+        borders = max(-(-self.extent // length) - 1, 0)
+        on_cells = borders // (lcm(length, self.size) // length)
+        return self.count + borders - on_cells
 
     def boundary_at_or_before(self, position: int) -> int:
         """The last cell boundary that is not after `position`; the extent counts as one."""
@@ -176,6 +190,11 @@ class Edges:
         """Size of the largest cell."""
         return max((size for size, _ in self.runs), default=1)
 
+    @cached_property
+    def common(self) -> int:
+        """The largest length that divides the size of every cell."""
+        return gcd(*(size for size, _ in self.runs)) or 1
+
     @property
     def lengths(self) -> tuple[int, ...]:
         """Elements of the dimension in each cell; less than its size where that reaches beyond."""
@@ -209,6 +228,30 @@ class Edges:
         """The cell that holds an element."""
         run = bisect_right(self._starts, position) - 1
         return self._indices[run] + (position - self._starts[run]) // self.runs[run][0]
+
+    def meetings(self, length: int) -> int:
+        """How many pairs of a cell and an interval overlap, for intervals of one length."""
+        known: dict[int, int] = self.__dict__.setdefault("_meetings", {})  # plans ask often
+        if length not in known:
+            borders = max(-(-self.extent // length) - 1, 0)
+            known[length] = self.count + borders - self._common_borders(length)
+        return known[length]
+
+    def _common_borders(self, length: int) -> int:
+        """How many borders between cells are multiples of a length."""
+        found = 0
+        for (size, count), start in zip(self.runs, self._starts, strict=False):
+            # the cells of a run begin at start + i * size
+            below = min(count, -(-(self.extent - start) // size))
+            divisor = gcd(size, length)
+            if start >= self.extent:
+                break
+            if start % divisor:
+                continue
+            period = length // divisor
+            first = -(start // divisor) * pow(size // divisor, -1, period) % period
+            found += max(-(-(below - first) // period), 0)
+        return found - (1 if self.extent else 0)  # the dimension's own beginning is no border
 
     def boundary_at_or_before(self, position: int) -> int:
         """The last cell boundary that is not after `position`; the extent counts as one."""
@@ -258,6 +301,23 @@ def _unpacked(packed: tuple[tuple[int, int], ...] | bytes, extent: int) -> Edges
 
 
 Dimension = Fixed | Edges
+
+
+Cells = tuple[int | tuple[int, ...], ...]
+"""For each dimension the size of its cells, or the sizes of all of them, in order."""
+
+
+def _dimension(sizes: int | tuple[int, ...], extent: int) -> Dimension:
+    if isinstance(sizes, int):
+        return Fixed(sizes, extent)
+    if sizes == (0,) and extent == 0:  # as dask spells a dimension without elements
+        return Fixed(1, 0)
+    edges = Edges.of(sizes, extent)
+    if not sizes:
+        return edges
+    regular = Fixed(sizes[0], extent)
+    same = regular.count == edges.count == len(sizes) and regular.lengths == edges.lengths
+    return regular if same else edges
 
 
 def spans(dimension: Dimension, selected: slice) -> list[Span]:
@@ -318,6 +378,32 @@ class Grid:
             )
         return Grid(tuple(Fixed(c, n) for c, n in zip(cell, shape, strict=True)))
 
+    @staticmethod
+    def of(shape: Sequence[int], cells: Cells) -> Grid:
+        """Cells of one size along some dimensions, and of declared sizes along others.
+
+        Declared sizes that are equal, save a smaller last one, are one size: every reader knows
+        such grids.
+
+        Parameters
+        ----------
+        shape
+            Extent of each dimension.
+        cells
+            For each of them the size of its cells, or the sizes of all of them, in order.
+
+        Raises
+        ------
+        GridError
+            If a cell has no element, or the cells of a dimension end before it.
+
+        Examples
+        --------
+        >>> Grid.of((60, 32), ((10, 20, 30), 16)).counts
+        (3, 2)
+        """
+        return Grid(tuple(map(_dimension, cells, shape)))
+
     @cached_property
     def shape(self) -> Shape:
         """Extent of each dimension."""
@@ -339,6 +425,11 @@ class Grid:
     def largest_cell(self) -> Shape:
         """The largest size of a cell along each dimension."""
         return tuple(dimension.largest for dimension in self.dimensions)
+
+    @cached_property
+    def common_cell(self) -> Shape:
+        """The largest shape whose lengths divide those of every cell."""
+        return tuple(dimension.common for dimension in self.dimensions)
 
     @property
     def ndim(self) -> int:

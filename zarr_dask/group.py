@@ -442,10 +442,12 @@ def create_array(
         Data type, in any form that NumPy takes.
     chunks
         Shape of what is decoded at once; ``"auto"`` for near-cubic chunks of about 4 MiB, or
-        1 MiB within shards.
+        1 MiB within shards. For v3 the sizes of all chunks may stand for the length along a
+        dimension, as dask spells them: ``((31, 28, 31), 100)`` (grid ``rectilinear``, which few
+        readers know; sizes that are equal, save a smaller last one, give a regular grid).
     shards
-        Shape of a stored object that holds several chunks; a multiple of theirs. None for
-        chunks that are stored one by one.
+        Shape of a stored object that holds several chunks; a multiple of theirs, in the same
+        forms. None for chunks that are stored one by one.
     codecs
         For v3 a list of codecs (names, objects with ``name`` and ``configuration``, or codecs of
         this package); within shards where `shards` is given; a missing ``bytes`` codec is put

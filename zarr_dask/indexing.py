@@ -9,6 +9,7 @@ only.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from zarr_dask.errors import GridError, SelectionError
 
 if TYPE_CHECKING:
-    from zarr_dask.grid import Region, Shape
+    from zarr_dask.grid import Cells, Region, Shape
 
 __all__ = ["Selection", "checked_region", "parse_basic"]
 
@@ -211,3 +212,34 @@ def checked_shape(values: object, ndim: int, what: str) -> Shape:
             f"{what}={values!r}: expected {ndim} integers of at least 1, one per dimension."
         )
     return lengths
+
+
+def checked_cells(values: object, ndim: int, what: str) -> Cells:
+    """As `checked_shape`, where sizes of all cells of a dimension may stand for its length.
+
+    Raises
+    ------
+    GridError
+        If they are no positive integers, or not one item per dimension.
+
+    Examples
+    --------
+    >>> checked_cells([[10, 20, 30], 16], 2, "chunks")
+    ((10, 20, 30), 16)
+    """
+    if not isinstance(values, Sequence) or not any(isinstance(item, Sequence) for item in values):
+        return checked_shape(values, ndim, what)
+    if len(values) != ndim:
+        raise GridError(f"{what}={values!r}: expected {ndim} items, one per dimension.")
+    return tuple(
+        _checked_sizes(item, what)
+        if isinstance(item, Sequence)
+        else checked_shape(item, 1, what)[0]
+        for item in values
+    )
+
+
+def _checked_sizes(sizes: Sequence[Any], what: str) -> tuple[int, ...]:
+    if len(sizes) == 1 and not sizes[0]:
+        return (0,)
+    return checked_shape(sizes, len(sizes), what)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import gcd, prod
+from math import prod
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -212,18 +212,19 @@ class ArrayMeta:
         """What is wrong with the codecs for the largest cells, or else for smaller ones."""
         found = self._problems_of(self.grid.largest_cell)
         for axis, dimension in enumerate(self.grid.dimensions):
-            if isinstance(dimension, Edges) and dimension.runs and not found:
-                found = self._edge_problems(axis, sorted({size for size, _ in dimension.runs}))
+            if isinstance(dimension, Edges) and not found:
+                found = self._edge_problems(axis, dimension)
         return found
 
-    def _edge_problems(self, axis: int, sizes: Sequence[int]) -> list[Problem]:
+    def _edge_problems(self, axis: int, edges: Edges) -> list[Problem]:
         """What is wrong with the codecs for one of the sizes of cells along a dimension."""
         largest = self.grid.largest_cell
+        sizes = sorted({size for size, _ in edges.runs})
 
         def problems_of(size: int) -> list[Problem]:
             return self._problems_of((*largest[:axis], size, *largest[axis + 1 :]))
 
-        common = problems_of(gcd(*sizes))  # what divides the common divisor divides every size
+        common = problems_of(edges.common)  # what divides the common divisor divides every size
         if not common:
             return []
         rest = common if len(sizes) > _MOST_TRIED else []

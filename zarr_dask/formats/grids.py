@@ -97,11 +97,10 @@ def _divisor(codecs: Chain | None) -> Shape | None:
 
 
 def _rectilinear(configuration: Members, shape: Sequence[int] | None) -> Grid | None:
-    if configuration.take("kind", one_of("inline"), "'inline'") is None:
-        return None
+    kind = configuration.take("kind", one_of("inline"), "'inline'")
     expected = "a list of integers and lists, one per dimension"
     edges = configuration.take("chunk_shapes", is_list, expected)
-    if shape is None or edges is None:
+    if kind is None or shape is None or edges is None:
         return None
     if len(edges) != len(shape):
         configuration.blame("chunk_shapes", edges, f"{len(shape)} items, one per dimension", "grid")

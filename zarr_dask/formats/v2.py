@@ -379,6 +379,9 @@ def order_of(meta: ArrayMeta) -> str:
 def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
     """What the documents of v1 and v2 cannot say of an array; `name` is that of the format."""
     problems = []
+    if meta.grid.cell_shape is None:
+        expected = f"chunks of one shape: {name} has no others. Use v3"
+        problems.append(Problem("chunks", "chunks of several shapes", expected, "grid"))
     reverse = (Transpose(tuple(reversed(range(meta.grid.ndim)))),)
     if meta.codecs.arrays not in ((), reverse):
         names = [codec.name for codec in meta.codecs.arrays]

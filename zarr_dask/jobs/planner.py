@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, lcm, prod
+from math import ceil, prod
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Fixed, Grid, Shape
@@ -133,11 +133,11 @@ _OVERHEAD = 1 << 20
 
 def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
     decoded = prod(
-        _touched(extent, chunk, length) * chunk
+        Fixed(chunk, extent).meetings(length) * chunk
         for extent, chunk, length in zip(source.grid.shape, source.chunk, box, strict=True)
     )
     objects = prod(
-        _touched_cells(dimension, length)
+        dimension.meetings(length)
         for dimension, length in zip(source.grid.dimensions, box, strict=True)
     )
     written = prod(d.count * d.largest for d in target.grid.dimensions)
@@ -146,27 +146,6 @@ def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
         written=written * target.itemsize,
         reads=objects * (2 if source.sharded else 1),
         writes=target.grid.ncells,
-    )
-
-
-def _touched(extent: int, cell: int, box: int) -> int:
-    """How many pairs of a cell and a box overlap, along a dimension cut regularly both ways.
-
-    Each cell counts once, and once more for every border between boxes that lies inside it.
-    """
-    borders = max(ceil(extent / box) - 1, 0)
-    on_cells = borders // (lcm(box, cell) // box)
-    return ceil(extent / cell) + borders - on_cells
-
-
-def _touched_cells(dimension: object, box: int) -> int:
-    if isinstance(dimension, Fixed):
-        return _touched(dimension.extent, dimension.size, box)
-    grid = Grid((dimension,))  # type: ignore[arg-type]
-    extent = grid.shape[0]
-    return sum(
-        grid.count_parts((slice(start, min(start + box, extent), 1),))
-        for start in range(0, extent, box)
     )
 
 
