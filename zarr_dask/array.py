@@ -111,6 +111,16 @@ class Array:
         return dict(self.meta.attributes)
 
     @property
+    def user_attributes(self) -> dict[str, Any]:
+        """The attributes without the one that the names of dimensions are, if there is one.
+
+        Formats v1 and v2 have no other place for them than the attribute ``_ARRAY_DIMENSIONS``
+        (xarray's convention); `attributes` has it, as it is stored.
+        """
+        hidden = None if self.dimension_names is None else self.node_format.names_attribute
+        return {name: value for name, value in self.meta.attributes.items() if name != hidden}
+
+    @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
         """Names of the dimensions, if they have any."""
         return self.meta.dimension_names
@@ -250,7 +260,7 @@ class Array:
             raise error.at(self.where, key, part.coords) from error
         if not present:
             what = f"{self.where}: the stored object {key!r} (chunk {part.coords})"
-            fill_absent(destination, bound.spec, reading, what)
+            fill_absent(destination, bound.spec, reading, what, self.meta.absence_hint)
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """The array as a lazy dask array.

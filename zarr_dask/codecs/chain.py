@@ -278,7 +278,9 @@ class BoundChain:
         return (yield from self._serializer.read(region, out, reading))
 
 
-def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -> None:
+def fill_absent(
+    out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str, hint: str = ""
+) -> None:
     """Put the fill value where a chunk is absent; zeros where the array has none.
 
     Raises
@@ -289,7 +291,7 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str) -
     if reading.absent_is_error:
         raise ChunkMissingError(
             f'{what} is absent, and reading with missing="error" takes that as lost data. Read '
-            'with missing="fill" to get the fill value instead.'
+            f'with missing="fill" to get the fill value instead. {hint}'.rstrip()
         )
     out[...] = spec.data_type.zero if spec.fill is None else spec.fill
 

@@ -22,7 +22,8 @@ from numcodecs import lz4 as _lz4
 from numcodecs import zstd as _zstd
 
 from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Size
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.codecs.snappy import decompress_frame, is_snappy
+from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["Blosc", "Bz2", "Gzip", "Lz4", "Lzma", "Shuffle", "Zlib", "Zstd"]
@@ -42,8 +43,9 @@ class Compressor(BytesCodec):
 
 _BLOSC_HEADER = struct.Struct("<4xIII")
 BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
-BLOSC_CNAMES = tuple(_blosc.list_compressors())
+_BLOSC_WRITES = tuple(_blosc.list_compressors())
 """What this build of numcodecs has; snappy is missing from most."""
+BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
 _BLOSC_MAX_TYPESIZE = 255
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
 
@@ -99,7 +101,16 @@ class Blosc(Compressor):
         return Blosc(self.cname, self.clevel, shuffle, self.typesize or itemsize, self.blocksize)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
-        """See `BytesCodec.encode`."""
+        """See `BytesCodec.encode`.
+
+        Raises
+        ------
+        UnknownCodecError
+            If the build of blosc here lacks the compressor: snappy is read only.
+        """
+        if self.cname not in _BLOSC_WRITES:
+            expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
+            raise MetadataError.of("codec blosc", [Problem("cname", self.cname, expected, "codec")])
         codec = self.resolved(itemsize)
         shuffle = BLOSC_SHUFFLES.index(cast("Shuffle", codec.shuffle))
         items = _items(buffer, cast("int", codec.typesize))
@@ -129,6 +140,9 @@ class Blosc(Compressor):
                 f"its blosc frame says {_BLOSC_HEADER.unpack_from(buffer)[2]} bytes, "
                 f"but {len(buffer)} are there"
             )
+        if is_snappy(buffer) and "snappy" not in _BLOSC_WRITES:
+            decompress_frame(buffer, out)
+            return
         try:
             _blosc.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:

@@ -20,6 +20,7 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
 from zarr_dask.codecs.bitround import BitRound
+from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -58,6 +59,7 @@ __all__ = [
     "codec_from_v3",
     "completed",
     "is_array_codec",
+    "is_object_codec",
     "is_serializer",
     "numcodecs_from_codec",
     "object_serializer_from_numcodecs",
@@ -564,14 +566,33 @@ def _flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
     return value
 
 
+def _categorize(config: dict[str, Any]) -> ObjectSerializer:
+    labels, astype = config.pop("labels"), config.pop("astype", "|u1")
+    dtype = config.pop("dtype", "|O")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"labels are {labels!r:.80}, not a list of texts")
+    made = np.dtype(astype) if isinstance(astype, str) else None
+    if made is None or made.kind not in "iu" or len(labels) > np.iinfo(made).max:
+        raise ValueError(f"astype is {astype!r}, not integers that count {len(labels)} labels")
+    if dtype not in {"|O", "O", "object"}:
+        raise ValueError(f"dtype is {dtype!r}, but the array is of objects")
+    return Categorize(tuple(labels), made.str)
+
+
 _OBJECTS: dict[str, Callable[[dict[str, Any]], ObjectSerializer]] = {
     "vlen-utf8": lambda config: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda config: VlenBytes(),  # noqa: ARG005
     "vlen-array": _vlen_array,
     "json2": _json2,
     "msgpack2": _msgpack2,
+    "categorize": _categorize,
     "pickle": lambda config: Pickle(_int(config, "protocol", 5, range(6))),
 }
+
+
+def is_object_codec(document: Any) -> bool:
+    """Whether a numcodecs configuration is that of a codec for objects."""
+    return isinstance(document, Mapping) and document.get("id") in _OBJECTS
 
 
 def object_serializer_from_numcodecs(

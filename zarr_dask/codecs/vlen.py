@@ -182,7 +182,8 @@ def _check_types(name: str, elements: np.ndarray, wanted: type) -> None:
 
 
 def _in_order(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, _OBJECT).reshape(-1)
+    elements = np.ascontiguousarray(array, _OBJECT).reshape(-1)
+    return elements if elements.flags.writeable else elements.copy()  # numcodecs asks for it
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,8 @@ class ArrayMeta:
     """Members of the document that readers need not understand, as they stand there."""
     limits: Limits = field(default_factory=Limits, compare=False)
     """Bounds that decoding keeps."""
+    absence_hint: str = field(default="", compare=False)
+    """Why all chunks may seem to be absent although they are not; nothing where that cannot be."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -278,6 +280,11 @@ class Format(Protocol):
     @property
     def has_implicit_groups(self) -> bool:
         """Whether the groups above a node need no documents."""
+        ...
+
+    @property
+    def names_attribute(self) -> str | None:
+        """The attribute that names dimensions, where they are no member of the document."""
         ...
 
     # --- keys -------------------------------------------------------------------------------------

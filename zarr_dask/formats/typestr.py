@@ -36,6 +36,7 @@ __all__ = [
     "fill_from_json",
     "fill_to_json",
     "memory_type",
+    "object_fill_from_json",
     "without_unit",
 ]
 
@@ -59,6 +60,7 @@ _LARGEST_ITEM = (1 << 31) - 1  # what NumPy can hold
 _MOST_FIELDS = 1 << 14
 _DEEPEST = 32
 _NOT_A_TIME = -(1 << 63)
+_COUNT = np.dtype("i8")
 
 _EXPECTED = (
     "a type string with a byte order, a kind of b, i, u, f, c, m, M, S, U, V or O, and a size that "
@@ -247,9 +249,10 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
         part = parts_of_complex(dtype)
         parts = np.array([float_from_json(item, part) for item in pair], part)
         return parts.view(dtype).reshape(())
+    if dtype.kind in "iu" and isinstance(value, bool):
+        raise TypeError(f"{value!r} is not an integer")
     if dtype.kind in "mM":
-        count = _NOT_A_TIME if value == "NaT" else value
-        return scalar(count, np.dtype("i8")).view(dtype)
+        return fill_from_json(_NOT_A_TIME if value == "NaT" else value, _COUNT).view(dtype)
     if dtype.kind == "U":
         return _text(value, dtype)
     if dtype.kind in "SV":
@@ -258,6 +261,19 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
             raise ValueError(f"base64 of {len(raw)} bytes, not of {dtype.itemsize}")
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
     return scalar(value, dtype)
+
+
+def object_fill_from_json(value: Any, data_type: DataType) -> np.ndarray:
+    """A fill value of elements that have no fixed size.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is no value of that type.
+    """
+    if is_int(value) and value == 0:  # as zarr-python wrote it where nobody chose one
+        return data_type.zero
+    return data_type.from_json(value)
 
 
 def _struct_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:

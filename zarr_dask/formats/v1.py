@@ -71,6 +71,7 @@ class FormatV1:
     has_shards: bool = False
     has_undefined_fill: bool = True
     has_implicit_groups: bool = True
+    names_attribute: str | None = DIMENSIONS
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""

@@ -13,11 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, Transpose, endian_of
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec
+from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
+from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.registry import codec_from_numcodecs, numcodecs_from_codec
+from zarr_dask.codecs.registry import (
+    codec_from_numcodecs,
+    is_object_codec,
+    numcodecs_from_codec,
+    object_serializer_from_numcodecs,
+)
+from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.base import (
@@ -40,6 +47,7 @@ from zarr_dask.formats.typestr import (
     fill_from_json,
     fill_to_json,
     memory_type,
+    object_fill_from_json,
     without_unit,
 )
 from zarr_dask.formats.v3 import chunk_keys_from_v3
@@ -61,7 +69,7 @@ __all__ = [
 ]
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute that names the dimensions, by xarray's convention."""
+"""The attribute that names dimensions, by xarray's convention."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class FormatV2:
     has_shards: bool = False
     has_undefined_fill: bool = True
     has_implicit_groups: bool = False
+    names_attribute: str | None = DIMENSIONS
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
@@ -139,12 +148,16 @@ class FormatV2:
     ) -> Chain | list[Problem]:
         """See `Format.chain`."""
         if wanted is None:
-            shuffle = 2 if data_type.itemsize == 1 else 1
+            shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
             wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
         elif isinstance(wanted, Mapping):
             wanted = [wanted]
         documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
-        return chain_from_v2(documents, stored, order, ndim)
+        codec = _OBJECT_CODECS.get(data_type.name)
+        if codec is not None and not any(is_object_codec(item) for _, item in documents[:1]):
+            documents.insert(0, ("codecs", {"id": codec}))
+        # whoever asks for pickles has chosen them
+        return chain_from_v2(documents, stored, order, ndim, allow_pickle=True)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
         """See `Format.chunk_keys`."""
@@ -174,6 +187,10 @@ def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
     return keys
 
 
+_OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
+"""The codec of elements of any length, where the user names none."""
+
+
 def numcodecs_form(item: Any) -> Any:
     """The configuration of a numcodecs codec object; anything else as it is."""
     get_config = getattr(item, "get_config", None)
@@ -200,16 +217,16 @@ def parse(
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
     grid = take_grid(members)
     stored = _type(members)
-    fill = _fill_value(members, stored)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
     separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
-    codecs = _codecs(members, order, stored, 0 if grid is None else grid.ndim)
-    if members.problems or grid is None or stored is None or codecs is None:
+    ndim = 0 if grid is None else grid.ndim
+    codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
+    data_type = _data_type(members, stored, codecs)
+    fill = _fill_value(members, stored, data_type)
+    if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
-    data_type = memory_type(stored)
-    if isinstance(data_type, Problem):
-        raise MetadataError.of(at, [data_type])
     names = dimension_names(attributes, grid.ndim)
+    unsaid = "dimension_separator" not in document and options.dimension_separator is None
     meta = ArrayMeta(
         grid,
         data_type,
@@ -219,11 +236,19 @@ def parse(
         attributes,
         names,
         limits=options.limits,
+        absence_hint=_UNSAID_SEPARATOR if unsaid and grid.ndim > 1 else "",
     )
     problems = list(meta.problems())
     if problems:
         raise MetadataError.of(at, problems)
     return meta
+
+
+_UNSAID_SEPARATOR = (
+    "If all chunks seem to be absent: the document does not say what joins the coordinates in "
+    "keys, which means '.'; where keys are like '0/0', open the array with "
+    "ReadOptions(dimension_separator='/')."
+)
 
 
 def take_grid(members: Members) -> Grid | None:
@@ -251,28 +276,54 @@ def _type(members: Members) -> np.dtype[Any] | None:
     return stored
 
 
-def _fill_value(members: Members, stored: np.dtype[Any] | None) -> np.ndarray | None:
+def _data_type(
+    members: Members, stored: np.dtype[Any] | None, codecs: Chain | None
+) -> DataType | None:
+    """The data type in memory; for objects, their codec says which."""
+    if stored is None:
+        return None
+    if stored.hasobject:
+        serializer = None if codecs is None else codecs.serializer
+        return serializer.data_type if isinstance(serializer, ObjectSerializer) else None
+    made = memory_type(stored, members.at("dtype"))
+    if isinstance(made, Problem):
+        members.problems.append(made)
+        return None
+    return made
+
+
+def _fill_value(
+    members: Members, stored: np.dtype[Any] | None, data_type: DataType | None
+) -> np.ndarray | None:
     value = members.take("fill_value", anything, "a value of the data type, or null")
-    if stored is None or value is None:
+    if stored is None or data_type is None or value is None:
         return None
     try:
+        if stored.hasobject:
+            return object_fill_from_json(value, data_type)
         return fill_from_json(value, stored)
     except (ValueError, TypeError, OverflowError) as error:
-        members.blame("fill_value", value, f"a value of {stored} ({error}), or null")
+        name = data_type.name if stored.hasobject else str(stored)
+        members.blame("fill_value", value, f"a value of {name} ({error}), or null")
         return None
 
 
 def _codecs(
-    members: Members, order: str | None, dtype: np.dtype[Any] | None, ndim: int
+    members: Members,
+    order: str | None,
+    stored: np.dtype[Any] | None,
+    ndim: int,
+    *,
+    allow_pickle: bool,
 ) -> Chain | None:
     filters = members.take("filters", lambda v: v is None or is_list(v), "a list or null")
     compressor = members.take("compressor", anything, "an object with an 'id', or null")
-    if dtype is None or order is None:
+    if stored is None or order is None:
         return None
     documents = [(f"filters[{i}]", item) for i, item in enumerate(filters or [])]
     if compressor is not None:
         documents.append(("compressor", compressor))
-    chain = chain_from_v2(documents, dtype, order, ndim)
+    chain = chain_from_v2(documents, stored, order, ndim, allow_pickle=allow_pickle)
     if isinstance(chain, list):
         members.problems.extend(chain)
         return None
@@ -280,7 +331,12 @@ def _codecs(
 
 
 def chain_from_v2(
-    documents: list[tuple[str, Any]], dtype: np.dtype[Any], order: str, ndim: int
+    documents: Sequence[tuple[str, Any]],
+    stored: np.dtype[Any],
+    order: str,
+    ndim: int,
+    *,
+    allow_pickle: bool = False,
 ) -> Chain | list[Problem]:
     """The chain of a v2 array.
 
@@ -288,16 +344,18 @@ def chain_from_v2(
     ----------
     documents
         Place and numcodecs configuration of each filter, then of the compressor.
-    dtype
-        As stored, with its byte order.
+    stored
+        The dtype as stored, with its byte orders.
     order
         ``"C"`` or ``"F"``.
     ndim
         Number of dimensions.
+    allow_pickle
+        Whether objects may be pickled.
     """
+    serializer, documents, running = _serializer(documents, stored, allow_pickle=allow_pickle)
+    problems: list[Problem] = [] if isinstance(serializer, Serializer) else serializer
     steps: list[BytesCodec] = []
-    problems: list[Problem] = []
-    running = dtype.str
     for place, document in documents:
         made = codec_from_numcodecs(document, place, running)
         if isinstance(made, list):
@@ -306,12 +364,31 @@ def chain_from_v2(
         steps.append(made)
         if isinstance(made, Filter):
             running = made.output_dtype(running)
-    if problems:
+    if problems or not isinstance(serializer, Serializer):
         return problems
     arrays: tuple[ArrayCodec, ...] = ()
-    if order == "F" and ndim > 1:
+    if order == "F" and ndim > 1 and not isinstance(serializer, _NESTING):
         arrays = (Transpose(tuple(reversed(range(ndim)))),)
-    return Chain(arrays, Bytes(endian_of(dtype)), tuple(steps))
+    return Chain(arrays, serializer, tuple(steps))
+
+
+_NESTING = (Json2, Msgpack2, Pickle)
+"""Codecs that keep the shape of a chunk, whatever the order of its elements in memory."""
+
+
+def _serializer(
+    documents: Sequence[tuple[str, Any]], stored: np.dtype[Any], *, allow_pickle: bool
+) -> tuple[Serializer | list[Problem], Sequence[tuple[str, Any]], str]:
+    """What makes bytes of the elements, the codecs that are left, and the type they are given."""
+    if not stored.hasobject:
+        return serializer_of(stored), documents, stored.str
+    if not documents:
+        expected = "an object codec, such as 'vlen-utf8', because the data type is '|O'"
+        return [Problem("filters", None, expected, "codec")], documents, "|u1"
+    (place, document), *rest = documents
+    made = object_serializer_from_numcodecs(document, place, allow_pickle=allow_pickle)
+    running = made.astype if isinstance(made, Categorize) else "|u1"
+    return made, rest, running
 
 
 def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
@@ -333,20 +410,23 @@ def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
     problems = inexpressible(meta, "v2")
     stored = stored_dtype(meta)
     if not problems and meta.fill is not None:
-        problems = _fill_problems(meta.fill, stored)
+        problems = _fill_problems(meta, stored)
     if problems:
         raise MetadataError.of(at, problems)
-    filters = [numcodecs_from_codec(codec) for codec in meta.codecs.bytes]
     compressor = None
-    if filters and not _is_filter(meta.codecs.bytes[-1]):
-        compressor = filters.pop()
+    steps = list(meta.codecs.bytes)
+    if steps and not _is_filter(steps[-1]):
+        compressor = numcodecs_from_codec(steps.pop())
+    filters = [numcodecs_from_codec(codec) for codec in steps]
+    if isinstance(meta.codecs.serializer, ObjectSerializer):
+        filters.insert(0, numcodecs_from_codec(meta.codecs.serializer))
     return {
         "zarr_format": 2,
         "shape": list(meta.shape),
         "chunks": list(meta.grid.largest_cell),
         "dtype": dtype_to_json(stored),
         "compressor": compressor,
-        "fill_value": None if meta.fill is None else fill_to_json(meta.fill, stored),
+        "fill_value": _fill_document(meta, stored),
         "order": order_of(meta),
         "filters": filters or None,
         "dimension_separator": meta.keys.separator,
@@ -357,23 +437,40 @@ def _is_filter(codec: BytesCodec) -> bool:
     return isinstance(codec, Filter) and (codec.id in ARRAY_FILTERS or codec.id == "shuffle")
 
 
-def _fill_problems(fill: np.ndarray, stored: np.dtype[Any]) -> list[Problem]:
+def _fill_document(meta: ArrayMeta, stored: np.dtype[Any]) -> Any:
+    if meta.fill is None:
+        return None
+    if stored.hasobject:
+        return meta.data_type.to_json(meta.fill)
+    return fill_to_json(meta.fill, stored)
+
+
+def _fill_problems(meta: ArrayMeta, stored: np.dtype[Any]) -> list[Problem]:
     try:
-        fill_to_json(fill, stored)
+        _fill_document(meta, stored)
     except ValueError as error:
-        return [Problem("fill_value", str(fill), f"a value that v2 can say ({error})")]
+        return [Problem("fill_value", str(meta.fill), f"a value that v2 can say ({error})")]
     return []
 
 
 def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
     """The dtype of the elements as they are stored, with the byte order of the serializer."""
-    endian = getattr(meta.codecs.serializer, "endian", None)
+    serializer = meta.codecs.serializer
+    if isinstance(serializer, MixedBytes):
+        return serializer.dtype
+    endian = serializer.endian if isinstance(serializer, Bytes) else None
     return meta.dtype.newbyteorder(">" if endian == "big" else "<")
 
 
 def order_of(meta: ArrayMeta) -> str:
     """The order of the elements of a chunk: "F" is a reversal of the dimensions."""
     return "F" if meta.codecs.arrays else "C"
+
+
+def _would_read_as(stored: np.dtype[Any], data_type: DataType) -> bool:
+    """Whether a document can name a dtype so that readers take it for that data type."""
+    found = dtype_from_json(dtype_to_json(stored))
+    return not isinstance(found, list) and type(memory_type(found)) is type(data_type)
 
 
 def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
@@ -387,9 +484,13 @@ def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
         names = [codec.name for codec in meta.codecs.arrays]
         expected = f"order 'C' or 'F': {name} has no other array codecs"
         problems.append(Problem("order", names, expected))
-    if not isinstance(meta.codecs.serializer, Bytes):
+    serializer = meta.codecs.serializer
+    if serializer.divides:
         expected = f"no shards: {name} has none. Use v3"
-        problems.append(Problem("shards", meta.codecs.serializer.name, expected, "codec"))
+        problems.append(Problem("shards", serializer.name, expected, "codec"))
+    elif not isinstance(serializer, Bytes | MixedBytes | ObjectSerializer):
+        expected = f"a codec that {name} can name"
+        problems.append(Problem("codecs", serializer.name, expected, "codec"))
     for position, codec in enumerate(meta.codecs.bytes):
         if numcodecs_from_codec(codec) is None:
             place = f"codecs[{position}]"
@@ -397,7 +498,11 @@ def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
     if meta.keys.name != "v2":
         expected = f"'v2' in format {name}"
         problems.append(Problem("chunk_key_encoding", meta.keys.name, expected))
-    if without_unit(meta.dtype):
+    stored = stored_dtype(meta)
+    if not stored.hasobject and not _would_read_as(stored, meta.data_type):
+        expected = f"a data type that {name} can name"
+        problems.append(Problem("dtype", meta.data_type.name, expected, "data_type"))
+    elif without_unit(stored):
         expected = "datetimes and timedeltas with a unit, such as '<M8[ns]'"
         problems.append(Problem("dtype", str(meta.dtype), expected, "data_type"))
     return problems

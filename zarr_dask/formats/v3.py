@@ -65,6 +65,7 @@ class FormatV3:
     has_shards: bool = True
     has_undefined_fill: bool = False
     has_implicit_groups: bool = False
+    names_attribute: str | None = None
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
