@@ -411,7 +411,7 @@ def test_a_file_that_is_called_meta_is_no_array(text):
 def test_it_is_asked_for_last():
     for version in ("v2", "v3"):
         recording = Recording(MemoryStore())
-        zd.create_group(recording, format=version)
+        zd.create_array(recording, shape=3, dtype="u1", format=version)
         recording.clear()
         zd.open(recording)
         assert not {"meta", "attrs"} & recording.per_key().keys()
