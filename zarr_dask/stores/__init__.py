@@ -5,6 +5,7 @@ from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import Faulty, ReadOnly, Recording
+from zarr_dask.stores.zip import ZipStore
 
 __all__ = [
     "WHOLE",
@@ -18,5 +19,6 @@ __all__ = [
     "ReadOnly",
     "Recording",
     "Store",
+    "ZipStore",
     "open_store",
 ]

@@ -63,7 +63,7 @@ class LocalStore:
         if descriptor is None:
             return None
         try:
-            return _read(descriptor, 0, os.fstat(descriptor).st_size)
+            return read_at(descriptor, 0, os.fstat(descriptor).st_size)
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -109,7 +109,7 @@ class LocalStore:
                 size = os.fstat(descriptor).st_size
                 start = start if start >= 0 else max(size + start, 0)
                 stop = max(size, start)
-            return _read(descriptor, start, stop - start)
+            return read_at(descriptor, start, stop - start)
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -235,7 +235,7 @@ class LocalStore:
         )
 
 
-def _read(descriptor: int, start: int, length: int) -> bytes:
+def read_at(descriptor: int, start: int, length: int) -> bytes:
     """`length` bytes from `start`; fewer where the file ends."""
     data = os.pread(descriptor, min(length, _MAX_BYTES_PER_CALL), start)
     if len(data) == length or not data:

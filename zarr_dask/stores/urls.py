@@ -12,6 +12,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zip import ZipStore
 
 __all__ = ["Location", "beside", "open_store", "overlap", "real_place"]
 
@@ -27,7 +28,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     url
         A path, a URL, a store or a mapping.
     storage_options
-        Options of the store: ``fsync`` for local files; fsspec's own for a remote URL.
+        Options of the store: ``fsync`` for local files, ``largest`` for zip archives; fsspec's
+        own for a remote URL.
 
     Raises
     ------
@@ -55,9 +57,26 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     return FsspecStore.from_url(text, options)
 
 
-def _local(path: str, options: dict[str, Any]) -> LocalStore:
+def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
+    root = _absolute(path)
+    if _is_archive(root):
+        largest = {"largest": int(options.pop("largest"))} if "largest" in options else {}
+        return _without_options(ZipStore.from_path(root, **largest), options)
     fsync = bool(options.pop("fsync", False))
-    return _without_options(LocalStore(_absolute(path), fsync), options)
+    return _without_options(LocalStore(root, fsync), options)
+
+
+def _is_archive(path: str) -> bool:
+    """Whether a path is, or would be, a zip archive: a file that looks like one, or no folder."""
+    if os.path.isdir(path):
+        return False
+    if path.lower().endswith(".zip"):
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
 
 
 def _absolute(path: str) -> str:
@@ -72,7 +91,7 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     if options:
         raise StoreError(
             f"storage_options {sorted(options)} mean nothing to {store.url}: local files take "
-            "'fsync'; stores and mappings take none."
+            "'fsync', zip archives 'largest'; stores and mappings take none."
         )
     return store
 

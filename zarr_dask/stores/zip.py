@@ -1,0 +1,309 @@
+"""The entries of a local zip archive, for reading.
+
+The directory of an archive is read once per process; a stored entry is then read like a file, in
+parts where parts are asked for, and a deflated one is inflated as a whole. Whatever an archive
+claims is checked against its own size before memory is taken: archives come from strangers.
+
+The pickled form is the path, with the size and the time of the file: an archive that is replaced
+while it is open is an error, in every process, and never a mixture of two.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import ClassVar, NamedTuple
+
+from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError
+from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.local import read_at
+
+__all__ = ["ZipStore"]
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
+_SIGNATURE = b"PK\x03\x04"
+_STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+_ENCRYPTED = 0x1
+_MOST_INFLATED = 1040  # deflate makes at most 1032 bytes of one
+_DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
+_NOT_DATA = "__MACOSX/"  # what macOS puts into archives besides
+
+
+class _Entry(NamedTuple):
+    offset: int  # of the local header
+    stored: int  # bytes in the archive
+    size: int
+    method: int
+    flags: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class ZipStore:
+    """The entries of a zip archive; made by `ZipStore.from_path`.
+
+    Parameters
+    ----------
+    root
+        The archive, as an absolute path.
+    folder
+        What the names of all entries begin with and keys do not: a folder with "/", or nothing.
+    stamp
+        Size of the file and time of its last change, in ns; None if there is no file.
+    largest
+        Bytes of a deflated entry at most: a small archive can claim to hold very much.
+    """
+
+    root: str
+    folder: str
+    stamp: tuple[int, int] | None
+    largest: int = 1 << 28
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+
+    @staticmethod
+    def from_path(path: str, largest: int = 1 << 28) -> ZipStore:
+        """The archive at a path; entries may have one folder in front, ``x.zarr/`` for instance.
+
+        Raises
+        ------
+        StoreError
+            If the file is no zip archive, or is truncated.
+        StoreKeyError
+            If an entry has a name that leads elsewhere.
+        """
+        try:
+            stamp = _stamp(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ZipStore(path, "", None, largest)
+        except OSError as error:
+            raise StoreError(f"could not open {path}: {error.strerror}") from error
+        return ZipStore(path, _leading_folder(_directory(path, stamp).entries), stamp, largest)
+
+    @property
+    def url(self) -> str:
+        """The archive's path."""
+        return self.root
+
+    @property
+    def identity(self) -> str:
+        """The archive, links followed, and the folder in it."""
+        return os.path.realpath(f"{self.root}/{self.folder}")
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self.get_ranges([(key, WHOLE)])[0]
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        found = [(self._entry(key), key, wanted) for key, wanted in requests]
+        if all(entry is None for entry, _, _ in found):
+            return [None] * len(found)
+        with self._opened() as descriptor:
+            return [
+                None if entry is None else self._part(descriptor, key, entry, wanted)
+                for entry, key, wanted in found
+            ]
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete(self, key: str) -> None:
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Refused."""
+        raise self._refusal(prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        wanted, start = self.folder + prefix, len(self.folder)
+        return (name[start:] for name in self._entries() if name.startswith(wanted))
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        if self.stamp is None:
+            return Listing([], [])
+        below = _directory(self.root, self.stamp).below.get(self.folder + prefix, set())
+        names = sorted(name[len(self.folder) :] for name in below)
+        keys = [name for name in names if not name.endswith("/")]
+        return Listing(keys, [name for name in names if name.endswith("/")])
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        entry = self._entry(key)
+        return None if entry is None else entry.size
+
+    # --- one entry --------------------------------------------------------------------------------
+
+    def _entries(self) -> Mapping[str, _Entry]:
+        return {} if self.stamp is None else _directory(self.root, self.stamp).entries
+
+    def _entry(self, key: str) -> _Entry | None:
+        check_key(key)
+        return self._entries().get(self.folder + key)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        with _opened(self.root, self.stamp) as descriptor:
+            yield descriptor
+
+    def _part(self, descriptor: int, key: str, entry: _Entry, wanted: Range) -> Buffer:
+        self._check(key, entry)
+        start = self._start(descriptor, key, entry)
+        if entry.method == _DEFLATED:
+            whole = self._inflated(key, entry, read_at(descriptor, start, entry.stored))
+            return whole if wanted == WHOLE else whole[wanted.start : wanted.stop]
+        first, last, _ = slice(wanted.start, wanted.stop).indices(entry.size)
+        value = read_at(descriptor, start + first, max(last - first, 0))
+        if (first, last) == (0, entry.size) and zlib.crc32(value) != entry.crc:
+            raise self._broken(key, "its checksum does not fit")
+        return value
+
+    def _check(self, key: str, entry: _Entry) -> None:
+        """Refuse entries that we cannot read, and claims that cannot be true."""
+        if entry.flags & _ENCRYPTED:
+            raise self._broken(key, "it is encrypted")
+        if entry.method not in {_STORED, _DEFLATED}:
+            expected = "only stored and deflated entries can be read; zip it without compression"
+            raise self._broken(key, f"it is compressed by method {entry.method}; {expected}")
+        if entry.method == _STORED and entry.size != entry.stored:
+            raise self._broken(key, f"it claims {entry.size} bytes and holds {entry.stored}")
+        if entry.method == _DEFLATED and entry.size > _MOST_INFLATED * entry.stored:
+            raise self._broken(key, f"it cannot hold {entry.size} bytes in {entry.stored}")
+        if entry.method == _DEFLATED and entry.size > self.largest:
+            raise self._broken(
+                key,
+                f"it claims {entry.size} bytes, more than {self.largest}; "
+                "storage_options={'largest': ...} sets another bound",
+            )
+
+    def _start(self, descriptor: int, key: str, entry: _Entry) -> int:
+        """Where the bytes of an entry begin."""
+        header = read_at(descriptor, entry.offset, _LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size or not header.startswith(_SIGNATURE):
+            raise self._broken(key, "there is no entry where the directory says so")
+        _, name, extra = _LOCAL_HEADER.unpack(header)
+        start = entry.offset + _LOCAL_HEADER.size + int(name) + int(extra)
+        if start + entry.stored > (self.stamp or (0, 0))[0]:
+            raise self._broken(key, "the archive ends before it does")
+        return start
+
+    def _inflated(self, key: str, entry: _Entry, data: bytes) -> bytes:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            value = inflate.decompress(data, entry.size + 1)
+        except zlib.error as error:
+            raise self._broken(key, f"it cannot be inflated ({error})") from error
+        if len(value) != entry.size or not inflate.eof:
+            raise self._broken(key, f"it does not hold the {entry.size} bytes that it claims")
+        if zlib.crc32(value) != entry.crc:
+            raise self._broken(key, "its checksum does not fit")
+        return value
+
+    def _broken(self, key: str, reason: str) -> StoreError:
+        name = self.folder + key
+        return StoreError(f"the entry {name!r} of {self.root} cannot be read: {reason}.")
+
+    def _refusal(self, key: str) -> ReadOnlyError:
+        return ReadOnlyError(
+            f"{self.root} is a zip archive, which can only be read: {key!r} was not changed. Write "
+            "into a folder, and zip it."
+        )
+
+
+# --- the directory of an archive ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Directory:
+    entries: dict[str, _Entry] = field(default_factory=dict)
+
+    @cached_property
+    def below(self) -> dict[str, set[str]]:
+        """What lies directly below each folder: names of entries, and folders with a "/"."""
+        below: dict[str, set[str]] = {}
+        for name in self.entries:
+            child = name
+            while True:
+                folder = child[: child.rfind("/", 0, -1) + 1]
+                known = folder in below
+                below.setdefault(folder, set()).add(child)
+                if known or not folder:
+                    break
+                child = folder
+        return below
+
+
+@lru_cache(maxsize=16)
+def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
+    """The entries of an archive by name; of several of one name the last."""
+    with _opened(path, stamp) as descriptor:
+        try:
+            with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+                found = archive.infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:
+            raise StoreError(
+                f"{path} is no zip archive that can be read, or a part of it is missing: {error}."
+            ) from error
+    entries = {}
+    for info in found:
+        if info.filename.endswith("/") or info.filename.startswith(_NOT_DATA):
+            continue
+        try:
+            check_key(info.filename)
+        except StoreKeyError as error:
+            raise StoreKeyError(f"{path} has an entry that leads elsewhere: {error}") from error
+        entries[info.filename] = _Entry(
+            info.header_offset,
+            info.compress_size,
+            info.file_size,
+            info.compress_type,
+            info.flag_bits,
+            info.CRC,
+        )
+    return _Directory(entries)
+
+
+def _leading_folder(entries: Mapping[str, object]) -> str:
+    """The folder that all entries lie in, if it holds a hierarchy and is no part of it."""
+    first = next(iter(entries), "").partition("/")
+    folder = first[0] + first[1]
+    if not first[1] or not all(name.startswith(folder) for name in entries):
+        return ""
+    return folder if any(folder + name in entries for name in _DOCUMENTS) else ""
+
+
+@contextmanager
+def _opened(path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
+    """The file, if it is still the one that was opened first."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"could not open {path}: {error.strerror}") from error
+    try:
+        if _stamp(os.fstat(descriptor)) != stamp:
+            raise StoreError(f"{path} was replaced or changed while it was open. Open it again.")
+        yield descriptor
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"could not read {path}: {error.strerror or error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
