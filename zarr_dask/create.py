@@ -73,7 +73,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
     if inner is not None:
-        chain = Chain((), Sharding(inner, chain))
+        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
     meta = ArrayMeta(
         grid,
         data_type,
@@ -187,13 +187,17 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
     )
 
 
-def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> ArrayMeta:
+def regridded(
+    meta: ArrayMeta, node_format: Format, chunks: Shape | None, shards: Shape | None
+) -> ArrayMeta:
     """The metadata of the same array on other grids.
 
     Parameters
     ----------
     meta
         The array as it is.
+    node_format
+        Its format.
     chunks
         Shape of a chunk; None for the one it has, or, if that does not divide the shards, for
         one that does.
@@ -215,7 +219,7 @@ def regridded(meta: ArrayMeta, chunks: Shape | None, shards: Shape | None) -> Ar
                     "length of a shard must be a multiple of that of its chunks."
                 )
             chunk = dividing_chunks(shards, typical_itemsize(meta.data_type), _INNER_CHUNK_BYTES)
-        chain = Chain((), Sharding(chunk, chain))
+        chain = Chain((), Sharding(chunk, chain, node_format.shard_index_codecs))
     grid = Grid.regular(meta.shape, chunk if shards is None else shards)
     changed = replace(meta, grid=grid, codecs=chain)
     problems = list(changed.problems())

@@ -31,7 +31,7 @@ from zarr_dask.formats.consolidated import (
     with_consolidated,
     without_consolidated,
 )
-from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.update import with_attributes
 from zarr_dask.hierarchy import (
     check_place,
@@ -505,7 +505,7 @@ def create_array(
         chunk_key_encoding=chunk_key_encoding,
     )
     store, path = open_store(url, storage_options), normalise_path(path)
-    node_format = format_named(format)
+    node_format = format_for_new(store, format, path)
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)
@@ -536,7 +536,7 @@ def create_group(
         If there is a node already, or an array above.
     """
     store, path = open_store(url, storage_options), normalise_path(path)
-    node_format = format_named(format)
+    node_format = format_for_new(store, format, path)
     meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite)

@@ -39,7 +39,7 @@ from zarr_dask.formats.consolidated import (
     warn_of_stale,
     without_consolidated,
 )
-from zarr_dask.formats.detect import FORMATS, read_node
+from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import overlap
@@ -83,7 +83,7 @@ def check_place(store: Store, path: str, node_format: Format, *, overwrite: bool
     _check_names(store, path, node_format)
     for above in ancestors(path):
         _check_above(store, path, above)
-    if not overwrite and _is_taken(store, path):
+    if not overwrite and _is_taken(store, path, node_format):
         raise NodeExistsError(
             f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
             "replace it, or open it with mode='r+' to write into it."
@@ -107,11 +107,15 @@ def _check_above(store: Store, path: str, above: str) -> None:
         )
 
 
-def _is_taken(store: Store, path: str) -> bool:
+def _is_taken(store: Store, path: str, node_format: Format) -> bool:
     try:
-        return find_node(store, path) is not None
+        found, meta = read_node(store, path, None, ReadOptions())
+    except NodeNotFoundError:
+        return False
     except MetadataError:
         return True  # documents that cannot be read are still somebody's
+    is_implicit = isinstance(meta, GroupMeta) and meta.implicit
+    return not (is_implicit and found.name == node_format.name)  # it may be given a document
 
 
 def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
@@ -123,7 +127,7 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
         As `check_place`.
     """
     check_place(store, path, node_format, overwrite=overwrite)
-    if overwrite and _is_taken(store, path):  # files that are no node's are not ours to remove
+    if overwrite:
         remove_node(store, path)
     _prepare_above(store, path, node_format)
     warn_of_stale(store, path, node_format)
@@ -187,7 +191,7 @@ def delete_node(store: Store, path: str) -> None:
     NodeNotFoundError
         If there is none.
     """
-    present = _formats_at(store, path)
+    present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
         _refuse_nothing(store, path)
     remove_node(store, path)
@@ -196,32 +200,18 @@ def delete_node(store: Store, path: str) -> None:
 
 
 def remove_node(store: Store, path: str) -> None:
-    """Delete a node and all that lies below, its documents first.
+    """Delete a node and all that lies below, its documents first; files of no node stay.
 
     A reader that comes meanwhile finds no node rather than one with holes.
     """
-    present = _formats_at(store, path)
-    for candidate in present:
-        for key in candidate.node_keys(path):
+    prefixes: set[str] = set()
+    for candidate, meta in formats_at(store, path):
+        for key in (*candidate.node_keys(path), *(() if path else candidate.root_documents())):
             store.delete(key)
-    for prefix in sorted({prefix for f in present for prefix in f.prefixes(path)}):
+        is_array = isinstance(meta, ArrayMeta)
+        prefixes.update([candidate.data_prefix(path)] if is_array else candidate.prefixes(path))
+    for prefix in sorted(prefixes):
         store.delete_prefix(prefix)
-
-
-def _formats_at(store: Store, path: str) -> list[Format]:
-    """Formats that have a node at a path, readable or not."""
-    options = ReadOptions()
-    keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
-    found = read_documents(store, keys, options.limits)
-    present = []
-    for candidate in FORMATS:
-        try:
-            is_there = candidate.read(store, path, options, found=found) is not None
-        except MetadataError:
-            is_there = True
-        if is_there:
-            present.append(candidate)
-    return present
 
 
 def _refuse_nothing(store: Store, path: str) -> None:
@@ -248,7 +238,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
     StoreKeyError
         If the format has no nodes of such a name.
     """
-    present = _formats_at(store, old)
+    present = [node_format for node_format, _ in formats_at(store, old)]
     if not present:
         _refuse_nothing(store, old)
     if not old or not new or overlap(old, new):

@@ -108,7 +108,9 @@ class ReadOptions:
 class ChunkKeys:
     """Keys of stored objects, below the data prefix of their array."""
 
-    name: Literal["default", "v2"]
+    name: Literal["default", "v2", "draft", "draft_c0"]
+    """``"draft"`` is ``"default"`` without the separator after its first letter; ``"draft_c0"`` is
+    the same, but for the one key of an array without dimensions."""
     separator: Literal["/", "."]
 
     def key(self, coords: Sequence[int]) -> str:
@@ -118,8 +120,14 @@ class ChunkKeys:
         --------
         >>> ChunkKeys("default", "/").key((1, 23)), ChunkKeys("v2", ".").key(())
         ('c/1/23', '0')
+        >>> ChunkKeys("draft", "/").key((1, 23))
+        'c1/23'
         """
         numbers = self.separator.join(map(str, coords))
+        if self.name == "draft":
+            return f"c{numbers}"
+        if self.name == "draft_c0":
+            return f"c{numbers or '0'}"
         if self.name == "default":
             return f"c{self.separator}{numbers}" if coords else "c"
         return numbers or "0"
@@ -130,7 +138,7 @@ class ChunkKeys:
         if ndim == 0:
             return () if key == self.key(()) else None
         joint = re.escape(self.separator)
-        lead = f"c{joint}" if self.name == "default" else ""
+        lead = {"default": f"c{joint}", "draft": "c", "draft_c0": "c", "v2": ""}[self.name]
         if not re.fullmatch(f"{lead}{number}(?:{joint}{number}){{{ndim - 1}}}", key):
             return None
         return tuple(map(int, re.findall(number, key)))
@@ -270,6 +278,11 @@ class Format(Protocol):
     @property
     def has_shards(self) -> bool:
         """Whether a stored object may hold several chunks."""
+        ...
+
+    @property
+    def shard_index_codecs(self) -> Chain:
+        """The codecs of the index of a new shard."""
         ...
 
     @property

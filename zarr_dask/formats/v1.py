@@ -22,6 +22,7 @@ import numpy as np
 from zarr_dask.codecs.base import BytesCodec
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import BLOSC_SHUFFLES, Blosc, Bz2, Lzma, Zlib
+from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
@@ -69,6 +70,7 @@ class FormatV1:
 
     name: str = "v1"
     has_shards: bool = False
+    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = True
     has_implicit_groups: bool = True
     names_attribute: str | None = DIMENSIONS

@@ -24,6 +24,7 @@ from zarr_dask.codecs.registry import (
     numcodecs_from_codec,
     object_serializer_from_numcodecs,
 )
+from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
@@ -78,6 +79,7 @@ class FormatV2:
 
     name: str = "v2"
     has_shards: bool = False
+    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = True
     has_implicit_groups: bool = False
     names_attribute: str | None = DIMENSIONS

@@ -23,7 +23,7 @@ from zarr_dask.codecs.registry import (
     is_array_codec,
     is_serializer,
 )
-from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, data_type_of, leaves
 from zarr_dask.errors import MetadataError, Problem
@@ -63,6 +63,7 @@ class FormatV3:
 
     name: str = "v3"
     has_shards: bool = True
+    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = False
     has_implicit_groups: bool = False
     names_attribute: str | None = None
@@ -99,6 +100,10 @@ class FormatV3:
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
+        if isinstance(meta, ArrayMeta) and meta.keys.name not in {"default", "v2"}:
+            expected = "'default' or 'v2': v3 has no keys such as c1/23"
+            problem = Problem("chunk_key_encoding", meta.keys.name, expected, "grid")
+            raise MetadataError.of(path, [problem])
         document = _array_document(meta) if isinstance(meta, ArrayMeta) else _group_document(meta)
         key = join(path, _DOCUMENT)
         return {key: dump_json(document)}

@@ -19,6 +19,7 @@ from zarr_dask.array import Array
 from zarr_dask.create import plain_chain, regridded
 from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
+from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Shape
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place, prepare_place, put_documents
@@ -353,8 +354,8 @@ def plan_rechunk(
     array = source if isinstance(source, Array) else open_array(source)
     store, below = open_store(target, storage_options), normalise_path(path)
     new_chunks, new_shards = _new_grids(array, chunks, shards)
-    node_format = array.node_format
-    meta = regridded(array.meta, new_chunks, new_shards)
+    node_format = format_for_new(store, array.format, below)
+    meta = regridded(array.meta, node_format, new_chunks, new_shards)
     made = Array(store, below, meta, node_format)
     node_format.documents(meta, below)  # raises where the format cannot say it
     _check_apart(array, made)

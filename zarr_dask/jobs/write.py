@@ -29,7 +29,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
 )
 from zarr_dask.formats.base import normalise_path, where
-from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place, prepare_place, put_documents
@@ -460,7 +460,7 @@ def _new_array(
     store, path = open_store(url, storage_options), normalise_path(component or "")
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
-    node_format = format_named(spec.format)
+    node_format = format_for_new(store, spec.format, path)
     meta = array_meta(spec, where(store, path))
     node_format.documents(meta, path)  # raises where the format cannot say it
     return Array(store, path, meta, node_format)
