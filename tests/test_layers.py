@@ -26,7 +26,14 @@ LAYERS = [
 TOP = len(LAYERS) - 1
 FREE = {"", "testing"}  # the package itself gathers all layers; the test kits may use any
 MAY_NAME_DASK = {"graph", "jobs.run"}  # and layer 7
-HEAVY = {"dask", "distributed", "fsspec", "xarray", "matplotlib"}  # loaded only when asked for
+HEAVY = {
+    "dask",
+    "distributed",
+    "fsspec",
+    "ml_dtypes",
+    "xarray",
+    "matplotlib",
+}  # loaded only when asked for
 
 
 class Import(NamedTuple):

@@ -168,14 +168,14 @@ class Array:
         shards = f" shards={self.shards}" if self.shards else ""
         return (
             f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
-            f"dtype={self.meta.data_type.name} chunks={self.chunks}{shards}>"
+            f"dtype={self.meta.data_type.label} chunks={self.chunks}{shards}>"
         )
 
     def _repr_html_(self) -> str:
         facts = {
             "format": self.format,
             "shape": self.shape,
-            "data type": self.dtype.name,
+            "data type": self.meta.data_type.label,
             "chunks": self.chunks,
             "shards": self.shards or "none",
             "codecs": ", ".join(codec.name for codec in self.codecs),
@@ -295,7 +295,7 @@ class Array:
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write elements by NumPy's basic indexing, with NumPy's broadcasting and casting."""
         selection = parse_basic(key, self.shape)
-        values = selection.spread(self._cast(value))
+        values = selection.spread(self.cast(value))
         self._write(selection.region, values, None)
 
     def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
@@ -315,13 +315,22 @@ class Array:
         """
         checked = checked_region(region, self.shape)
         shape = tuple(len(range(s.start, s.stop, s.step)) for s in checked)
-        values = self._cast(values)
+        values = self.cast(values)
         if values.shape != shape:
             raise SelectionError(f"values have shape {values.shape}, the region has {shape}.")
         self._write(checked, values, threads)
 
-    def _cast(self, value: Any) -> np.ndarray:
-        """As NumPy does on assignment: arrays are cast, Python numbers must fit."""
+    def cast(self, value: Any) -> np.ndarray:
+        """Values in the array's data type, as NumPy does on assignment.
+
+        Arrays are cast, Python numbers must fit; elements of arrays of texts or byte strings must
+        be such.
+
+        Raises
+        ------
+        DataTypeError
+            If the data type cannot hold them.
+        """
         try:
             return self.meta.data_type.cast(value)
         except (TypeError, ValueError, OverflowError) as error:

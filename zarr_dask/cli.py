@@ -245,7 +245,11 @@ def tree(url: str, path: str) -> None:
         return
     shards = f" in shards {node.shards}" if node.shards else ""
     name = node.path.rsplit("/", 1)[-1] or "/"
-    _say(_printable(f"{name}  {node.shape} {node.dtype.name}, chunks {node.chunks}{shards}"))
+    _say(
+        _printable(
+            f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.chunks}{shards}"
+        )
+    )
 
 
 def _stored(array: zd.Array) -> tuple[int, int]:
@@ -269,21 +273,27 @@ def _array_facts(array: zd.Array, stored: tuple[int, int] | None) -> dict[str, A
         "format": array.format,
         "shape": array.shape,
         "dimension_names": array.dimension_names,
-        "dtype": array.dtype.name,
+        "dtype": array.meta.data_type.label,
         "chunks": array.chunks,
         "shards": array.shards,
         "stored_objects": {
             "shape": object_shape,
-            "nbytes": math.prod(object_shape) * array.dtype.itemsize,
+            "nbytes": math.prod(object_shape) * array.meta.data_type.typical_itemsize,
             "count": array.meta.grid.ncells,
             "existing": None if stored is None else stored[0],
         },
         "codecs": [_codec_facts(codec) for codec in array.codecs],
-        "fill_value": array.fill_value,
+        "fill_value": _fill_fact(array),
         "nbytes": array.nbytes,
         "nbytes_stored": None if stored is None else stored[1],
         "attributes": array.attributes,
     }
+
+
+def _fill_fact(array: zd.Array) -> Any:
+    """The fill value as JSON; None where there is none."""
+    fill = array.meta.fill
+    return None if fill is None else array.meta.data_type.to_json(fill)
 
 
 def _codec_facts(codec: Codec) -> dict[str, Any]:
@@ -319,7 +329,7 @@ def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:
 def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
     from zarr_dask.jobs.plan import format_bytes
 
-    itemsize = array.dtype.itemsize
+    itemsize = array.meta.data_type.typical_itemsize
 
     def grid(shape: Sequence[int]) -> str:
         return f"{tuple(shape)}, {format_bytes(math.prod(shape) * itemsize)} decoded"
@@ -327,7 +337,7 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
     _say_title(array, "array")
     _say_field("format", array.format)
     _say_field("shape", _named_shape(array))
-    _say_field("data type", array.dtype.name)
+    _say_field("data type", array.meta.data_type.label)
     _say_field("chunks", grid(array.chunks))
     _say_field("shards", grid(array.shards) if array.shards else "none")
     objects = facts["stored_objects"]

@@ -66,7 +66,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     shape = _shape(spec.shape)
     names = _names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
-    grid, inner = _grids(spec, shape, typical_itemsize(data_type))
+    grid, inner = _grids(spec, shape, data_type.typical_itemsize)
     if spec.order not in ("C", "F"):
         raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
     chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
@@ -107,18 +107,10 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
         raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).") from error
     try:
         stored: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        return data_type, data_type.dtype  # a name that is not NumPy's
+    except (TypeError, ValueError):
+        return data_type, data_type.dtype  # a name or a document that is not NumPy's
     same = stored.itemsize == data_type.dtype.itemsize and stored.kind == data_type.dtype.kind
     return data_type, stored if same else data_type.dtype
-
-
-def typical_itemsize(data_type: DataType) -> int:
-    """Bytes of an element, for choosing chunks; a guess where elements have no fixed size."""
-    return _TYPICAL_BYTES if data_type.variable else data_type.itemsize
-
-
-_TYPICAL_BYTES = 32
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
@@ -218,7 +210,7 @@ def regridded(
                     f"chunks={chunks} do not divide shards={shards}: along each dimension the "
                     "length of a shard must be a multiple of that of its chunks."
                 )
-            chunk = dividing_chunks(shards, typical_itemsize(meta.data_type), _INNER_CHUNK_BYTES)
+            chunk = dividing_chunks(shards, meta.data_type.typical_itemsize, _INNER_CHUNK_BYTES)
         chain = Chain((), Sharding(chunk, chain, node_format.shard_index_codecs))
     grid = Grid.regular(meta.shape, chunk if shards is None else shards)
     changed = replace(meta, grid=grid, codecs=chain)

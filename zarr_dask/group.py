@@ -300,7 +300,7 @@ def _summary(meta: Below) -> tuple[str, str]:
     if isinstance(meta, GroupMeta):
         return "/", ""
     shards = f" in shards {meta.grid.largest_cell}" if meta.codecs.serializer.divides else ""
-    return "  ", f"{meta.shape} {meta.dtype.name}, chunks {meta.chunk_shape}{shards}"
+    return "  ", f"{meta.shape} {meta.data_type.label}, chunks {meta.chunk_shape}{shards}"
 
 
 # --- opening --------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from zarr_dask.dtypes.named import (
 from zarr_dask.dtypes.numbers import float_from_json, float_to_json
 from zarr_dask.dtypes.small import is_small, value_bits
 from zarr_dask.dtypes.structs import Struct
+from zarr_dask.dtypes.variable import data_type_of_objects
 
 __all__ = [
     "CORE_NAMES",
@@ -47,6 +48,7 @@ __all__ = [
     "bits_of",
     "data_type_from_v3",
     "data_type_of",
+    "data_type_of_objects",
     "float_from_json",
     "float_to_json",
     "full_of",

@@ -17,6 +17,10 @@ LARGEST_ITEM = 1 << 24
 """Bytes of one element at most, where elements have a fixed size."""
 
 
+_TYPICAL_BYTES = 64
+"""A short text of Python, and the reference to it."""
+
+
 @dataclass(frozen=True)
 class DataType(ABC):
     """What an element is: its name, the NumPy type that holds it in memory, its JSON form.
@@ -39,6 +43,11 @@ class DataType(ABC):
     def itemsize(self) -> int:
         """Bytes of an element as it is stored; 1 where they differ."""
         return 1 if self.variable else self.dtype.itemsize
+
+    @property
+    def typical_itemsize(self) -> int:
+        """Bytes of an element in memory; a guess where elements have no fixed size."""
+        return _TYPICAL_BYTES if self.variable else self.dtype.itemsize
 
     @property
     def label(self) -> str:
@@ -95,6 +104,10 @@ class DataType(ABC):
         ValueError, TypeError, OverflowError
             If it is no value of this data type.
         """
+
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """Whether every value of a NumPy type is one of this data type."""
+        return np.can_cast(dtype, self.dtype, "safe")
 
     def cast(self, values: Any) -> np.ndarray:
         """Values as an array of this data type, as NumPy casts on assignment.

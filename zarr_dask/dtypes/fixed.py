@@ -55,6 +55,10 @@ class Utf32(DataType):
         """Code points at most."""
         return self.dtype.itemsize // 4
 
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """See `DataType.holds`; numbers are no texts here, though NumPy would spell them out."""
+        return dtype.kind == "U" and super().holds(dtype)
+
     def document(self) -> dict[str, Any]:
         """See `DataType.document`."""
         return self.described(length_bytes=self.dtype.itemsize)
@@ -87,6 +91,10 @@ class NullTerminatedBytes(DataType):
         """See `DataType.label`."""
         return f"{self.name} ({self.dtype.itemsize} bytes)"
 
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """See `DataType.holds`."""
+        return dtype.kind == "S" and super().holds(dtype)
+
     def document(self) -> dict[str, Any]:
         """See `DataType.document`."""
         return self.described(length_bytes=self.dtype.itemsize)
@@ -112,6 +120,10 @@ class RawBytes(DataType):
     def label(self) -> str:
         """See `DataType.label`."""
         return f"{self.name} ({self.dtype.itemsize} bytes)"
+
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """See `DataType.holds`: bytes that mean nothing, and as many."""
+        return dtype == self.dtype
 
     def document(self) -> str | dict[str, Any]:
         """See `DataType.document`; of two spellings the one that was read."""

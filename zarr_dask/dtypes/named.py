@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from zarr_dask.dtypes.small import (
 )
 from zarr_dask.dtypes.structs import Subarray, struct_of
 from zarr_dask.dtypes.times import UNITS, Time
-from zarr_dask.dtypes.variable import ByteStrings, Objects, Texts
+from zarr_dask.dtypes.variable import BYTES, OBJECTS, TEXTS
 from zarr_dask.errors import Problem
 from zarr_dask.members import Members, between, is_int, is_list
 
@@ -37,10 +38,6 @@ CORE_NAMES: dict[str, np.dtype[Any]] = {
     )
 }
 """Zarr v3 core data types (data-types section of the core specification) by name."""
-
-_TEXTS = Texts("string", np.dtype(object))
-_BYTES = ByteStrings("bytes", np.dtype(object))
-_OBJECTS = Objects("object", np.dtype(object))
 
 
 # --- names and NumPy types ------------------------------------------------------------------------
@@ -77,7 +74,7 @@ def data_type_of(dtype: Any) -> DataType:
             raise TypeError("; ".join(map(str, made)))
         return made
     if isinstance(dtype, type) and issubclass(dtype, str | bytes):
-        return _TEXTS if issubclass(dtype, str) else _BYTES
+        return TEXTS if issubclass(dtype, str) else BYTES
     return _of_numpy(native(dtype))
 
 
@@ -100,13 +97,13 @@ def _of_numpy(dtype: np.dtype[Any]) -> DataType:
 _BY_KIND: dict[str, Callable[[np.dtype[Any]], DataType]] = {
     "M": lambda dtype: Time("numpy.datetime64", dtype),
     "m": lambda dtype: Time("numpy.timedelta64", dtype),
-    "U": lambda dtype: Utf32("fixed_length_utf32", dtype) if dtype.itemsize else _TEXTS,
+    "U": lambda dtype: Utf32("fixed_length_utf32", dtype) if dtype.itemsize else TEXTS,
     "S": lambda dtype: (
-        NullTerminatedBytes("null_terminated_bytes", dtype) if dtype.itemsize else _BYTES
+        NullTerminatedBytes("null_terminated_bytes", dtype) if dtype.itemsize else BYTES
     ),
     "V": lambda dtype: RawBytes("raw_bytes", dtype),
-    "T": lambda dtype: _TEXTS,  # noqa: ARG005  (NumPy's StringDType in all its variants)
-    "O": lambda dtype: _OBJECTS,  # noqa: ARG005
+    "T": lambda dtype: TEXTS,  # noqa: ARG005  (NumPy's StringDType in all its variants)
+    "O": lambda dtype: OBJECTS,  # noqa: ARG005
 }
 
 
@@ -163,6 +160,16 @@ _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _COMPLEX = {f"complex_{name}": name for name in FLOAT_FORMATS}
 _DEEPEST = 32
 """Structs within structs; more can only be meant to exhaust the stack."""
+_MOST_FIELDS = 1 << 13
+"""Fields of a struct, those of structs in it included; more can only be meant to take our time."""
+
+
+@dataclass
+class _Nesting:
+    """Where a data type stands within structs, and how many fields have been seen so far."""
+
+    depth: int = 0
+    fields: int = 0
 
 
 def v3_names() -> tuple[str, ...]:
@@ -201,10 +208,10 @@ def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | lis
     >>> data_type_from_v3({"name": "raw_bytes", "configuration": {"length_bytes": 8}}).dtype
     dtype('V8')
     """
-    return _from_v3(document, place, 0)
+    return _from_v3(document, place, _Nesting())
 
 
-def _from_v3(document: Any, place: str, depth: int) -> DataType | list[Problem]:
+def _from_v3(document: Any, place: str, nesting: _Nesting) -> DataType | list[Problem]:
     form = document if isinstance(document, Mapping) else {"name": document}
     name, configuration = form.get("name"), form.get("configuration", {})
     extra = set(form) - {"name", "configuration", "must_understand"}
@@ -212,7 +219,7 @@ def _from_v3(document: Any, place: str, depth: int) -> DataType | list[Problem]:
         expected = "a name, or an object with a 'name'"
         return [Problem(place, document, expected, "data_type")]
     members = Members(configuration, f"{place}.configuration")
-    made = _configured(name, members, depth) if name in _CONFIGURED else _plain(name, members)
+    made = _configured(name, members, nesting) if name in _CONFIGURED else _plain(name, members)
     if made is None and not members.problems:
         expected = f"a known data type ({', '.join(v3_names())})"
         return [Problem(place, name, expected, "data_type")]
@@ -247,15 +254,15 @@ def _raw(name: str, bits: int, members: Members) -> DataType | None:
 
 
 _PLAIN: dict[str, DataType] = {
-    "string": _TEXTS,
-    "bytes": _BYTES,
-    "variable_length_bytes": _BYTES,  # as zarr-python spells it
+    "string": TEXTS,
+    "bytes": BYTES,
+    "variable_length_bytes": BYTES,  # as zarr-python spells it
 }
 
 
-def _configured(name: str, members: Members, depth: int) -> DataType | None:
+def _configured(name: str, members: Members, nesting: _Nesting) -> DataType | None:
     if name in ("struct", "structured"):
-        return _struct(name, members, depth)
+        return _struct(name, members, nesting)
     if name in _TIMES:
         return _time(name, members)
     return _sized(name, members)
@@ -291,18 +298,22 @@ def _sized(name: str, members: Members) -> DataType | None:
     return None if length is None else cls(name, np.dtype(f"{kind}{length // unit}"))
 
 
-def _struct(name: str, members: Members, depth: int) -> DataType | None:
+def _struct(name: str, members: Members, nesting: _Nesting) -> DataType | None:
     items = members.take("fields", lambda v: is_list(v) and v, "a list of at least one field")
     if items is None:
         return None
-    if depth >= _DEEPEST:
-        members.blame("fields", name, f"structs nested at most {_DEEPEST} deep")
+    nesting.fields += len(items)
+    if nesting.depth >= _DEEPEST or nesting.fields > _MOST_FIELDS:
+        expected = f"at most {_MOST_FIELDS} fields in structs nested at most {_DEEPEST} deep"
+        members.blame("fields", name, expected)
         return None
+    nesting.depth += 1
     fields = [
         made
         for position, item in enumerate(items)
-        if (made := _field(item, members.at(f"fields[{position}]"), members, depth)) is not None
+        if (made := _field(item, members.at(f"fields[{position}]"), members, nesting)) is not None
     ]
+    nesting.depth -= 1
     names = [field for field, _ in fields]
     if len(set(names)) != len(names):
         members.blame("fields", names, "names that differ")
@@ -313,7 +324,9 @@ def _struct(name: str, members: Members, depth: int) -> DataType | None:
     return struct_of(fields, legacy=name == "structured")
 
 
-def _field(item: Any, place: str, members: Members, depth: int) -> tuple[str, DataType] | None:
+def _field(
+    item: Any, place: str, members: Members, nesting: _Nesting
+) -> tuple[str, DataType] | None:
     """One field: an object, or a pair as zarr-python wrote it before ``struct`` was registered."""
     if isinstance(item, Mapping):
         field, document, extra = item.get("name"), item.get("data_type"), set(item)
@@ -326,7 +339,7 @@ def _field(item: Any, place: str, members: Members, depth: int) -> tuple[str, Da
         expected = "an object of a 'name' that is not empty and a 'data_type'"
         members.problems.append(Problem(place, item, expected))
         return None
-    made = _from_v3(document, f"{place}.data_type", depth + 1)
+    made = _from_v3(document, f"{place}.data_type", nesting)
     if isinstance(made, list):
         members.problems.extend(made)
         return None

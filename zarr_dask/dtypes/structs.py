@@ -12,6 +12,9 @@ from zarr_dask.dtypes.base import DataType
 from zarr_dask.dtypes.bits import swappable
 from zarr_dask.dtypes.fixed import bytes_from_json
 
+_LABEL = 60
+"""Characters of names that a message bears."""
+
 __all__ = ["Struct", "Subarray", "struct_of"]
 
 
@@ -27,7 +30,8 @@ class Struct(DataType):
     @property
     def label(self) -> str:
         """See `DataType.label`."""
-        return f"struct of {', '.join(name for name, _ in self.fields)}"
+        names = ", ".join(name for name, _ in self.fields)
+        return f"struct of {names if len(names) <= _LABEL else f'{len(self.fields)} fields'}"
 
     @property
     def zero(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from zarr_dask.dtypes.base import DataType
 from zarr_dask.dtypes.fixed import base64_of, bytes_from_json
 
-__all__ = ["ByteStrings", "Objects", "Texts"]
+__all__ = ["BYTES", "OBJECTS", "TEXTS", "data_type_of_objects"]
 
 
 def _boxed(value: Any) -> np.ndarray:
@@ -49,6 +49,10 @@ class Texts(DataType):
             raise TypeError(f"{text!r} is not a text")
         return _boxed(str(text))
 
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """See `DataType.holds`; what objects are is seen when they are cast."""
+        return dtype.kind in "UTO"
+
     def cast(self, values: Any) -> np.ndarray:
         """See `DataType.cast`; every element must be a text."""
         return _all_of(values, str, "a text")
@@ -77,6 +81,10 @@ class ByteStrings(DataType):
         if not isinstance(found, bytes | bytearray | memoryview):
             raise TypeError(f"{found!r} is not a byte string")
         return _boxed(bytes(found))
+
+    def holds(self, dtype: np.dtype[Any]) -> bool:
+        """See `DataType.holds`; what objects are is seen when they are cast."""
+        return dtype.kind in "SO"
 
     def cast(self, values: Any) -> np.ndarray:
         """See `DataType.cast`; every element must be a byte string."""
@@ -108,6 +116,25 @@ class Objects(DataType):
         return _boxed(_unboxed(value))
 
 
+def data_type_of_objects(values: np.ndarray) -> DataType:
+    """The data type for an array of objects: ``string`` or ``bytes``, ``string`` if it is empty.
+
+    Raises
+    ------
+    TypeError
+        If its elements are neither all texts nor all byte strings.
+    """
+    first = next(iter(values.flat), "")
+    data_type: DataType = BYTES if isinstance(first, bytes) else TEXTS
+    data_type.cast(values)
+    return data_type
+
+
+TEXTS = Texts("string", np.dtype(object))
+BYTES = ByteStrings("bytes", np.dtype(object))
+OBJECTS = Objects("object", np.dtype(object))
+
+
 def _all_of(values: Any, kind: type, what: str) -> np.ndarray:
     """An array of objects, all of one kind.
 
@@ -120,5 +147,6 @@ def _all_of(values: Any, kind: type, what: str) -> np.ndarray:
     objects = array.astype(object, copy=False)
     for position, item in enumerate(objects.flat):
         if not isinstance(item, kind):
-            raise TypeError(f"element {position} is {str(item)[:60]!r}, not {what}")
+            shown = f"{str(item)[:60]!r} ({type(item).__name__})"
+            raise TypeError(f"element {position} is {shown}, not {what}")
     return objects

@@ -125,7 +125,7 @@ class FormatV3:
         items = [_default_compressor(data_type)] if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
-        documents = [completed(item, data_type.itemsize) for item in items]
+        documents = [completed(item, _shuffled_bytes(data_type)) for item in items]
         if not any(is_serializer(item) for item in documents):
             position = sum(is_array_codec(item) for item in documents)
             documents.insert(position, _default_serializer(data_type, stored))
@@ -161,6 +161,12 @@ V3 = FormatV3()
 def _default_compressor(data_type: DataType) -> Codec:
     """Texts and byte strings have no elements of one size that could be shuffled."""
     return Blosc(shuffle="noshuffle") if data_type.variable else Blosc(shuffle=None)
+
+
+def _shuffled_bytes(data_type: DataType) -> int:
+    """Bytes of what blosc takes for an element; it knows of 255 at most."""
+    size = data_type.itemsize
+    return size if size <= 255 else element_bytes(data_type.dtype)
 
 
 def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:

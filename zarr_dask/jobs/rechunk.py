@@ -155,7 +155,8 @@ class RechunkPlan:
         lines = [
             f"rechunk {source.where}",
             f"     to {target.where}",
-            f"  array   {source.shape} {source.dtype.name}, {format_bytes(source.nbytes)}",
+            f"  array   {source.shape} {source.meta.data_type.label}, "
+            f"{format_bytes(source.nbytes)}",
             f"  chunks  {_grids(source)} -> {_grids(target)}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
             f"({_count(self.threads_per_process, 'thread')}), "
@@ -182,7 +183,8 @@ class RechunkPlan:
             If matplotlib is not installed.
         """
         title = (
-            f"{self.source.shape} {self.source.dtype.name}, {format_bytes(self.source.nbytes)}: "
+            f"{self.source.shape} {self.source.meta.data_type.label}, "
+            f"{format_bytes(self.source.nbytes)}: "
             f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
         )
         return plot_rechunk(self.stages, self.source.dimension_names, title)
@@ -441,7 +443,7 @@ def _layout(array: Array) -> Layout:
     grid = array.meta.grid
     bound = array.meta.bound((0,) * array.ndim)
     chunk = array.chunks if bound.partial else grid.largest_cell
-    return Layout(grid, chunk, array.dtype.itemsize, bound.working)
+    return Layout(grid, chunk, array.meta.data_type.typical_itemsize, bound.working)
 
 
 def _memory(max_mem: str | int | None, workers: Workers) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 
 from zarr_dask.array import Array, ArraySource
 from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask.dtypes import data_type_of_objects
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -82,7 +83,7 @@ class ArrayTarget:
         """Write the stored objects of a region, one after the other."""
         array = self.array
         self._check(block, region)
-        values = np.asarray(block, dtype=array.dtype)
+        values = array.cast(block)
         with keeping_freed_memory():
             sizes = [
                 array.write_part(part, values)
@@ -105,7 +106,7 @@ class ArrayTarget:
                 "first (da.ma.filled)."
             )
         dtype = np.asarray(block).dtype
-        if not np.can_cast(dtype, self.array.dtype, "safe"):
+        if not self.array.meta.data_type.holds(dtype):
             raise DataTypeError(
                 f"a block for {self.array.where} has the data type {dtype}, but dask said "
                 f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
@@ -310,7 +311,7 @@ def plan_write(
     else:
         given = ArraySpec(
             shape=values.shape,
-            dtype=values.dtype,
+            dtype=_type_to_store(values, codecs, keywords),
             chunks=chunks,
             shards=shards,
             codecs=codecs,
@@ -466,6 +467,24 @@ def _new_array(
     return Array(store, path, meta, node_format)
 
 
+def _type_to_store(values: da.Array, codecs: Any, keywords: Mapping[str, Any]) -> Any:
+    """The data type of a new array; that of objects by the elements of their first block.
+
+    Later blocks are checked when they are written; the array is not visible before all of them
+    are. Whoever names codecs says what becomes of objects.
+    """
+    if values.dtype != object or codecs is not None or keywords.get("filters"):
+        return values.dtype
+    first = values.blocks[(0,) * values.ndim] if values.npartitions else values
+    try:
+        return data_type_of_objects(np.asarray(first.compute()))
+    except TypeError as error:
+        raise DataTypeError(
+            f"the dask array holds Python objects, and its first block neither texts nor byte "
+            f"strings only ({error}); fill what is missing, or convert with astype."
+        ) from error
+
+
 def _check_existing(
     target: Array, chunks: Any, shards: Any, codecs: Any, keywords: Mapping[str, Any]
 ) -> None:
@@ -517,9 +536,9 @@ def _check_fits(values: da.Array, target: Array, region: Region) -> None:
             f"the dask array has shape {values.shape}, the region {_shown(region)} of "
             f"{target.where} has {shape}."
         )
-    if not np.can_cast(values.dtype, target.dtype, "safe"):
+    if not target.meta.data_type.holds(values.dtype):
         raise DataTypeError(
-            f"{target.where} holds {target.dtype.name}, which cannot hold every value of "
+            f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
             f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant."
         )
 
