@@ -286,7 +286,7 @@ def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:
         If the number is 0 and the type has no zero.
     """
     form = FLOAT_FORMATS[dtype.name]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         result = np.array(float(number)).astype(dtype)
     if not form.infinity:
         if number == 0 and float(result) != 0:
@@ -302,17 +302,18 @@ def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:
 def _nearest(number: float, guess: np.ndarray) -> np.ndarray:
     """The float nearest to a number, among a guess and its two neighbours."""
     unsigned = f"u{guess.dtype.itemsize}"
-    bits = int(guess.view(unsigned))
+    sign = 1 << (FLOAT_FORMATS[guess.dtype.name].bits - 1) if number < 0 else 0
+    magnitude = int(guess.view(unsigned)) & ~sign
     found = []
-    for candidate in range(max(bits - 1, 0), bits + 2):
-        try:
-            value = np.array(candidate, unsigned).view(guess.dtype)
-        except OverflowError:  # one more than the greatest bit pattern
-            continue
-        if math.isfinite(float(value)):
-            error = abs(Fraction(float(value)) - Fraction(number))
+    for candidate in range(max(magnitude - 1, 0), magnitude + 2):
+        value = float(np.array(candidate, unsigned).view(guess.dtype))
+        if math.isfinite(value) and value >= 0:
+            error = abs(Fraction(value) - abs(Fraction(number)))
             found.append((error, candidate & 1, candidate))
-    return np.array(min(found)[2], unsigned).view(guess.dtype)
+    nearest = min(found)[2]
+    if nearest == 0 and number < 0:  # not all types have a negative zero
+        return np.array(-0.0).astype(guess.dtype)
+    return np.array(nearest | sign, unsigned).view(guess.dtype)
 
 
 def complex_of(name: str, part: Float) -> Complex:
