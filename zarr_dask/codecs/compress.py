@@ -143,10 +143,27 @@ class Blosc(Compressor):
         if is_snappy(buffer) and "snappy" not in _BLOSC_WRITES:
             decompress_frame(buffer, out)
             return
+        _check_all_written(buffer)
         try:
             _blosc.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
+
+
+def _check_all_written(buffer: Buffer) -> None:
+    """The library leaves bytes as they are that are no whole element of a block of bits."""
+    flags, typesize = memoryview(buffer)[2:4]
+    if not flags & _BLOSC_BITS or flags & _BLOSC_STORED or not typesize:
+        return
+    nbytes, blocksize, _ = _BLOSC_HEADER.unpack_from(buffer)
+    for block in (blocksize, nbytes % blocksize if blocksize else 0):
+        if block > typesize and block % typesize and not block // typesize % 8:
+            raise CorruptObjectError(
+                f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
+            )
+
+
+_BLOSC_STORED, _BLOSC_BITS = 2, 4  # flags of the header
 
 
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
@@ -213,7 +230,7 @@ class Zstd(Compressor):
             _check_size("zstd frame", first, Size(None, size.most))
         frames = list(_zstd_frames(view))
         total = None if any(frame.content is None for frame in frames) else _total(frames)
-        if total is None and size.exact is None:
+        if total is None and (size.exact is None or size.exact > sum(f.most for f in frames)):
             return _unsized(view, frames, size)
         out = np.empty(_expected(total, size), np.uint8)
         self._fill(view, frames, out)

@@ -85,7 +85,7 @@ class Filter(BytesCodec):
     def _check_dtypes(self, options: Mapping[str, Any]) -> None:
         """Refuse types that no element has, and a filter for other elements than it is given."""
         before, after = _RESIZING.get(self.id, ("", ""))
-        named = [np.dtype(options[key]) for key in (before, after) if options.get(key)]
+        named = [np.dtype(options[key]) for key in (before, after) if options.get(key) is not None]
         for made in named:
             if not 0 < made.itemsize <= _LARGEST_ITEM or made.hasobject:
                 raise ValueError(f"{made.str!r} is no type of numbers")

@@ -62,6 +62,7 @@ __all__ = [
     "is_object_codec",
     "is_serializer",
     "numcodecs_from_codec",
+    "numcodecs_names",
     "object_serializer_from_numcodecs",
     "v3_names",
 ]
@@ -592,7 +593,12 @@ _OBJECTS: dict[str, Callable[[dict[str, Any]], ObjectSerializer]] = {
 
 def is_object_codec(document: Any) -> bool:
     """Whether a numcodecs configuration is that of a codec for objects."""
-    return isinstance(document, Mapping) and document.get("id") in _OBJECTS
+    return isinstance(document, Mapping) and document.get("id") in [*_OBJECTS]
+
+
+def numcodecs_names() -> tuple[str, ...]:
+    """Ids of the codecs that a v2 document may hold."""
+    return tuple(sorted({*_COMPRESSORS, *FILTERS, *_OBJECTS}))
 
 
 def object_serializer_from_numcodecs(

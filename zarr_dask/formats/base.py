@@ -540,4 +540,6 @@ def stored_grid(shape: Sequence[int], cell: Sequence[int]) -> Grid:
         cell = [1 if c == 0 and n == 0 else c for c, n in zip(cell, shape, strict=True)]
     if any(n < 0 for n in shape):
         raise GridError(f"shape {list(shape)} has a negative length.")
+    if any(c >= 1 << 63 for c in cell):
+        raise GridError(f"a cell shape {list(cell)} has a length that no array has.")
     return Grid.regular(shape, cell)

@@ -1,0 +1,1 @@
+"""Hostile bytes and documents for every decoder; see `tests/test_fuzz.py`."""

@@ -1,0 +1,346 @@
+"""What is fuzzed: every decoder, with valid inputs to start from.
+
+A target decodes bytes into a destination between guards. What it accepts it must decode to the same
+elements whatever was in the destination before, so that no memory of others shows through.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numcodecs
+import numpy as np
+
+import zarr_dask as zd
+from tests.fuzz.mutate import hostile_bytes, hostile_json
+from zarr_dask.codecs.base import ChunkSpec, Reading, Size
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.fetch import answer_from
+from zarr_dask.codecs.registry import (
+    chain_from_v3,
+    codec_from_numcodecs,
+    object_serializer_from_numcodecs,
+)
+from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.errors import CorruptObjectError, ZarrDaskError
+from zarr_dask.stores.memory import MemoryStore
+
+LIMITS = zd.Limits(chunk_bytes=1 << 24, metadata_bytes=1 << 20, variable_bytes=1 << 22)
+GUARD = 64
+
+
+@dataclass(frozen=True)
+class Target:
+    """A decoder with inputs it accepts."""
+
+    name: str
+    samples: list[bytes]
+    decode: Callable[[bytes], None]
+    """Raises `ZarrDaskError` for what is not accepted, and nothing else."""
+    hostile: Callable[[str, list[bytes]], bytes] = hostile_bytes
+
+
+# --- bytes codecs ---------------------------------------------------------------------------------
+
+NOISE = np.random.default_rng(7).bytes(400)
+DATA = np.arange(200, dtype="<i4").tobytes() + NOISE + bytes(400)
+
+COMPRESSORS = [
+    *({"id": "blosc", "cname": cname, "clevel": 5, "shuffle": shuffle, "blocksize": blocksize}
+      for cname in ("lz4", "zstd", "zlib", "blosclz", "lz4hc") for shuffle in (0, 1, 2)
+      for blocksize in (0, 256)),
+    {"id": "zstd", "level": 1}, {"id": "zstd", "level": 1, "checksum": True},
+    {"id": "gzip", "level": 1}, {"id": "zlib", "level": 6}, {"id": "bz2", "level": 1},
+    {"id": "lzma"}, {"id": "lzma", "format": 2},
+    {"id": "lzma", "format": 3, "filters": [{"id": 33, "preset": 1}]},
+    {"id": "lz4"}, {"id": "crc32c"}, {"id": "crc32"}, {"id": "adler32"}, {"id": "fletcher32"},
+    {"id": "jenkins_lookup3", "initval": 0, "prefix": None}, {"id": "shuffle", "elementsize": 4},
+    {"id": "delta", "dtype": "<i4"}, {"id": "delta", "dtype": "<i4", "astype": "<i2"},
+    {"id": "fixedscaleoffset", "offset": 1, "scale": 2, "dtype": "<i4", "astype": "<u2"},
+    {"id": "quantize", "digits": 2, "dtype": "<f4", "astype": "<f2"},
+    {"id": "bitround", "keepbits": 3},
+    {"id": "astype", "encode_dtype": "<i2", "decode_dtype": "<i4"},
+    {"id": "packbits"},
+    {"id": "categorize", "labels": ["a", "b"], "dtype": "<U1", "astype": "|u1"},
+]  # fmt: skip
+ELEMENTS = {"packbits": "|b1", "quantize": "<f4", "bitround": "<f4", "categorize": "<U1"}
+"""Type strings of what some of them take; the others take integers."""
+
+
+def streaming_zstd(data: bytes) -> bytes:
+    """A frame that does not say how much it holds."""
+    frame = numcodecs.zstd.compress(data, 1)
+    start, width = (5, 1) if frame[4] & 0x20 else (6, 0)
+    width = {0: width, 1: 2, 2: 4, 3: 8}[frame[4] >> 6]
+    window = b"\x58" if start == 5 else frame[5:6]
+    return frame[:4] + bytes([frame[4] & 0x1F]) + window + frame[start + width :]
+
+
+def bytes_targets() -> Iterator[Target]:
+    for config in COMPRESSORS:
+        dtype = ELEMENTS.get(config["id"], "<i4")
+        codec = codec_from_numcodecs(config, "c", dtype)
+        whole = DATA if dtype == "<i4" else np.arange(300).astype(dtype).tobytes()
+        samples = [bytes(codec.encode(data, 4)) for data in (whole, whole[:16])]
+        if config["id"] in {"zstd", "gzip", "bz2", "lzma"} and config.get("format") != 3:
+            samples.append(bytes(codec.encode(DATA[:900], 4)) + bytes(codec.encode(DATA[900:], 4)))
+        if config["id"] == "zstd":
+            samples += [streaming_zstd(DATA), bytes.fromhex("502a4d1801000000aa") + samples[0]]
+        name = "-".join(str(value) for value in config.values())
+        yield Target(name, samples, decoding_bytes(codec, len(whole)))
+
+
+def decoding_bytes(codec, nbytes: int) -> Callable[[bytes], None]:
+    """All three ways to decode, which must agree."""
+
+    def decode(data: bytes) -> None:
+        guarded = np.empty(nbytes + 2 * GUARD, np.uint8)
+        out = guarded[GUARD:-GUARD]
+        found = []
+        for before in (0x00, 0xFF):
+            guarded[:] = before
+            try:
+                codec.decode_into(data, out)
+                found.append(out.tobytes())
+            except ZarrDaskError:
+                found.append(None)
+            assert (guarded[:GUARD] == before).all(), "written before the destination"
+            assert (guarded[-GUARD:] == before).all(), "written after the destination"
+        assert found[0] == found[1], "the result depends on what was there before"
+        try:
+            exact = bytes(codec.decode(data, Size.of(nbytes)))
+        except ZarrDaskError:
+            exact = None
+        assert exact == found[0], "decode and decode_into differ"
+        open_ended = codec.decode(data, Size(None, 1 << 20))
+        assert len(open_ended) <= 1 << 20, "more than was allowed"
+        assert bytes(open_ended) == bytes(codec.decode(data, Size(None, 1 << 20))), "not the same"
+        if exact is None:
+            raise CorruptObjectError("refused where the size is known")
+
+    return decode
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+BLOSC = {
+    "name": "blosc",
+    "configuration": {
+        "cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0
+    },
+}  # fmt: skip
+TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
+
+
+def shard(*codecs, chunk=(3, 4), index=(LITTLE, "crc32c"), location="end"):
+    return {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": list(chunk),
+            "codecs": list(codecs),
+            "index_codecs": list(index),
+            "index_location": location,
+        },
+    }
+
+
+CHAINS = {
+    "little": [LITTLE],
+    "big": [BIG],
+    "transposed": [TRANSPOSE, LITTLE],
+    "gzip": [LITTLE, GZIP],
+    "zstd": [BIG, ZSTD],
+    "blosc": [LITTLE, BLOSC],
+    "several": [TRANSPOSE, LITTLE, GZIP, ZSTD, "crc32c"],
+    "shard": [shard(LITTLE)],
+    "shard without checksum": [shard(LITTLE, index=[LITTLE])],
+    "shard with its index first": [shard(LITTLE, ZSTD, index=[BIG], location="start")],
+    "shard of compressed chunks": [shard(LITTLE, GZIP, index=[LITTLE])],
+    "shard in a shard": [shard(shard(LITTLE, chunk=(3, 2), index=[LITTLE]), index=[LITTLE])],
+    "compressed shard": [shard(LITTLE, index=[LITTLE]), ZSTD],
+}
+NUMBERS = np.arange(72, dtype="<i4").reshape(6, 12)
+TEXTS = np.array([f"text é {n}" * (n % 5) for n in range(72)], object).reshape(6, 12)
+STRINGS = {
+    "texts": ["vlen-utf8"],
+    "compressed texts": ["vlen-utf8", ZSTD],
+    "texts in gzip and blosc": ["vlen-utf8", BLOSC, GZIP],
+    "transposed texts": [TRANSPOSE, "vlen-utf8"],
+    "texts in a shard": [shard("vlen-utf8", index=[LITTLE])],
+}
+
+
+def chain_targets() -> Iterator[Target]:
+    for name, documents in CHAINS.items():
+        yield chain_target(name, chain_from_v3(documents), data_type_of("i4"), NUMBERS)
+    for name, documents in STRINGS.items():
+        string = DataType("string", np.dtype(object))
+        yield chain_target(name, chain_from_v3(documents), string, TEXTS)
+
+
+def chain_target(name: str, chain: Chain, data_type: DataType, array: np.ndarray) -> Target:
+    fill = np.zeros((), data_type.dtype)
+    if data_type.variable:
+        fill = np.array("", object)
+    spec = ChunkSpec(array.shape, data_type, fill, LIMITS.variable_bytes)
+    assert not list(chain.problems(spec)), name
+    bound = chain.bind(spec)
+    sample = b"".join(map(bytes, bound.encode(array)))
+    befores = ("one", "other") if data_type.variable else (0, -1)
+    region = tuple(slice(n // 3, n // 3 + max(n // 2, 1), 1) for n in array.shape)
+
+    def whole(data: bytes, out: np.ndarray) -> None:
+        bound.decode(data, None, out, Reading())
+
+    def part(data: bytes, out: np.ndarray) -> None:
+        bound.decode(data, region, out[region], Reading())
+
+    def fetched(data: bytes, out: np.ndarray) -> None:
+        answer_from(bound.read(region, out[region], Reading(), whole=False), data)
+
+    def decode(data: bytes) -> None:
+        refused = False
+        for way in (whole, part, fetched):
+            found = []
+            for before in befores:
+                guarded = np.full((array.shape[0] + 2, *array.shape[1:]), before, data_type.dtype)
+                out = guarded[1:-1]
+                try:
+                    way(data, out)
+                    found.append(out[region].tolist())
+                except ZarrDaskError:
+                    found.append(None)
+                assert (guarded[0] == before).all(), "written before the destination"
+                assert (guarded[-1] == before).all(), "written after the destination"
+            assert found[0] == found[1], "the result depends on what was there before"
+            refused |= found[0] is None
+        if refused:
+            raise CorruptObjectError("refused in one way at least")
+
+    return Target(f"chain of {name}", [sample], decode)
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+OBJECTS = {
+    "vlen-utf8": ({"id": "vlen-utf8"}, [f"é{n}" * n for n in range(6)]),
+    "vlen-bytes": ({"id": "vlen-bytes"}, [b"\xff" * n for n in range(6)]),
+    "vlen-array": (
+        {"id": "vlen-array", "dtype": "<i2"},
+        [np.arange(n, dtype="<i2") for n in range(6)],
+    ),
+    "json2": ({"id": "json2"}, ["é", 1, [1, [2]], {"a": {"b": None}}, -0.5, True]),
+    "msgpack2": ({"id": "msgpack2"}, ["é" * 40, 1, [1, [2]], {"a": {"b": None}}, -0.5, b"\xff"]),
+}
+
+
+def object_targets() -> Iterator[Target]:
+    for name, (config, items) in OBJECTS.items():
+        codec = object_serializer_from_numcodecs(config, "c", allow_pickle=False)
+        array = np.empty(6, object)
+        for position, item in enumerate(items):
+            array[position] = item
+        array = array.reshape(2, 3)
+        spec = ChunkSpec(array.shape, codec.data_type, None, LIMITS.variable_bytes)
+        bound = codec.bind(spec)
+
+        def decode(data: bytes, bound=bound) -> None:
+            guarded = np.full((4, 3), "guard", object)
+            try:
+                bound.decode(data, None, guarded[1:-1], Reading())
+            finally:
+                assert all(item == "guard" for item in (*guarded[0], *guarded[-1]))
+
+        yield Target(f"objects of {name}", [b"".join(map(bytes, bound.encode(array)))], decode)
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def stored(**options) -> MemoryStore:
+    store = MemoryStore()
+    array = zd.create_array(store, "a", shape=(6, 12), chunks=(3, 4), dtype="<i4", **options)
+    array[:] = NUMBERS
+    return store
+
+
+STORES = {
+    "v3": stored,
+    "v3 shards": lambda: stored(shards=(6, 12)),
+    "v3 names": lambda: stored(
+        dimension_names=("y", None), fill_value=3, attributes={"a": [1, {"b": None}]}
+    ),
+    "v2": lambda: stored(format="v2"),
+    "v2 filters": lambda: stored(
+        format="v2",
+        order="F",
+        codecs=[{"id": "delta", "dtype": "<i4"}, {"id": "zlib", "level": 1}],
+    ),
+}
+DOCUMENTS = (".zarray", ".zattrs", ".zgroup", "zarr.json", ".zmetadata", "meta", "attrs")
+
+
+def document_targets() -> Iterator[Target]:
+    for name, make in STORES.items():
+        values = dict(make().values)
+        for key, value in values.items():
+            if key.rsplit("/", 1)[-1] in DOCUMENTS:
+                yield Target(
+                    f"document {key} of {name}",
+                    [bytes(value)],
+                    opening(values, key),
+                    hostile_json,
+                )
+
+
+def opening(values: dict[str, bytes], key: str) -> Callable[[bytes], None]:
+    """Open the store with one document replaced, and read a little of what is there."""
+
+    def decode(data: bytes) -> None:
+        store = MemoryStore({**values, key: data})
+        options = zd.ReadOptions(limits=LIMITS)
+        node = zd.open(store, read=options)
+        if isinstance(node, zd.Group):
+            str(node.tree())
+            node = node["a"]
+        read_a_little(node)
+
+    return decode
+
+
+def read_a_little(node) -> None:
+    if isinstance(node, zd.Array):
+        repr(node)
+        node[tuple(slice(0, 1) for _ in node.shape)]
+        if node.shape and all(node.shape):
+            node[tuple(n - 1 for n in node.shape)]
+
+
+def all_targets() -> list[Target]:
+    return [*bytes_targets(), *chain_targets(), *object_targets(), *document_targets()]
+
+
+def names_covered() -> set[str]:
+    """Names of the codecs that some target decodes."""
+    return {
+        *(config["id"] for config in COMPRESSORS),
+        *OBJECTS,
+        *names_in([*CHAINS.values(), *STRINGS.values()]),
+    }
+
+
+def names_in(documents) -> Iterator[str]:
+    """Names of codecs in their documents, those within others too."""
+    for document in documents:
+        if isinstance(document, str):
+            yield document
+        elif isinstance(document, list):
+            yield from names_in(document)
+        else:
+            yield document["name"]
+            for value in document.get("configuration", {}).values():
+                if isinstance(value, list):
+                    yield from names_in(item for item in value if not isinstance(item, int))
