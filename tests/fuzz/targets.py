@@ -177,7 +177,7 @@ def chain_targets() -> Iterator[Target]:
     for name, documents in CHAINS.items():
         yield chain_target(name, chain_from_v3(documents), data_type_of("i4"), NUMBERS)
     for name, documents in STRINGS.items():
-        string = DataType("string", np.dtype(object))
+        string = data_type_of("string")
         yield chain_target(name, chain_from_v3(documents), string, TEXTS)
 
 
