@@ -4,6 +4,7 @@ A target decodes bytes into a destination between guards. What it accepts it mus
 elements whatever was in the destination before, so that no memory of others shows through.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -164,32 +165,96 @@ CHAINS = {
 }
 NUMBERS = np.arange(72, dtype="<i4").reshape(6, 12)
 TEXTS = np.array([f"text é {n}" * (n % 5) for n in range(72)], object).reshape(6, 12)
-STRINGS = {
-    "texts": ["vlen-utf8"],
-    "compressed texts": ["vlen-utf8", ZSTD],
-    "texts in gzip and blosc": ["vlen-utf8", BLOSC, GZIP],
-    "transposed texts": [TRANSPOSE, "vlen-utf8"],
-    "texts in a shard": [shard("vlen-utf8", index=[LITTLE])],
+BYTES = np.array([b"\xff" * (n % 5) for n in range(72)], object).reshape(6, 12)
+
+
+def prefixed(name, **configuration):
+    return {"name": f"numcodecs.{name}", "configuration": configuration}
+
+
+TYPED = {
+    "texts": ("string", TEXTS, ["vlen-utf8"]),
+    "compressed texts": ("string", TEXTS, ["vlen-utf8", ZSTD]),
+    "texts in gzip and blosc": ("string", TEXTS, ["vlen-utf8", BLOSC, GZIP]),
+    "transposed texts": ("string", TEXTS, [TRANSPOSE, "vlen-utf8"]),
+    "texts in a shard": ("string", TEXTS, [shard("vlen-utf8", index=[LITTLE])]),
+    "byte strings": ("bytes", BYTES, ["vlen-bytes"]),
+    "bools": ("bool", NUMBERS % 2 > 0, ["bytes"]),
+    "packed bools": ("bool", NUMBERS % 2 > 0, ["packbits"]),
+    "counted packed bools": (
+        "bool",
+        NUMBERS % 3 > 0,
+        [{"name": "packbits", "configuration": {"padding_encoding": "first_byte"}}],
+    ),
+    "packed integers": (
+        "i4",
+        NUMBERS,
+        [{"name": "packbits", "configuration": {"first_bit": 1, "last_bit": 9}}],
+    ),
+    "packed half bytes": ("int4", NUMBERS % 8, ["packbits"]),
+    "endian": ("i4", NUMBERS, [{"name": "endian", "configuration": {"endian": "big"}}]),
+    "bitround": (
+        "f4",
+        NUMBERS,
+        [{"name": "bitround", "configuration": {"keepbits": 3}}, LITTLE],
+    ),
+    "reshape": ("i4", NUMBERS, [{"name": "reshape", "configuration": {"shape": [-1]}}, LITTLE]),
+    "numcodecs.delta": ("i4", NUMBERS, [prefixed("delta", dtype="<i4", astype="<i2"), LITTLE]),
+    "numcodecs.fixedscaleoffset": (
+        "f8",
+        NUMBERS,
+        [prefixed("fixedscaleoffset", offset=0, scale=2, dtype="<f8", astype="<i2"), LITTLE],
+    ),
+    "numcodecs.quantize": (
+        "f4",
+        NUMBERS,
+        [prefixed("quantize", digits=2, dtype="<f4"), LITTLE],
+    ),
+    "numcodecs.bitround": ("f4", NUMBERS, [prefixed("bitround", keepbits=3), LITTLE]),
+    "numcodecs.astype": (
+        "i4",
+        NUMBERS,
+        [prefixed("astype", encode_dtype="<i2", decode_dtype="<i4"), LITTLE],
+    ),
+    "numcodecs.packbits": ("bool", NUMBERS % 2 > 0, [prefixed("packbits"), "bytes"]),
+    **{
+        f"numcodecs.{name}": ("i4", NUMBERS, [LITTLE, prefixed(name, **configuration)])
+        for name, configuration in {
+            "adler32": {},
+            "crc32": {},
+            "crc32c": {},
+            "fletcher32": {},
+            "jenkins_lookup3": {"initval": 0, "prefix": None},
+            "shuffle": {"elementsize": 4},
+            "blosc": {"cname": "lz4", "clevel": 1, "shuffle": 1, "blocksize": 0},
+            "bz2": {"level": 1},
+            "gzip": {"level": 1},
+            "lz4": {"acceleration": 1},
+            "lzma": {"format": 1},
+            "zlib": {"level": 1},
+            "zstd": {"level": 1},
+        }.items()
+    },
 }
 
 
 def chain_targets() -> Iterator[Target]:
     for name, documents in CHAINS.items():
         yield chain_target(name, chain_from_v3(documents), data_type_of("i4"), NUMBERS)
-    for name, documents in STRINGS.items():
-        string = data_type_of("string")
-        yield chain_target(name, chain_from_v3(documents), string, TEXTS)
+    for name, (dtype, array, documents) in TYPED.items():
+        data_type = data_type_of(dtype)
+        with warnings.catch_warnings(action="ignore"):  # old names are read with a warning
+            chain = chain_from_v3(documents, "codecs", array.ndim)
+        yield chain_target(name, chain, data_type, array.astype(data_type.dtype))
 
 
 def chain_target(name: str, chain: Chain, data_type: DataType, array: np.ndarray) -> Target:
-    fill = np.zeros((), data_type.dtype)
-    if data_type.variable:
-        fill = np.array("", object)
-    spec = ChunkSpec(array.shape, data_type, fill, LIMITS.variable_bytes)
+    assert isinstance(chain, Chain), f"{name}: {chain}"
+    spec = ChunkSpec(array.shape, data_type, data_type.zero, LIMITS.variable_bytes)
     assert not list(chain.problems(spec)), name
     bound = chain.bind(spec)
     sample = b"".join(map(bytes, bound.encode(array)))
-    befores = ("one", "other") if data_type.variable else (0, -1)
+    befores = ("one", "other") if data_type.variable else array.flat[[0, 1]]
     region = tuple(slice(n // 3, n // 3 + max(n // 2, 1), 1) for n in array.shape)
 
     def whole(data: bytes, out: np.ndarray) -> None:
@@ -210,7 +275,8 @@ def chain_target(name: str, chain: Chain, data_type: DataType, array: np.ndarray
                 out = guarded[1:-1]
                 try:
                     way(data, out)
-                    found.append(out[region].tolist())
+                    part_of = out[region]
+                    found.append(part_of.tolist() if data_type.variable else part_of.tobytes())
                 except ZarrDaskError:
                     found.append(None)
                 assert (guarded[0] == before).all(), "written before the destination"
@@ -260,27 +326,44 @@ def object_targets() -> Iterator[Target]:
 # --- documents ------------------------------------------------------------------------------------
 
 
-def stored(**options) -> MemoryStore:
+def stored(values=NUMBERS, dtype="<i4", **options) -> MemoryStore:
     store = MemoryStore()
-    array = zd.create_array(store, "a", shape=(6, 12), chunks=(3, 4), dtype="<i4", **options)
-    array[:] = NUMBERS
+    chunks = options.pop("chunks", (3, 4))
+    array = zd.create_array(store, "a", shape=(6, 12), chunks=chunks, dtype=dtype, **options)
+    array[:] = values
     return store
 
 
+STRUCT = np.dtype([("x", "<i2"), ("y", "<f4"), ("z", "S3")])
 STORES = {
     "v3": stored,
     "v3 shards": lambda: stored(shards=(6, 12)),
     "v3 names": lambda: stored(
         dimension_names=("y", None), fill_value=3, attributes={"a": [1, {"b": None}]}
     ),
+    "v3 texts": lambda: stored(TEXTS, "string"),
+    "v3 times": lambda: stored(NUMBERS.astype("<M8[10us]"), "<M8[10us]"),
+    "v3 structs": lambda: stored(np.zeros((6, 12), STRUCT), STRUCT),
+    "v3 floats": lambda: stored(NUMBERS, "<f4", fill_value=np.nan),
+    "v3 complex": lambda: stored(NUMBERS, "<c8", fill_value=1 + 2j),
     "v2": lambda: stored(format="v2"),
     "v2 filters": lambda: stored(
         format="v2",
         order="F",
         codecs=[{"id": "delta", "dtype": "<i4"}, {"id": "zlib", "level": 1}],
     ),
+    "v2 texts": lambda: stored(TEXTS, "string", format="v2"),
+    "v2 structs": lambda: stored(np.zeros((6, 12), STRUCT), STRUCT, format="v2"),
+    "v1": lambda: root_array(format="v1"),
 }
 DOCUMENTS = (".zarray", ".zattrs", ".zgroup", "zarr.json", ".zmetadata", "meta", "attrs")
+
+
+def root_array(**options) -> MemoryStore:
+    store = MemoryStore()
+    array = zd.create_array(store, shape=(6, 12), chunks=(3, 4), dtype="<i4", **options)
+    array[:] = NUMBERS
+    return store
 
 
 def document_targets() -> Iterator[Target]:
@@ -328,7 +411,7 @@ def names_covered() -> set[str]:
     return {
         *(config["id"] for config in COMPRESSORS),
         *OBJECTS,
-        *names_in([*CHAINS.values(), *STRINGS.values()]),
+        *names_in([*CHAINS.values(), *(documents for _, _, documents in TYPED.values())]),
     }
 
 
