@@ -20,7 +20,7 @@ from numcodecs import zstd as nc_zstd
 import zarr_dask as zd
 from zarr_dask.codecs.base import Size
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.compress import BLOSC_CNAMES, Blosc, Bz2, Gzip, Lz4, Lzma, Zlib, Zstd
+from zarr_dask.codecs.compress import Blosc, Bz2, Gzip, Lz4, Lzma, Zlib, Zstd
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_numcodecs, codec_from_v3
 from zarr_dask.errors import CorruptObjectError, MetadataError
 from zarr_dask.stores.memory import MemoryStore
@@ -66,13 +66,9 @@ def test_gzip_has_a_level():
 
 @pytest.mark.conformance("C040")
 @pytest.mark.parametrize("shuffle", [-1, 0, 1, 2])
-@pytest.mark.parametrize("cname", ["blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"])
+@pytest.mark.parametrize("cname", nc_blosc.list_compressors())
 def test_blosc_shuffles_and_compressors(cname, shuffle):
     config = {"id": "blosc", "cname": cname, "clevel": 5, "shuffle": shuffle, "blocksize": 0}
-    if cname not in BLOSC_CNAMES:  # snappy, in numcodecs' builds
-        problems = codec_from_numcodecs(config, "compressor")
-        assert cname in str(problems[0].expected)
-        return
     codec = codec_from_numcodecs(config, "compressor")
     array = np.frombuffer(DATA, "<i4")
     theirs = numcodecs.Blosc(cname, 5, shuffle).encode(array)
