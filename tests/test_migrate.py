@@ -6,6 +6,7 @@ new ones) and tensorstore.
 
 from __future__ import annotations
 
+import base64
 import json
 import warnings
 from pathlib import Path
@@ -55,13 +56,23 @@ def values_of(dtype, shape=(5, 4)):
     return (numbers + 1).astype(dtype)
 
 
+def _descr(dtype):
+    if not dtype.names:
+        return dtype.str if dtype.subdtype is None else None
+    return [
+        [name, _descr(field.base), *([list(field.shape)] if field.shape else [])]
+        for name in dtype.names
+        for field in [dtype[name]]
+    ]
+
+
 def write_v2(path, values, *, chunks=(2, 3), compressor=None, filters=None, order="C", fill=None):
     """An array of v2: the document by hand, the chunks by NumPy and numcodecs."""
     import numcodecs
 
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    descr = values.dtype.descr if values.dtype.names else values.dtype.str
+    descr = _descr(values.dtype)
     document = {
         "zarr_format": 2,
         "shape": list(values.shape),
@@ -188,6 +199,122 @@ def test_core_types_keep_values_and_bytes(tmp_path, dtype, name):
     assert same(by_tensorstore(tmp_path), values)
 
 
+EXTENSIONS = {
+    "<M8[ns]": ("numpy.datetime64", {"unit": "ns", "scale_factor": 1}),
+    ">m8[10us]": ("numpy.timedelta64", {"unit": "us", "scale_factor": 10}),
+    "|S4": ("null_terminated_bytes", {"length_bytes": 4}),
+    "<U3": ("fixed_length_utf32", {"length_bytes": 12}),
+    ">U3": ("fixed_length_utf32", {"length_bytes": 12}),
+    "|V5": ("raw_bytes", {"length_bytes": 5}),
+}
+
+
+@pytest.mark.conformance("C160", "C165")
+@pytest.mark.parametrize("dtype", EXTENSIONS)
+def test_extension_types_keep_values_and_bytes(tmp_path, dtype):
+    name, configuration = EXTENSIONS[dtype]
+    values = values_of(dtype)
+    write_v2(tmp_path, values)
+    document = migrated(tmp_path, values)
+    assert document["data_type"] == {"name": name, "configuration": configuration}
+    endian = {"<": {"endian": "little"}, ">": {"endian": "big"}}.get(dtype[0])
+    assert document["codecs"] == [
+        {"name": "bytes", **({"configuration": endian} if endian else {})}
+    ]
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160")
+def test_datetimes_without_a_unit_are_generic(tmp_path):
+    values = values_of("<m8")
+    write_v2(tmp_path, values)
+    document = migrated(tmp_path, values)
+    assert document["data_type"]["configuration"] == {"unit": "generic", "scale_factor": 1}
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C161", "C165")
+@pytest.mark.parametrize(("order", "endian"), [("<", "little"), (">", "big")])
+def test_structs_of_one_byte_order(tmp_path, order, endian):
+    dtype = np.dtype([("id", f"{order}i4"), ("flag", "|u1"), ("at", [("x", f"{order}f8")])])
+    values = np.zeros((5, 4), dtype)
+    values["id"] = np.arange(20).reshape(5, 4)
+    values["at"]["x"] = 0.5
+    values["flag"] = 7
+    fill = base64.b64encode(values[1, 1].tobytes()).decode()
+    write_v2(tmp_path, values, fill=fill)
+    (tmp_path / "0.0").unlink()
+    values[:2, :3] = values[1, 1]
+    document = migrated(tmp_path, values)
+    assert document["codecs"] == [{"name": "bytes", "configuration": {"endian": endian}}]
+    assert document["data_type"]["name"] == "struct"
+    assert document["fill_value"] == {"id": 5, "flag": 7, "at": {"x": 0.5}}
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C161")
+def test_structs_of_mixed_byte_orders_are_refused_by_field(tmp_path):
+    dtype = np.dtype([("id", "<i4"), ("flag", "|u1"), ("at", [("x", ">f8")])])
+    write_v2(tmp_path, np.zeros((5, 4), dtype))
+    with pytest.raises(MigrationError) as caught:
+        zd.migrate(tmp_path)
+    assert "'id' little, 'at.x' big" in str(caught.value)
+    assert "flag" not in str(caught.value).split("here are")[1]
+    assert not (tmp_path / "zarr.json").exists()
+
+
+@pytest.mark.conformance("C160")
+def test_fields_that_are_arrays_are_refused_by_name(tmp_path):
+    dtype = np.dtype([("id", "<i4"), ("at", [("xyz", "<f4", (3,))])])
+    write_v2(tmp_path, np.zeros((5, 4), dtype))
+    with pytest.raises(MigrationError, match=r"at\.xyz"):
+        zd.migrate(tmp_path)
+
+
+@pytest.mark.conformance("C160")
+@pytest.mark.parametrize("dtype", ["<f16", "<c32"])
+def test_long_doubles_are_refused_by_name(tmp_path, dtype):
+    write_v2(tmp_path, values_of("<f4"))
+    document = json.loads((tmp_path / ".zarray").read_text())
+    (tmp_path / ".zarray").write_text(json.dumps({**document, "dtype": dtype}))
+    with pytest.raises(MigrationError, match=dtype):
+        zd.migrate(tmp_path)
+
+
+@pytest.mark.conformance("C160", "C164", "C165")
+@pytest.mark.parametrize("compressor", [None, {"id": "zstd", "level": 1}])
+@pytest.mark.parametrize(
+    ("codec", "name", "fill"),
+    [("vlen-utf8", "string", "none"), ("vlen-utf8", "string", None), ("vlen-bytes", "bytes", None)],
+)
+def test_elements_without_a_fixed_size(tmp_path, codec, name, fill, compressor):
+    texts = ["", "a", "h\u00e9", "\U0001f600" * 3, "0"] * 4
+    values = np.empty((5, 4), object)
+    values[...] = np.array(texts, object).reshape(5, 4)
+    if name == "bytes":
+        values[...] = [[text.encode() for text in row] for row in values]
+    write_v2(tmp_path, values, filters=[{"id": codec}], compressor=compressor, fill=fill)
+    (tmp_path / "0.0").unlink()
+    values[:2, :3] = fill or ("" if name == "string" else b"")
+    document = migrated(tmp_path, values)
+    assert document["data_type"] == name
+    assert [one["name"] for one in document["codecs"]] == [codec, *(["zstd"] if compressor else [])]
+    assert by_zarr_python(tmp_path).tolist() == values.tolist()
+
+
+@pytest.mark.conformance("C160")
+@pytest.mark.parametrize("codec", ["json2", "msgpack2", "vlen-array", "pickle", "categorize"])
+def test_objects_are_refused_by_codec(tmp_path, codec):
+    options = {"dtype": "<i4"} if codec == "vlen-array" else {}
+    options |= {"labels": ["a"], "dtype": "|O"} if codec == "categorize" else {}
+    write_v2(tmp_path, values_of("<i4"))
+    document = json.loads((tmp_path / ".zarray").read_text())
+    document |= {"dtype": "|O", "filters": [{"id": codec, **options}], "fill_value": None}
+    (tmp_path / ".zarray").write_text(json.dumps(document))
+    with pytest.raises(MigrationError, match=codec):
+        zd.migrate(tmp_path, read=zd.ReadOptions(allow_pickle=True))
+
+
 # --- rows of the second table: codecs -------------------------------------------------------------
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -243,6 +370,150 @@ def test_automatic_shuffle_is_resolved_and_absent_fill_is_zero(tmp_path, dtype, 
     assert document["fill_value"] == 0
     assert same(by_zarr_python(tmp_path), values)
     assert same(by_tensorstore(tmp_path), values)
+
+
+NUMBERS = {
+    "delta": ({"id": "delta", "dtype": "<i4"}, "<i4", {"dtype": "<i4"}, "little"),
+    "delta-narrower": (
+        {"id": "delta", "dtype": ">i4", "astype": ">i2"},
+        ">i4",
+        {"dtype": "<i4", "astype": "<i2"},
+        "big",
+    ),
+    "fixedscaleoffset": (
+        {"id": "fixedscaleoffset", "offset": 1, "scale": 10, "dtype": "<f8", "astype": "<u2"},
+        "<f8",
+        {"offset": 1, "scale": 10, "dtype": "<f8", "astype": "<u2"},
+        "little",
+    ),
+    "quantize": (
+        {"id": "quantize", "digits": 1, "dtype": "<f4"},
+        "<f4",
+        {"digits": 1, "dtype": "<f4"},
+        "little",
+    ),
+    "astype": (
+        {"id": "astype", "encode_dtype": ">i2", "decode_dtype": "<i4"},
+        "<i4",
+        {"encode_dtype": "<i2", "decode_dtype": "<i4"},
+        "big",
+    ),
+    "packbits": ({"id": "packbits"}, "|b1", {}, None),
+}
+
+
+@pytest.mark.conformance("C160", "C163")
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("case", NUMBERS)
+def test_filters_of_numbers_come_before_the_bytes(tmp_path, case, order):
+    old, dtype, configuration, endian = NUMBERS[case]
+    values = values_of(dtype)
+    compressor = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0}
+    write_v2(tmp_path, values, filters=[old], compressor=compressor, order=order)
+    values = read(tmp_path)
+    document = migrated(tmp_path, values)
+    codecs = document["codecs"]
+    transposed = [core("transpose", order=[1, 0])] if order == "F" else []
+    assert codecs[: len(transposed)] == transposed
+    first, serializer, last = codecs[len(transposed) :]
+    assert first["name"] == f"numcodecs.{old['id']}"
+    assert configuration.items() <= first.get("configuration", {}).items()
+    assert serializer.get("configuration", {}).get("endian") == endian
+    entering = {"delta": 4, "delta-narrower": 2, "fixedscaleoffset": 2, "quantize": 4, "astype": 2}
+    typesize = entering.get(case, 1)
+    assert last["configuration"]["typesize"] == typesize
+    assert last["configuration"]["shuffle"] == ("bitshuffle" if typesize == 1 else "shuffle")
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160")
+def test_several_filters_keep_their_order(tmp_path):
+    filters = [
+        {"id": "fixedscaleoffset", "offset": 0, "scale": 10, "dtype": "<f8", "astype": "<i4"},
+        {"id": "delta", "dtype": "<i4"},
+        {"id": "shuffle", "elementsize": 4},
+        {"id": "crc32c"},
+    ]
+    values = values_of("<f8")
+    write_v2(tmp_path, values, filters=filters)
+    document = migrated(tmp_path, values)
+    assert [codec["name"] for codec in document["codecs"]] == [
+        "numcodecs.fixedscaleoffset",
+        "numcodecs.delta",
+        "bytes",
+        "numcodecs.shuffle",
+        "crc32c",
+    ]
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C165")
+def test_bitround_gets_the_name_that_zarr_python_knows(tmp_path):
+    values = values_of("<f4")
+    write_v2(tmp_path, values, filters=[{"id": "bitround", "keepbits": 10}])
+    values = read(tmp_path)
+    document = migrated(tmp_path, values)
+    assert document["codecs"] == [core("numcodecs.bitround", keepbits=10), LITTLE]
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C160", "C163")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"id": "shuffle", "elementsize": 4}, core("numcodecs.shuffle", elementsize=4)),
+        ({"id": "crc32"}, {"name": "numcodecs.crc32", "configuration": {}}),
+        ({"id": "crc32", "location": "end"}, core("numcodecs.crc32", location="end")),
+        ({"id": "adler32"}, {"name": "numcodecs.adler32", "configuration": {}}),
+        ({"id": "fletcher32"}, {"name": "numcodecs.fletcher32", "configuration": {}}),
+        ({"id": "jenkins_lookup3"}, None),
+        ({"id": "crc32c"}, core("crc32c")),
+        ({"id": "crc32c", "location": "start"}, core("numcodecs.crc32c", location="start")),
+    ],
+    ids=lambda case: json.dumps(case) if case and "id" in case else "",
+)
+def test_filters_of_bytes_come_after_the_bytes(tmp_path, old, new):
+    values = values_of("<i4")
+    write_v2(tmp_path, values, filters=[old])
+    document = migrated(tmp_path, values)
+    assert document["codecs"][0] == LITTLE
+    if new is not None:
+        assert document["codecs"][1:] == [new]
+    else:
+        assert document["codecs"][1]["name"] == f"numcodecs.{old['id']}"
+    assert same(by_zarr_python(tmp_path), values)
+
+
+@pytest.mark.conformance("C163")
+@pytest.mark.parametrize("first", ["shuffle", "crc32", "zlib"])
+def test_filters_of_numbers_after_others_are_refused(tmp_path, first):
+    filters = [{"id": first}, {"id": "delta", "dtype": "<i4"}]
+    values = values_of("<i4")
+    write_v2(tmp_path, values)
+    document = json.loads((tmp_path / ".zarray").read_text())
+    (tmp_path / ".zarray").write_text(json.dumps({**document, "filters": filters}))
+    with pytest.raises(MigrationError) as caught:
+        zd.migrate(tmp_path)
+    assert "filters[1]" in str(caught.value)
+    assert "'delta'" in str(caught.value)
+    assert f"'{first}' comes first" in str(caught.value)
+
+
+def test_filters_for_another_type_than_the_array_has_are_refused(tmp_path):
+    """v2 gives them bytes, which they take for what they like; v3 gives them numbers."""
+    write_v2(tmp_path, values_of(">i4"), filters=[{"id": "delta", "dtype": "<i4"}])
+    with pytest.raises(MigrationError, match=r"filters\.dtype: got '<i4', expected '>i4'"):
+        zd.migrate(tmp_path)
+
+
+@pytest.mark.conformance("C160")
+@pytest.mark.parametrize("name", ["zlib", "lz4", "bz2", "lzma"])
+def test_compressors_without_a_registered_name(tmp_path, name):
+    values = values_of("<i4")
+    write_v2(tmp_path, values, compressor={"id": name})
+    document = migrated(tmp_path, values)
+    assert [codec["name"] for codec in document["codecs"]] == ["bytes", f"numcodecs.{name}"]
+    assert same(by_zarr_python(tmp_path), values)
 
 
 @pytest.mark.conformance("C160", "C165")
@@ -452,7 +723,8 @@ def interrupted(store, number, **options):
 @pytest.mark.conformance("C167")
 @pytest.mark.parametrize("remove_old", [False, True])
 @pytest.mark.parametrize("data", ["keep", "rename"])
-def test_interrupted_anywhere_all_can_be_read_and_run_again(old, data, remove_old):
+def test_interrupted_anywhere_all_can_be_read_and_run_again(consolidated, data, remove_old):
+    old = consolidated
     options = {"data": data, "remove_old": remove_old}
     finished = dict(old)
     zd.migrate(finished, **options)
@@ -577,6 +849,34 @@ def test_groups_without_documents_get_them(old, missing):
         "c",
         "empty",
     ]
+
+
+@pytest.fixture
+def consolidated(old):
+    """The same hierarchy with consolidated metadata, by zarr-python."""
+    store = zarr.storage.MemoryStore(
+        {
+            key: zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(v)
+            for key, v in old.items()
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(store, zarr_format=2)
+    return {key: value.to_bytes() for key, value in store._store_dict.items()}
+
+
+def test_consolidated_metadata_are_made_anew(consolidated, tmp_path):
+    assert ".zmetadata" in consolidated
+    target = tmp_path / "new"
+    zd.migrate(consolidated, target)
+    group = zarr.open_consolidated(str(target), zarr_format=3)
+    assert sorted(path for path, _ in group.members(max_depth=None)) == ["a", "a/b", "c", "empty"]
+    assert same(group["a/b"][...], VALUES["a/b"])
+    assert zd.open_group(target).stale() == []
+    zd.migrate(consolidated, remove_old=True)
+    assert not any(".z" in key for key in consolidated)
+    assert "consolidated_metadata" in json.loads(consolidated["zarr.json"])
 
 
 def test_a_part_of_a_hierarchy(old):

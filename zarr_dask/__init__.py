@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.migrate import migrate, plan_migration
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
+    from zarr_dask.jobs.survey import survey
     from zarr_dask.jobs.write import plan_write, to_zarr
 
 try:
@@ -57,6 +58,7 @@ __all__ = [
     "plan_rechunk",
     "plan_write",
     "rechunk",
+    "survey",
     "to_zarr",
 ]
 
@@ -67,6 +69,7 @@ _JOBS = {
     "plan_rechunk": "zarr_dask.jobs.rechunk",
     "plan_write": "zarr_dask.jobs.write",
     "rechunk": "zarr_dask.jobs.rechunk",
+    "survey": "zarr_dask.jobs.survey",
     "to_zarr": "zarr_dask.jobs.write",
 }
 

@@ -44,6 +44,7 @@ from zarr_dask.stores.wrappers import Wrapper
 __all__ = [
     "Consolidated",
     "consolidated_documents",
+    "consolidated_key",
     "recorded_documents",
     "warn_of_stale",
     "with_consolidated",
@@ -162,6 +163,11 @@ def recorded_documents(
         text = read_documents(store, [key], limits)[key]
         return None if text is None else _from_v2(store, path, load_json(store, key, text))
     return None
+
+
+def consolidated_key(path: str, node_format: Format) -> str | None:
+    """Key of the document of a group that holds nothing but consolidated metadata, if any does."""
+    return join(path, _V2_KEY) if node_format.name == "v2" else None
 
 
 def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, endian_of
+from zarr_dask.codecs.arrays import Bytes, MixedBytes, endian_of
 from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, Reading, joined
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import Blosc, Gzip
@@ -147,14 +147,13 @@ def _type_problems(meta: ArrayMeta) -> Iterator[Problem]:
         expected = f"fields without a shape: v3 has none that are arrays; {rewrite}"
         yield Problem(f"dtype field {name!r}", str(data_type.dtype), expected, "data_type")
     serializer = meta.codecs.serializer
-    stored = getattr(serializer, "stored", None)
-    if stored is not None and not isinstance(serializer, Bytes):
-        orders = ", ".join(f"{name!r} {order}" for name, order in _byte_orders(np.dtype(stored)))
+    if isinstance(serializer, MixedBytes):
+        orders = ", ".join(f"{name!r} {order}" for name, order in _byte_orders(serializer.dtype))
         expected = (
             f"fields of one byte order: v3 has one for all of them, and here are {orders}; "
             f"{rewrite}"
         )
-        yield Problem("dtype", stored, expected, "data_type")
+        yield Problem("dtype", serializer.stored, expected, "data_type")
 
 
 def _subarray_fields(dtype: np.dtype[Any], place: str = "") -> Iterator[str]:
@@ -284,13 +283,25 @@ def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
         del configuration["id"]
         if codec.id == "crc32c" and configuration.get("location", "end") == "end":
             return {"name": "crc32c"}
-        if codec.id == "bitround":
-            return {"name": "bitround", "configuration": configuration}
-        return {"name": f"numcodecs.{codec.id}", "configuration": configuration}
+        return {"name": f"numcodecs.{codec.id}", "configuration": _without_order(configuration)}
     if codec.name in _NUMCODECS_ONLY:
         return {"name": f"numcodecs.{codec.name}", "configuration": configuration}
     return codec
 
+
+def _without_order(configuration: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a filter for numbers as they are in memory.
+
+    In v2 its types say the byte order of what is stored; in v3 the ``bytes`` codec does, and the
+    types have the one order that all readers take for none.
+    """
+    types = {name: configuration[name] for name in _TYPES if configuration.get(name)}
+    orderless = {name: np.dtype(text).newbyteorder("<").str for name, text in types.items()}
+    return {**configuration, **orderless}
+
+
+_TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
+"""Members of filters that are types."""
 
 _NUMCODECS_ONLY = frozenset({"bz2", "lz4", "lzma", "zlib"})
 """Compressors without a registered name of their own in v3."""

@@ -40,10 +40,13 @@ from zarr_dask.formats.base import (
     GroupMeta,
     NodeMeta,
     ReadOptions,
+    load_json,
     normalise_path,
+    prefix_of,
     read_documents,
     where,
 )
+from zarr_dask.formats.consolidated import consolidated_documents, consolidated_key
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.migrate import DIMENSIONS, TARGETS, default_keys, older, translate
 from zarr_dask.jobs.plan import format_bytes
@@ -336,7 +339,8 @@ class MigrationPlan:
 
     def _remove_old(self) -> int:
         """Remove old documents and objects, children first; how many keys that were."""
-        removed = 0
+        # first, or their readers would take removed objects for fill values
+        removed = self._remove_keys(self._old_consolidated)
         for node in sorted(self.nodes, key=_depth, reverse=True):
             keys = self._old_documents(node)
             # a reader of the old format must not take removed objects for fill values; where it
@@ -347,16 +351,22 @@ class MigrationPlan:
                 removed += self._remove_keys(keys) + self._remove_objects(node)
         return removed + self._remove_keys([key + BACKUP for key in self.replaced])
 
+    @property
+    def _old_consolidated(self) -> list[str]:
+        groups = (node for node in self.nodes if isinstance(node.before, GroupMeta))
+        keys = (consolidated_key(node.path, node.node_format) for node in groups)
+        return [key for key in keys if key is not None]
+
     def _old_documents(self, node: NodePlan) -> list[str]:
         """Keys of the old documents of a node, the one that makes it visible first."""
         if node.before is None or node.after is None:
             return []
         if node.node_format == self.target_format:
             return self._orphans(node.path, node.after)
-        if isinstance(node.before, GroupMeta) and node.before.implicit:
-            return []
-        visible_first = reversed(node.node_format.documents(node.before, node.path))
-        keys = dict.fromkeys((*visible_first, *node.node_format.node_keys(node.path)))
+        keys = node.node_format.node_keys(node.path)
+        if isinstance(node.before, GroupMeta):  # arrays have theirs first anyway
+            group = node.node_format.documents(GroupMeta(), node.path)
+            keys = tuple(dict.fromkeys((*reversed(group), *keys)))
         return [key for key in keys if key not in node.documents and key not in self.replaced]
 
     def _orphans(self, path: str, meta: NodeMeta) -> list[str]:
@@ -703,7 +713,8 @@ def _found(plan: MigrationPlan) -> Iterator[_Found]:
 
 
 def _node_plans(plan: MigrationPlan) -> tuple[NodePlan, ...]:
-    return tuple(_node_plan(plan, *found) for found in _found(plan))
+    nodes = _consolidated(plan, [_node_plan(plan, *found) for found in _found(plan)])
+    return tuple(_beside_present(plan, node) for node in nodes)
 
 
 def _node_plan(
@@ -714,33 +725,63 @@ def _node_plan(
     node = NodePlan(path, meta, node_format)
     if node_format == plan.target_format:
         return _as_it_is(plan, node)
-    problems = tuple(_name_problems(plan, path))
-    if isinstance(meta, GroupMeta) and meta.implicit:
-        node = replace(node, notes=("group without a document: it gets one",))
     translated = translate(meta, plan.target_format, _new_keys(plan, meta))
-    problems += translated.problems
+    notes = translated.notes
+    if isinstance(meta, GroupMeta) and meta.implicit:
+        notes = ("group without a document: it gets one",)
+    problems = (*_name_problems(plan, path), *translated.problems)
     if translated.meta is None or problems:
-        return replace(node, problems=problems, notes=node.notes + translated.notes)
+        return replace(node, problems=problems, notes=notes)
     documents = plan.target_format.documents(translated.meta, path)
-    documents, problems = _beside_present(plan, documents)
-    return replace(
-        node,
-        after=translated.meta,
-        documents=documents,
-        problems=problems,
-        notes=node.notes + translated.notes,
-    )
+    return replace(node, after=translated.meta, documents=documents, notes=notes)
 
 
 def _as_it_is(plan: MigrationPlan, node: NodePlan) -> NodePlan:
     """A node that has the new documents only."""
-    if plan.in_place:
-        return replace(node, after=node.before)
     keys = node.node_format.node_keys(node.path)
     texts = read_documents(plan.source, keys, plan.options.limits)
     documents = {key: text for key, text in texts.items() if text is not None}
-    documents, problems = _beside_present(plan, documents)
-    return replace(node, after=node.before, documents=documents, problems=problems)
+    return replace(node, after=node.before, documents=documents)
+
+
+def _consolidated(plan: MigrationPlan, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]:
+    """The same nodes; groups that have consolidated metadata of old documents get those of new."""
+    changed = {node.path: node for node in nodes}
+    for path in sorted(_consolidated_groups(plan, nodes), key=len, reverse=True):
+        inside = prefix_of(path)
+        documents = {
+            key: load_json(plan.source, key, text)
+            for node in changed.values()
+            if node.path == path or node.path.startswith(inside)
+            for key, text in node.documents.items()
+        }
+        made = consolidated_documents(plan.target, path, plan.target_format, documents)
+        node = changed[path]
+        after = plan.target_format.read(plan.target, path, plan.options, found=made)
+        note = "consolidated metadata are written anew, of the new documents"
+        changed[path] = replace(node, after=after, documents=made, notes=(*node.notes, note))
+    return list(changed.values())
+
+
+def _consolidated_groups(plan: MigrationPlan, nodes: Sequence[NodePlan]) -> Iterator[str]:
+    """Paths of groups that have consolidated metadata, or had them when a former run began."""
+    groups = [n for n in nodes if n.after is not None and isinstance(n.before, GroupMeta)]
+    groups = [node for node in groups if node.node_format != plan.target_format]
+    keys = {consolidated_key(node.path, node.node_format): node.path for node in groups}
+    requests = [(key, Range(0, 1)) for key in keys if key is not None]
+    found = plan.source.get_ranges(requests)
+    old = {keys[key] for (key, _), value in zip(requests, found, strict=True) if value is not None}
+    written = [key for node in groups for key in node.documents]
+    texts = read_documents(plan.target, written, plan.options.limits) if written else {}
+    for node in groups:
+        new = [text for key, text in texts.items() if key in node.documents and text is not None]
+        if node.path in old or any(_has_consolidated(text) for text in new):
+            yield node.path
+
+
+def _has_consolidated(text: bytes) -> bool:
+    document = _json(text)
+    return isinstance(document, dict) and document.get("consolidated_metadata") is not None
 
 
 def _new_keys(plan: MigrationPlan, meta: NodeMeta) -> ChunkKeys | None:
@@ -762,16 +803,16 @@ def _name_problems(plan: MigrationPlan, path: str) -> Iterator[Problem]:
         yield Problem("name", path, expected)
 
 
-def _beside_present(
-    plan: MigrationPlan, documents: Mapping[str, bytes]
-) -> tuple[dict[str, bytes], tuple[Problem, ...]]:
-    """Documents as they are to be written, where a former run may have written them already."""
-    present = read_documents(plan.target, list(documents), plan.options.limits)
-    chosen, problems = dict(documents), []
+def _beside_present(plan: MigrationPlan, node: NodePlan) -> NodePlan:
+    """The plan of a node, where a former run may have written its documents already."""
+    if not node.documents:
+        return node
+    present = read_documents(plan.target, list(node.documents), plan.options.limits)
+    chosen, problems = dict(node.documents), []
     for key, text in present.items():
         if text is None or key in plan.replaced:
             continue
-        if _same_json(text, documents[key]):
+        if _same_json(text, node.documents[key]):
             chosen[key] = text
         else:
             expected = (
@@ -779,24 +820,25 @@ def _beside_present(
                 "Remove it to migrate from the old documents"
             )
             problems.append(Problem(key, text[:60].decode("utf-8", "replace"), expected))
-    return chosen, tuple(problems)
+    return replace(node, documents=chosen, problems=(*node.problems, *problems))
+
+
+def _json(text: bytes) -> Any:
+    """A document, or None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _same_json(a: bytes, b: bytes) -> bool:
-    try:
-        return json.dumps(json.loads(a), sort_keys=True) == json.dumps(
-            json.loads(b), sort_keys=True
-        )
-    except (ValueError, RecursionError):
-        return False
+    first, second = (json.dumps(_json(text), sort_keys=True) for text in (a, b))
+    return first == second
 
 
 def _says(text: bytes, attributes: Mapping[str, Any]) -> bool:
     """Whether a document is the attributes of a node, names of dimensions aside."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
+    document = _json(text)
     if not isinstance(document, dict):
         return False
     document.pop(DIMENSIONS, None)

@@ -26,6 +26,7 @@ __all__ = [
     "check_key",
     "coalesce",
     "join",
+    "list_sizes",
     "read_ranges",
 ]
 
@@ -173,6 +174,38 @@ def join(prefix: str, name: str) -> str:
     ('a/b/zarr.json', 'zarr.json', 'a')
     """
     return f"{prefix}/{name}" if prefix and name else prefix or name
+
+
+# --- keys with their sizes ------------------------------------------------------------------------
+
+
+@runtime_checkable
+class SizesLister(Protocol):
+    """A store whose listings say how large values are."""
+
+    def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Every key that starts with `prefix`, and the bytes of its value."""
+        ...
+
+
+def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Every key that starts with `prefix`, and the bytes of its value.
+
+    One listing where the store can; else one request for each key as well.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> list(list_sizes(MemoryStore({"a/b": b"123"}), "a/"))
+    [('a/b', 3)]
+    """
+    if isinstance(store, SizesLister):
+        yield from store.list_sizes(prefix)
+        return
+    for key in store.list(prefix):
+        size = store.size(key)
+        if size is not None:  # it may have gone meanwhile
+            yield key, size
 
 
 # --- reading several parts of one value -----------------------------------------------------------

@@ -129,6 +129,14 @@ class FsspecStore:
             found = fs.find(join(root, prefix.rstrip("/")))
         return (path[len(root) :].lstrip("/") for path in found)
 
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        fs, root = _file_system(self.url, self.options)
+        found: dict[str, dict[str, Any]] = {}
+        with _reporting(self, "list", prefix):
+            found = fs.find(join(root, prefix.rstrip("/")), detail=True)
+        return ((p[len(root) :].lstrip("/"), int(entry["size"])) for p, entry in found.items())
+
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         fs, root = _file_system(self.url, self.options)
