@@ -19,7 +19,7 @@ FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_inde
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
     tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
 
-.PHONY: help venv demo test test-fast test-all conformance bench lint types clean
+.PHONY: help venv demo test test-fast test-all conformance compat bench lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -47,6 +47,9 @@ conformance: $(VENV)/.installed-test .venv-zarr2/.installed ## the statements of
 bench: $(VENV)/.installed-test ## the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
+compat: $(VENV)/.installed-test .venv-zarr2/.installed ## docs/compat.md, with every cell tried again
+	$(BIN)/python -m tools.compat
+
 lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .
 
@@ -58,13 +61,15 @@ clean: ## remove caches and output (environments stay)
 	find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # The last zarr-python of the 2 line, a peer of the tests, in an environment of its own: its numcodecs
-# is too old for ours, and for Python 3.14. Where no older Python runs, its tests are skipped.
+# is too old for ours, and for Python 3.14. Where no older Python runs, its tests are skipped. Its
+# sharding of the draft imports pytest, its msgpack2 codec msgpack.
 .venv-zarr2/.installed: Makefile
 	@for command in python3.13 python3.12 python3.11; do \
 	    python=$$(tools/python.sh $$command 2>/dev/null) && break; done; \
 	if test -n "$$python"; then echo "Making .venv-zarr2 with $$python" && \
 	    "$$python" -m venv --clear .venv-zarr2 && \
-	    .venv-zarr2/bin/python -m pip install -qq --disable-pip-version-check 'zarr==2.18.7'; fi
+	    .venv-zarr2/bin/python -m pip install -qq --disable-pip-version-check \
+	    'zarr==2.18.7' pytest msgpack; fi
 	@mkdir -p .venv-zarr2 && touch $@
 
 # One stamp for each extra of pyproject.toml. What is there without a pip that runs is an environment

@@ -89,6 +89,8 @@ class Filter(BytesCodec):
         for made in named:
             if not 0 < made.itemsize <= _LARGEST_ITEM or made.hasobject:
                 raise ValueError(f"{made.str!r} is no type of numbers")
+        if self.id == "delta" and any(made.kind == "M" for made in named):
+            raise ValueError("differences of points in time are none themselves; give it '<i8'")
         if self.dtype is None:
             return
         given = np.dtype(self.dtype)
@@ -131,12 +133,14 @@ class Filter(BytesCodec):
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
         typed = np.frombuffer(buffer, np.uint8)
-        if (
-            self.id == "bitround" and self.dtype is not None
-        ):  # the only one that does not know what it is given
-            typed = typed.view(self.dtype)
+        codec = _codec(self.id, self.options)
         try:
-            return _bytes(_codec(self.id, self.options).encode(typed))
+            if self.id == "bitround" and self.dtype is not None:
+                # the only one that is not told what it is given, and it knows native order only
+                numbers = typed.view(self.dtype)
+                rounded = codec.encode(numbers.astype(numbers.dtype.newbyteorder("=")))
+                return _bytes(rounded.astype(numbers.dtype))
+            return _bytes(codec.encode(typed))
         except (*_FAILURES, OverflowError) as error:
             raise DataTypeError(f"filter {self.id!r} cannot encode a chunk ({error}).") from error
 

@@ -1,0 +1,448 @@
+"""docs/compat.md: which data types and codecs each format has here, and which peers agree.
+
+``make compat`` writes the page. Every row is tried: a small array is written and read back by us,
+then read by each peer; a peer agrees where it finds the same values. The rows come from the
+registries of data types and codecs, so that a new name without a sample here is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import zarr_dask as zd
+from zarr_dask.codecs.registry import numcodecs_names
+from zarr_dask.codecs.registry import v3_names as codec_names
+from zarr_dask.dtypes import data_type_of
+from zarr_dask.dtypes import v3_names as data_type_names
+from zarr_dask.errors import ZarrDaskError
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "compat.md"
+ZARR2 = ROOT / ".venv-zarr2" / "bin" / "python"
+COUNT = 6
+
+
+# --- what is tried --------------------------------------------------------------------------------
+
+
+@dataclass
+class Trial:
+    """One small array of one format, and what came of it."""
+
+    format: str
+    data_type: str
+    codec: str
+    dtype: Any
+    codecs: Any = None
+    shards: Any = None
+    path: str = ""
+    values: Any = None
+    refused: bool = False
+    peers: tuple[str, ...] = ()
+
+
+def _values(dtype: Any) -> np.ndarray:
+    """Some values of a data type, the unusual ones among them."""
+    made = data_type_of(dtype)
+    if made.name == "string":
+        return np.array(["", "a", "é", "日本", "two words", "\n"], object)
+    if made.name == "bytes":
+        return np.array([b"", b"a", b"\x00\xff", b"xyz", b"\n", b"0"], object)
+    return _of_dtype(made.dtype)
+
+
+def _of_dtype(dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype.names:
+        out = np.zeros(COUNT, dtype)
+        for name in dtype.names:
+            out[name] = _of_dtype(dtype[name])
+        return out
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        flat = _of_dtype(base).reshape(COUNT, *(1 for _ in shape))
+        return np.broadcast_to(flat, (COUNT, *shape))
+    if dtype.kind == "U":
+        return np.array(["", "a", "é", "日本", "abc", "z"], dtype)
+    if dtype.kind == "S":
+        return np.array([b"", b"a", b"ab", b"abc", b"b", b"z"], dtype)
+    if dtype.kind == "V" and dtype.type is np.void:
+        raw = np.arange(1, COUNT * dtype.itemsize + 1, dtype="u1")
+        return raw.view(dtype)
+    if dtype.kind in "Mm":
+        counts = np.array([0, 1, -1, 10**6, -(1 << 63), 7], "i8")
+        return counts.view(dtype)
+    if dtype.kind == "b":
+        return np.array([0, 1, 1, 0, 1, 0], bool)
+    return np.array([1, 0, 1, 2, 1, 3] if dtype.kind == "V" else [1, 0, 1, 1, 0, 1]).astype(dtype)
+
+
+_CONFIGURED = {
+    "fixed_length_utf32": "U3",
+    "null_terminated_bytes": "S3",
+    "raw_bytes": "V3",
+    "numpy.datetime64": "M8[10us]",
+    "numpy.timedelta64": "m8[ns]",
+    "struct": np.dtype([("a", "<i4"), ("b", "<f8"), ("c", "u1")]),
+}
+_READ_ONLY = {"structured", "variable_length_bytes", "r<bits>"}
+
+_V2_TYPES: dict[str, Any] = {
+    "|b1": "b1",
+    **{f"<{t}": f"<{t}" for t in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16")},
+    **{f">{t}": f">{t}" for t in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16")},
+    "|i1": "i1",
+    "|u1": "u1",
+    "<M8[ns]": "<M8[ns]",
+    ">m8[10us]": ">m8[10us]",
+    "|S3": "S3",
+    "<U3": "<U3",
+    ">U3": ">U3",
+    "|V3": "V3",
+    "structured": np.dtype([("a", "<i4"), ("b", "<f8"), ("c", "u1")]),
+    "structured, mixed byte orders": np.dtype([("a", "<i4"), ("b", ">f8")]),
+    "structured, nested": np.dtype([("a", [("x", "<i2"), ("y", "<i2")]), ("b", "<f8")]),
+    "structured, subarray": np.dtype([("a", "<i4"), ("b", "<f4", (2, 2))]),
+}
+
+_V1_TYPES = {name: dtype for name, dtype in _V2_TYPES.items() if name[0] in "|<>"}
+_DRAFT_TYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+def _named(name: str, **configuration: Any) -> dict[str, Any]:
+    return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+_N5 = (_named("transpose", order=[0]), _named("bytes", endian="big"), _named("gzip", level=1))
+
+# Configurations of codecs, by NumPy type string and bytes of the elements that they are given.
+_V3_CODECS: dict[str, Callable[[str, int], list[Any]]] = {
+    "bytes": lambda _, size: [_named("bytes", endian="big") if size > 1 else _named("bytes")],
+    "transpose": lambda *_: [_named("transpose", order=[0])],
+    "gzip": lambda *_: [_named("gzip", level=1)],
+    "zstd": lambda *_: [_named("zstd", level=1, checksum=True)],
+    "blosc": lambda *_: ["blosc"],
+    "crc32c": lambda *_: [_named("crc32c")],
+    "bitround": lambda *_: [_named("bitround", keepbits=2)],
+    "cast_value": lambda *_: [_named("cast_value", data_type="int16")],
+    "scale_offset": lambda *_: [_named("scale_offset", offset=1, scale=1)],
+    "reshape": lambda *_: [_named("reshape", shape=[2, -1])],
+    "packbits": lambda *_: [_named("packbits", padding_encoding="first_byte")],
+    "vlen-utf8": lambda *_: [_named("vlen-utf8")],
+    "vlen-bytes": lambda *_: [_named("vlen-bytes")],
+    "n5_default": lambda *_: [_named("n5_default", codecs=list(_N5))],
+    "conditional": lambda *_: [
+        _named("conditional", header_bits=8, codecs=[_named("gzip", level=1)])
+    ],
+    "zfp": lambda *_: [_named("zfp", mode="reversible")],
+    "numcodecs.delta": lambda text, _: [_named("numcodecs.delta", dtype=text)],
+    "numcodecs.bitround": lambda *_: [_named("numcodecs.bitround", keepbits=2)],
+    "numcodecs.fixedscaleoffset": lambda text, _: [
+        _named("numcodecs.fixedscaleoffset", offset=0, scale=1, dtype=text, astype="<i2")
+    ],
+    "numcodecs.quantize": lambda text, _: [_named("numcodecs.quantize", digits=2, dtype=text)],
+    "numcodecs.packbits": lambda *_: [_named("numcodecs.packbits")],
+    "numcodecs.astype": lambda text, _: [
+        _named("numcodecs.astype", encode_dtype="<f8", decode_dtype=text)
+    ],
+    "numcodecs.pcodec": lambda *_: [_named("numcodecs.pcodec", level=8)],
+    "numcodecs.zfpy": lambda *_: [_named("numcodecs.zfpy", mode=4, tolerance=1e-3)],
+    "numcodecs.shuffle": lambda _, size: [_named("numcodecs.shuffle", elementsize=size)],
+    "numcodecs.blosc": lambda *_: [_named("numcodecs.blosc", cname="lz4", clevel=1)],
+    **{
+        f"numcodecs.{name}": lambda *_, name=name, options=options: [
+            _named(f"numcodecs.{name}", **options)
+        ]
+        for name, options in {
+            "adler32": {},
+            "crc32": {},
+            "crc32c": {},
+            "fletcher32": {},
+            "jenkins_lookup3": {},
+            "bz2": {"level": 1},
+            "gzip": {"level": 1},
+            "lz4": {"acceleration": 1},
+            "lzma": {"preset": 1},
+            "zlib": {"level": 1},
+            "zstd": {"level": 1},
+        }.items()
+    },
+}
+_V3_READ_ONLY = {"endian"}
+
+_V2_CODECS: dict[str, Callable[[str, int], dict[str, Any]]] = {
+    "blosc": lambda *_: {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},
+    **{
+        name: lambda *_, name=name: {"id": name, "level": 1}
+        for name in ("zlib", "gzip", "bz2", "zstd")
+    },
+    "lz4": lambda *_: {"id": "lz4"},
+    "lzma": lambda *_: {"id": "lzma", "preset": 1},
+    "delta": lambda text, _: {"id": "delta", "dtype": text},
+    "fixedscaleoffset": lambda text, _: {
+        "id": "fixedscaleoffset",
+        "offset": 0,
+        "scale": 1,
+        "dtype": text,
+        "astype": "<i2",
+    },
+    "quantize": lambda text, _: {"id": "quantize", "digits": 2, "dtype": text},
+    "bitround": lambda *_: {"id": "bitround", "keepbits": 2},
+    "astype": lambda text, _: {"id": "astype", "encode_dtype": "<f8", "decode_dtype": text},
+    "packbits": lambda *_: {"id": "packbits"},
+    "categorize": lambda text, _: {
+        "id": "categorize",
+        "labels": ["a", "é", "日本", "abc", "z"],
+        "dtype": text,
+        "astype": "|u1",
+    },
+    "shuffle": lambda _, size: {"id": "shuffle", "elementsize": size},
+    **{
+        name: lambda *_, name=name: {"id": name}
+        for name in ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3")
+    },
+    **{
+        name: lambda *_, name=name: {"id": name}
+        for name in ("vlen-utf8", "vlen-bytes", "json2", "msgpack2")
+    },
+    "vlen-array": lambda *_: {"id": "vlen-array", "dtype": "<i4"},
+}
+_OBJECT_CODECS = ("vlen-array", "json2", "msgpack2")
+
+
+def _trials() -> list[Trial]:
+    return [*_of_v3(), *_of_v2(), *_of_v1(), *_of_drafts()]
+
+
+def _of_v3() -> Iterator[Trial]:
+    for name in data_type_names():
+        if name in _READ_ONLY:
+            continue
+        dtype = _CONFIGURED.get(name, name)
+        made = data_type_of(dtype)
+        for codec in codec_names():
+            if codec == "sharding_indexed":
+                yield Trial("v3", name, codec, dtype, shards=(4,))
+            elif codec not in _V3_READ_ONLY:
+                codecs = _V3_CODECS[codec](made.dtype.str, made.itemsize)
+                yield Trial("v3", name, codec, dtype, codecs)
+
+
+def _of_v2() -> Iterator[Trial]:
+    for name, dtype in {**_V2_TYPES, "|O": "object"}.items():
+        stored = np.dtype(dtype)
+        for codec in numcodecs_names():
+            if codec == "pickle" or (name == "|O") != (codec in _OBJECT_CODECS):
+                continue
+            wanted = [_V2_CODECS[codec](stored.str, stored.itemsize)]
+            yield Trial("v2", name, codec, dtype, wanted)
+    for name in ("string", "bytes"):
+        for codec in numcodecs_names():
+            framing = {"id": {"string": "vlen-utf8", "bytes": "vlen-bytes"}[name]}
+            if codec not in (*_OBJECT_CODECS, "pickle"):
+                steps = [_V2_CODECS[codec]("|O", 1)]
+                if codec not in {"vlen-utf8", "vlen-bytes"}:
+                    steps.insert(0, framing)
+                yield Trial("v2", f"|O ({name})", codec, name, steps)
+
+
+def _of_v1() -> Iterator[Trial]:
+    for name, dtype in _V1_TYPES.items():
+        for codec in ("blosc", "zlib", "bz2", "lzma"):
+            yield Trial("v1", name, codec, dtype, [_V2_CODECS[codec]("", 1)])
+
+
+def _of_drafts() -> Iterator[Trial]:
+    for draft in ("v3draft", "v3draft-2022-05"):
+        for name in _DRAFT_TYPES:
+            for codec in ("gzip", "blosc"):
+                yield Trial(draft, name, codec, name, _V3_CODECS[codec]("", 1))
+            yield Trial(draft, name, "sharding", name, shards=(4,))
+
+
+def _values_of(trial: Trial) -> np.ndarray:
+    if trial.dtype == "object":
+        values = np.empty(COUNT, object)
+        for number in range(COUNT):
+            item = np.arange(number, dtype="i4")
+            values[number] = item if trial.codec == "vlen-array" else item.tolist()
+        return values
+    return _values(trial.dtype)
+
+
+# --- trying ---------------------------------------------------------------------------------------
+
+
+def _told(values: Any) -> str:
+    """What is in an array, in a form that does not depend on who read it."""
+    array = np.asarray(values)
+    if array.dtype.kind in "Mm":
+        array = array.astype(array.dtype.newbyteorder("=")).view("i8")
+    return repr(_plain(array.tolist()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, bytes | str | int | complex):
+        return value
+    return float(value)
+
+
+def _write(trial: Trial, folder: Path, number: int) -> None:
+    """Write and read back; what is lossy is taken as we read it back."""
+    trial.path = str(folder / f"{number}.zarr")
+    values = _values_of(trial)
+    try:
+        array = zd.create_array(
+            trial.path,
+            shape=values.shape,
+            dtype=trial.dtype,
+            chunks=2,
+            shards=trial.shards,
+            codecs=trial.codecs,
+            fill_value=values[0] if "e8m0" in trial.data_type else 0,
+            format=trial.format,
+        )
+        array[...] = values
+    except (ZarrDaskError, ValueError):
+        trial.refused = True  # this codec is not for this data type
+        return
+    trial.values = np.asarray(zd.open_array(trial.path)[...])
+
+
+def _zarr_python(trial: Trial) -> str:
+    import zarr
+
+    return _told(zarr.open_array(trial.path, mode="r")[...])
+
+
+def _tensorstore(trial: Trial) -> str:
+    import tensorstore
+
+    driver = {"v2": "zarr", "v3": "zarr3"}[trial.format]
+    spec: dict[str, Any] = {"driver": driver, "kvstore": {"driver": "file", "path": trial.path}}
+    return _told(tensorstore.open(spec, open=True, read=True).result().read().result())
+
+
+_READERS: Mapping[str, tuple[Callable[[Trial], str], Sequence[str]]] = {
+    "zarr-python": (_zarr_python, ("v2", "v3")),
+    "tensorstore": (_tensorstore, ("v2", "v3")),
+}
+
+_ZARR2_READS = """
+import json, sys, zarr, numpy as np
+def plain(v):
+    if isinstance(v, (list, tuple)): return [plain(i) for i in v]
+    if isinstance(v, np.ndarray): return plain(v.tolist())
+    if isinstance(v, (bytes, str, int, complex)): return v
+    return float(v)
+def told(path):
+    path, _, name = path.rpartition("|")
+    try:
+        a = zarr.open_array(path, path="", mode="r", zarr_version=2 if name == "v2" else 3)[...]
+        a = np.asarray(a).astype(a.dtype.newbyteorder("="))
+        return repr(plain((a.view("i8") if a.dtype.kind in "Mm" else a).tolist()))
+    except Exception as error:
+        return "error: " + type(error).__name__
+print(json.dumps([told(p) for p in json.load(sys.stdin)]))
+"""
+
+
+def _ask_peers(trials: Sequence[Trial]) -> None:
+    written = [trial for trial in trials if not trial.refused]
+    for trial in written:
+        for peer, (read, formats) in _READERS.items():
+            if trial.format not in formats:
+                continue
+            try:
+                agrees = read(trial) == _told(trial.values)
+            except Exception:  # noqa: BLE001  (whatever a peer raises, it has not read the array)
+                agrees = False
+            if agrees:
+                trial.peers += (peer,)
+    old = [trial for trial in written if trial.format in ("v2", "v3draft-2022-05")]
+    answer = subprocess.run(
+        [ZARR2, "-W", "ignore", "-c", _ZARR2_READS],
+        input=json.dumps([f"{trial.path}|{trial.format}" for trial in old]),
+        env={"ZARR_V3_EXPERIMENTAL_API": "1", "ZARR_V3_SHARDING": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for trial, told in zip(old, json.loads(answer.stdout), strict=True):
+        if told == _told(trial.values):
+            trial.peers += ("zarr-python 2.18",)
+
+
+def tried() -> list[Trial]:
+    """All trials, done."""
+    trials = _trials()
+    with (
+        tempfile.TemporaryDirectory(prefix="zarr-dask-compat-") as folder,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # peers warn of what is not in the core specification
+        for number, trial in enumerate(trials):
+            _write(trial, Path(folder), number)
+        _ask_peers(trials)
+    return trials
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+_HEAD = """# What is read and written, and who agrees
+
+Generated by `make compat` from the registries of data types and codecs; the tests try every cell
+again. For each format, data type and codec a small array is written here, read back, and then read
+by the peers: zarr-python {zarr}, tensorstore {tensorstore}, and zarr-python 2.18.7 for v2 and the
+draft layout of May 2022. A peer agrees if it finds the same values. Data types that are not named
+with a codec cannot be stored with it, and are refused when an array is created.
+"""
+
+_NOTES = {
+    "v3": "Read as well: the data types `r<bits>` (written where a document said so), "
+    "`variable_length_bytes` (rewritten as `bytes`) and `structured` (as `struct`); the codec "
+    "`endian` (old name of `bytes`), and unknown codecs that say `must_understand: false` "
+    "(skipped; nothing can be written then).",
+    "v2": "`pickle` is decoded with `ReadOptions(allow_pickle=True)` only.",
+    "v1": "No peer reads v1 any more; the tests use the specification's own example.",
+    "v3draft": "No peer reads this layout (December 2022). Read as well: the type strings of the "
+    "older layout, and its extension types, by their fallbacks if allowed.",
+}
+
+
+def page(trials: Sequence[Trial]) -> str:
+    """The page as Markdown: for each format and codec the data types, by who agrees."""
+    lines = [_HEAD.format(zarr=version("zarr"), tensorstore=version("tensorstore"))]
+    for format_name in dict.fromkeys(trial.format for trial in trials):
+        lines += [f"## {format_name}", "", "| codec | who agrees | data types |", "|---|---|---|"]
+        mine = [t for t in trials if t.format == format_name and not t.refused]
+        for codec in dict.fromkeys(trial.codec for trial in mine):
+            groups: dict[tuple[str, ...], list[str]] = {}
+            for trial in mine:
+                if trial.codec == codec:
+                    groups.setdefault(trial.peers, []).append(trial.data_type)
+            for peers, names in sorted(groups.items(), key=lambda item: -len(item[0])):
+                shown = ", ".join(f"`{name}`" for name in names).replace("|", "\\|")
+                lines.append(f"| `{codec}` | {', '.join(peers) or 'only here'} | {shown} |")
+        lines += ["", _NOTES.get(format_name, ""), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(tried()), encoding="utf-8")
