@@ -104,6 +104,13 @@ class FormatV2:
         )
         array_text = documents[array_key]
         if array_text is not None:
+            if documents.get(group_key) is not None:
+                warnings.warn(
+                    f"{where(store, path)} is both an array and a group; the array is used, and "
+                    "what lies below it is not.",
+                    ZarrDaskWarning,
+                    stacklevel=5,
+                )
             document = load_json(store, array_key, array_text)
             return parse(document, attributes, where(store, array_key), options)
         group_text = documents[group_key]

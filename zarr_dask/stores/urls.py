@@ -28,8 +28,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     url
         A path, a URL, a store or a mapping.
     storage_options
-        Options of the store: ``fsync`` for local files, ``largest`` for zip archives; fsspec's
-        own for a remote URL.
+        Options of the store: ``fsync`` for local files, ``largest`` for zip archives, ``headers``
+        and ``timeout`` for HTTP; fsspec's own for any other URL.
 
     Raises
     ------
@@ -52,6 +52,10 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _local(text, options)
     if scheme in {"file", "local"}:
         return _local(unquote(text.removeprefix(f"{scheme}:").removeprefix("//")), options)
+    if scheme in {"http", "https"}:
+        from zarr_dask.stores.http import HTTPStore
+
+        return HTTPStore.from_url(text, options)
     from zarr_dask.stores.fsspec import FsspecStore
 
     return FsspecStore.from_url(text, options)

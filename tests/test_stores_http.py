@@ -1,0 +1,197 @@
+"""HTTP: what servers answer, well and badly."""
+
+import os
+import pickle
+
+import pytest
+from http_server import Files, WithoutRanges, serving
+
+import zarr_dask as zd
+from zarr_dask.errors import (
+    ListingError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    StoreError,
+    StoreKeyError,
+)
+from zarr_dask.stores import MemoryStore, Range, Store, open_store
+from zarr_dask.stores.http import HTTPStore
+
+VALUES = {"a/b": b"0123456789", "empty": b"", "a/ü +%?#&/日本": b"unicode", "top": b"t"}
+RANGES = [
+    *(Range(0), Range(2, 5), Range(3, None), Range(-4), Range(-100), Range(0, 0), Range(5, 5)),
+    *(Range(8, 100), Range(100, 200), Range(100), Range(0, 10), Range(0, 9), Range(1, 10)),
+]
+
+
+def in_memory():
+    store = MemoryStore()
+    store.values.update(VALUES)
+    return store
+
+
+@pytest.fixture(params=[Files, WithoutRanges])
+def store(request):
+    with serving(request.param, {f"root/{key}": value for key, value in VALUES.items()}) as found:
+        yield open_store(f"{found[0]}/root/")
+
+
+def test_values(store):
+    assert isinstance(store, Store)
+    for key, value in VALUES.items():
+        assert store.get(key) == store.borrow(key) == value
+        assert store.size(key) == len(value)
+    for key in ("a", "b", "TOP", "a/ü +%?#&"):  # some of them are folders
+        assert store.get(key) is None
+        assert store.size(key) is None
+
+
+@pytest.mark.parametrize("wanted", RANGES)
+def test_ranges_are_those_of_a_slice(store, wanted):
+    requests = [(key, wanted) for key in ["a/b", "top", "empty", "nothing"]]
+    assert store.get_ranges(requests) == in_memory().get_ranges(requests)
+    assert store.get_ranges(requests[:1]) == in_memory().get_ranges(requests[:1])
+
+
+def test_what_http_cannot(store):
+    for change in (
+        lambda: store.set("a", [b""]),
+        lambda: store.delete("a"),
+        lambda: store.delete_prefix("a/"),
+    ):
+        with pytest.raises(ReadOnlyError):
+            change()
+    for look in (lambda: store.list("a/"), lambda: store.list_dir("a/")):
+        with pytest.raises(ListingError, match="HTTP has no listing"):
+            look()
+    with pytest.raises(StoreKeyError):
+        store.get("../x")
+
+
+def test_only_what_is_wanted_is_asked_for():
+    with serving(Files, {"x": bytes(1000)}) as (url, seen):
+        store = open_store(url)
+        store.get_ranges([("x", Range(10, 20)), ("x", Range(-5))])
+        assert sorted(seen) == [("GET", "x", "bytes=-5"), ("GET", "x", "bytes=10-19")]
+
+
+def test_pickles_without_its_connections(store):
+    store.get("top")
+    again = pickle.loads(pickle.dumps(store))
+    assert again == store
+    assert again.get("top") == b"t"
+
+
+def test_a_child_after_a_fork_has_connections_of_its_own(store):
+    store.get("top")
+    child = os.fork()
+    if not child:
+        os._exit(0 if store.get("a/b") == VALUES["a/b"] else 1)
+    assert store.get("top") == b"t"
+    assert os.waitpid(child, 0)[1] == 0
+
+
+class Odd(Files):
+    """Behaves as the name of what is asked for says."""
+
+    def do_GET(self):  # noqa: C901, N802
+        path = self.path.partition("?")[0]
+        name = path.rsplit("/", 1)[-1]
+        if name.isdigit():
+            self.answer(int(name))
+        elif name == "moved":
+            self.answer(302, headers=[("Location", "/here?token=1")])
+        elif name == "here":
+            self.answer(200, b"found" if self.path.endswith("?token=1") else b"")
+        elif name == "round":
+            self.answer(302, headers=[("Location", "/round")])
+        elif name == "file":
+            self.answer(302, headers=[("Location", "file:///etc/passwd")])
+        elif name == "packed":
+            self.answer(200, b"?", [("Content-Encoding", "gzip")])
+        elif name == "short":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"only this")
+            self.close_connection = True
+        elif name == "elsewhere":
+            self.answer(206, b"01", [("Content-Range", "bytes 7-8/10")])
+        elif name == "untold":
+            self.answer(206, b"01")
+        elif name == "hangup":
+            self.close_connection = True
+        elif name == "secret":
+            known = self.headers.get("Authorization") == "Bearer x" and self.path.endswith("?key=1")
+            self.answer(200 if known else 401)
+        else:
+            self.answer(404)
+
+    do_HEAD = do_GET  # noqa: N815
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("500", "answers 500 Internal Server Error"),
+        ("403", "answers 403 Forbidden"),
+        ("204", "answers 204"),
+        ("416", "answers 416"),
+        ("299", "answers 299"),
+        ("round", "more than 5 redirects"),
+        ("file", "which is not HTTP"),
+        ("packed", "encoded as 'gzip'"),
+        ("short", "IncompleteRead"),
+        ("hangup", "could not read"),
+        ("untold", "answers 206"),
+    ],
+)
+def test_failures_are_no_absence(key, says):
+    with serving(Odd, {}) as (url, _):
+        with pytest.raises(StoreError, match=says):
+            open_store(url).get(key)
+        with pytest.raises(StoreError, match=says):
+            open_store(url).get_ranges([(key, Range(0)), ("404", Range(0))])
+
+
+def test_other_answers():
+    with serving(Odd, {}) as (url, _):
+        store = open_store(url)
+        assert store.get("moved") == b"found"
+        assert store.get("404") is store.get("410") is None
+        for key in ("elsewhere", "untold"):
+            with pytest.raises(StoreError, match="asked for bytes from 3"):
+                store.get_ranges([(key, Range(3, 5))])
+        assert store.get("moved") == b"found"
+
+
+def test_headers_and_tokens_are_sent_and_not_shown():
+    with serving(Odd, {}) as (url, _):
+        store = open_store(f"{url}?key=1", {"headers": {"Authorization": "Bearer x"}})
+        assert store.get("secret") == b""
+        for text in (store.url, store.identity, repr(store)):
+            assert "Bearer" not in text
+            assert "key=1" not in text
+        assert store.identity != open_store(url).identity
+        with pytest.raises(StoreError, match="401"):
+            open_store(url).get("secret")
+
+
+def test_nobody_is_there():
+    with serving(Odd, {}) as (url, _):
+        pass
+    with pytest.raises(StoreError, match="could not read"):
+        zd.open(url)
+
+
+@pytest.mark.parametrize("options", [{"heder": {}}, {"client_kwargs": {}}])
+def test_unknown_options(options):
+    with pytest.raises(StoreError, match="mean nothing"):
+        open_store("http://localhost/x", options)
+    with pytest.raises(StoreError, match="names no host"):
+        HTTPStore.from_url("http:///x", {})
+
+
+def test_nodes_that_are_not_there(store):
+    with pytest.raises(NodeNotFoundError):
+        zd.open(store, "nothing")

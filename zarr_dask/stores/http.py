@@ -1,0 +1,286 @@
+"""Values below an HTTP or HTTPS URL, for reading.
+
+Requests say exactly what is wanted and answers are checked for being that: a server that ignores
+ranges sends a whole value, of which the part is taken. Only "not found" and "gone" mean that
+there is nothing. HTTP has no listing, so hierarchies are walked by their consolidated metadata,
+or nodes are opened by their paths.
+
+Connections are kept open and used again, by one request at a time and in one process only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+
+from zarr_dask.errors import ListingError, ReadOnlyError, StoreError
+from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
+
+__all__ = ["HTTPStore"]
+
+_ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+_MOVED = {301, 302, 303, 307, 308}
+_MOST_REDIRECTS = 5
+_SIDE_BY_SIDE = 16  # requests of one batch at a time
+_SECONDS = 60.0
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HTTPStore:
+    """Values below a URL; made by `HTTPStore.from_url`.
+
+    Parameters
+    ----------
+    root
+        The URL; a query (a token, for instance) is sent along with every request.
+    headers
+        Headers to send, as JSON text so that the store can be hashed.
+    timeout
+        Seconds to wait for a connection, and for each part of an answer.
+    """
+
+    root: str
+    headers: str = "{}"
+    timeout: float = _SECONDS
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+
+    @staticmethod
+    def from_url(url: str, options: Mapping[str, Any]) -> HTTPStore:
+        """A store at `url`.
+
+        Raises
+        ------
+        StoreError
+            If an option is not known, or the URL names no host.
+        """
+        unknown = sorted(options.keys() - {"headers", "timeout"})
+        if unknown:
+            raise StoreError(
+                f"storage_options {unknown} mean nothing to {url}: HTTP takes 'headers' (an object "
+                "of strings) and 'timeout' (seconds)."
+            )
+        if not urlsplit(url).hostname:
+            raise StoreError(f"{url!r} names no host.")
+        headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
+        return HTTPStore(url, headers, float(options.get("timeout", _SECONDS)))
+
+    @property
+    def url(self) -> str:
+        """The URL without its query, which may hold secrets."""
+        parts = urlsplit(self.root)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+    @property
+    def identity(self) -> str:
+        """The URL, and a digest of all that may hold secrets."""
+        return f"{self.url}#{sha256((self.root + self.headers).encode()).hexdigest()[:16]}"
+
+    def __repr__(self) -> str:
+        return f"HTTPStore({self.url!r})"
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self._part(key, WHOLE)
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        for key, _ in requests:
+            check_key(key)
+        if len(requests) < 2:
+            return [self._part(*request) for request in requests]
+        with ThreadPoolExecutor(min(len(requests), _SIDE_BY_SIDE)) as threads:
+            return list(threads.map(lambda request: self._part(*request), requests))
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete(self, key: str) -> None:
+        """Refused."""
+        raise self._refusal(key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Refused."""
+        raise self._refusal(prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Refused: HTTP has no listing."""
+        raise self._no_listing(prefix)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """Refused: HTTP has no listing."""
+        raise self._no_listing(prefix)
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        answer = self._ask("HEAD", key, {})
+        if answer is None:
+            return None
+        length = answer.headers.get("content-length")
+        if answer.status == HTTPStatus.OK and length is not None:
+            return int(length)
+        value = self.get(key)  # a server need not answer HEAD, nor say the length
+        return None if value is None else len(value)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _part(self, key: str, wanted: Range) -> Buffer | None:
+        start, stop = wanted
+        headers = {}
+        if wanted != WHOLE:
+            last = "" if stop is None else max(stop - 1, start)
+            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{last}"
+        answer = self._ask("GET", key, headers)
+        if answer is None:
+            return None
+        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and headers:
+            return b""  # the value ends before
+        if answer.status == HTTPStatus.OK:
+            return answer.body if wanted == WHOLE else answer.body[start:stop]
+        if answer.status == HTTPStatus.PARTIAL_CONTENT and headers:
+            self._check_range(key, start, answer)
+            return answer.body if stop is None else answer.body[: stop - start]
+        raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
+
+    def _check_range(self, key: str, start: int, answer: _Answer) -> None:
+        told = answer.headers.get("content-range", "")
+        found = _CONTENT_RANGE.fullmatch(told)
+        if found is None or (start >= 0 and int(found[1]) != start):
+            raise self._failed(key, f"asked for bytes from {start}, the server sent {told!r}")
+        if int(found[2]) - int(found[1]) + 1 != len(answer.body):
+            raise self._failed(key, f"the server sent {len(answer.body)} bytes as {told!r}")
+
+    def _ask(self, method: str, key: str, headers: Mapping[str, str]) -> _Answer | None:
+        """The answer to a request, redirects followed; None if there is nothing."""
+        check_key(key)
+        parts = urlsplit(self.root)
+        path = f"{parts.path.rstrip('/')}/{quote(key)}"
+        at = parts._replace(path=path, fragment="")
+        own = {**json.loads(self.headers), "Accept-Encoding": "identity", **headers}
+        for _ in range(_MOST_REDIRECTS + 1):
+            try:
+                answer = _send(method, at, own, self.timeout)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise self._failed(key, str(error) or type(error).__name__) from error
+            if answer.status in _ABSENT:
+                return None
+            if answer.status not in _MOVED:
+                coding = answer.headers.get("content-encoding", "identity")
+                if coding != "identity":
+                    raise self._failed(key, f"the server sent it encoded as {coding!r}, unasked")
+                return answer
+            moved = urlsplit(urljoin(urlunsplit(at), answer.headers.get("location", "")))
+            if moved.path == f"{at.path}/":
+                return None  # a folder is no value
+            if moved.scheme not in {"http", "https"}:
+                raise self._failed(key, f"it has moved to {moved.scheme!r}, which is not HTTP")
+            if moved.netloc != at.netloc:  # what is meant for one host is not told another
+                own = {"Accept-Encoding": "identity", **headers}
+            at = moved
+        raise self._failed(key, f"more than {_MOST_REDIRECTS} redirects")
+
+    def _failed(self, key: str, reason: str) -> StoreError:
+        return StoreError(f"could not read {key!r} from {self.url}: {reason}.")
+
+    def _refusal(self, key: str) -> ReadOnlyError:
+        return ReadOnlyError(f"{self.url} can only be read: {key!r} was not changed.")
+
+    def _no_listing(self, prefix: str) -> ListingError:
+        return ListingError(
+            f"{self.url}/{prefix} cannot be listed: HTTP has no listing. Open a node by its path, "
+            "or a group that has consolidated metadata (zarr_dask.consolidate)."
+        )
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+class _Idle:
+    """Open connections that nobody uses, of one process."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a new process the connections of the old one are not ours."""
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
+
+    def take(self, scheme: str, host: str) -> http.client.HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get((scheme, host))
+            return idle.pop() if idle else None
+
+    def put(self, scheme: str, host: str, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault((scheme, host), [])
+            if len(idle) < _SIDE_BY_SIDE:
+                idle.append(connection)
+                return
+        connection.close()
+
+
+_IDLE = _Idle()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_IDLE.forget)
+
+
+def _send(method: str, at: SplitResult, headers: Mapping[str, str], timeout: float) -> _Answer:
+    """One request; once more if a connection that was idle turns out to be closed."""
+    connection = _IDLE.take(at.scheme, at.netloc)
+    if connection is not None:
+        try:
+            return _exchange(connection, method, at, headers)
+        except (ConnectionError, http.client.BadStatusLine):
+            pass
+    made = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+    return _exchange(made(at.netloc.rpartition("@")[2], timeout=timeout), method, at, headers)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, method: str, at: SplitResult, headers: Mapping[str, str]
+) -> _Answer:
+    target = f"{at.path}?{at.query}" if at.query else at.path
+    try:
+        connection.request(method, target, headers=dict(headers))
+        response = connection.getresponse()
+        answer = _Answer(
+            response.status,
+            {name.lower(): value for name, value in response.getheaders()},
+            response.read(),
+        )
+    except BaseException:
+        connection.close()
+        raise
+    if response.will_close:
+        connection.close()
+    else:
+        _IDLE.put(at.scheme, at.netloc, connection)
+    return answer
