@@ -7,6 +7,7 @@ codecs as any other.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from zarr_dask.codecs.registry import (
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.errors import GridError, MetadataError, Problem, ZarrDaskWarning
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
