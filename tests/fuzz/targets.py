@@ -192,6 +192,27 @@ TYPED = {
         [{"name": "packbits", "configuration": {"first_bit": 1, "last_bit": 9}}],
     ),
     "packed half bytes": ("int4", NUMBERS % 8, ["packbits"]),
+    "n5_default": (
+        "i4",
+        NUMBERS,
+        [{"name": "n5_default", "configuration": {"codecs": [TRANSPOSE, BIG]}}],
+    ),
+    "compressed n5_default": (
+        "i4",
+        NUMBERS,
+        [{"name": "n5_default", "configuration": {"codecs": [TRANSPOSE, BIG, ZSTD]}}],
+    ),
+    "conditional": (
+        "i4",
+        NUMBERS,
+        [
+            LITTLE,
+            {
+                "name": "conditional",
+                "configuration": {"codecs": ["crc32c", ZSTD, GZIP], "header_bits": 16},
+            },
+        ],
+    ),
     "endian": ("i4", NUMBERS, [{"name": "endian", "configuration": {"endian": "big"}}]),
     "bitround": (
         "f4",

@@ -35,7 +35,9 @@ from zarr_dask.codecs.compress import (
     Zlib,
     Zstd,
 )
+from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixed
+from zarr_dask.codecs.n5 import N5Default
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.packbits import PackBits
 from zarr_dask.codecs.reshape import REST, Reshape
@@ -230,6 +232,37 @@ def _warn_of_index(members: Members, found: str, taken: str) -> None:
     warnings.warn(f"{members.place} has {found}; {taken} is taken for granted.", stacklevel=2)
 
 
+def _n5_default(members: CodecMembers) -> Codec | None:
+    codecs = members.take("codecs", is_list, "a list of codecs")
+    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.ndim)
+    return None if chain is None else N5Default(chain)
+
+
+def _conditional(members: CodecMembers) -> Codec | None:
+    documents = members.take("codecs", is_list, "a list of codecs")
+    fewest = -(-len(documents or ()) // 8) * 8
+    bits = members.take(
+        "header_bits",
+        between(range(fewest, _MOST_HEADER_BITS + 1, 8)),
+        f"a multiple of 8 from {fewest} to {_MOST_HEADER_BITS}",
+        None,
+    )
+    codecs = []
+    for position, document in enumerate(documents or ()):
+        place = members.at(f"codecs[{position}]")
+        made = codec_from_v3(document, place, members.ndim)
+        if isinstance(made, list):
+            members.problems.extend(made)
+        elif isinstance(made, BytesCodec):
+            codecs.append(made)
+        else:
+            members.problems.append(Problem(place, made.name, "a codec from bytes to bytes"))
+    return Conditional(tuple(codecs), bits)
+
+
+_MOST_HEADER_BITS = 1 << 16
+
+
 def _prefixed(identifier: str, members: Members) -> Codec | None:
     """A codec from bytes to bytes by its name in numcodecs, spelled as it is there."""
     options = dict(members.rest())
@@ -261,6 +294,8 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "zstd": _zstd,
     "blosc": _blosc,
     "crc32c": _crc32c,
+    "conditional": _conditional,
+    "n5_default": _n5_default,
     "sharding_indexed": _sharding,
     "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
@@ -378,7 +413,7 @@ _ARRAY_CODECS = frozenset(
     }
 )
 _SERIALIZERS = frozenset(
-    {"bytes", "endian", "packbits", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
+    {"bytes", "endian", "n5_default", "packbits", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
 )
 
 
