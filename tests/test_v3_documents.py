@@ -14,7 +14,13 @@ import tensorstore as ts
 import zarr
 
 import zarr_dask as zd
-from zarr_dask.errors import ABSENT, MetadataError, UnknownDataTypeError, UnknownGridError
+from zarr_dask.errors import (
+    ABSENT,
+    MetadataError,
+    UnknownCodecError,
+    UnknownDataTypeError,
+    UnknownGridError,
+)
 from zarr_dask.stores import MemoryStore
 
 ARRAY = {
@@ -175,6 +181,7 @@ def test_no_storage_transformers(transformers):
 
 
 @pytest.mark.conformance("C126")
+@pytest.mark.filterwarnings("ignore:storage_transformers")
 @pytest.mark.parametrize(
     "transformer",
     ["x", {"name": "x"}, {"name": "x", "must_understand": True}, {}, 5, None, ["x"]],
@@ -184,6 +191,21 @@ def test_unknown_storage_transformers(transformer):
     (problem,) = refused(storage_transformers=[harmless, transformer]).problems
     assert (problem.field, problem.found) == ("storage_transformers[1]", transformer)
     assert "storage_transformers" in str(refused(storage_transformers={}))
+
+
+@pytest.mark.conformance("C126", "C086")
+def test_storage_transformers_that_may_be_skipped():
+    transformer = {"name": "x", "configuration": {"y": 1}, "must_understand": False}
+    store = store_of(storage_transformers=[transformer])
+    with pytest.warns(UserWarning, match=r"storage_transformers\[0\] is unknown, 'x'"):
+        array = zd.open(store, mode="r+")
+    assert array[...].tolist() == [7] * 5
+    with pytest.raises(UnknownCodecError, match="storage transformer 'x'"):
+        array[0] = 1
+    with pytest.warns(UserWarning, match="skipped"):
+        array.update_attributes({"a": 1})
+    assert written(array)["storage_transformers"] == [transformer]
+    assert set(store.values) == {"zarr.json"}
 
 
 # --- forms of extensions ------------------------------------------------------------------------
@@ -236,8 +258,6 @@ def test_single_byte_arrays_of_bare_names_only():
     array = opened(data_type="uint8", chunk_key_encoding="v2", codecs=["bytes", "crc32c"])
     assert [codec.name for codec in array.codecs] == ["bytes", "crc32c"]
     assert array.key((2,)) == "2"
-    transformer = {"name": "x", "must_understand": False}
-    assert opened(storage_transformers=[transformer])[0] == 7
 
 
 @pytest.mark.parametrize(
@@ -557,3 +577,94 @@ def test_text_that_is_no_document(text):
     store.set("zarr.json", [text])
     with pytest.raises(MetadataError):
         zd.open(store)
+
+
+# --- the examples of OME's RFC 2 ------------------------------------------------------------------
+
+RFC2_GROUP = """{
+  "zarr_format": 3,
+  "node_type": "group",
+  "attributes": {
+    "ome": {
+      "version": "0.5",
+      "multiscales": [
+        {
+          "axes": [
+            {"name": "c", "type": "channel"},
+            {"name": "x", "type": "space", "unit": "nanometer"},
+            {"name": "y", "type": "space", "unit": "nanometer"},
+            {"name": "z", "type": "space", "unit": "nanometer"}
+          ],
+          "datasets": [
+            {
+              "path": "1",
+              "coordinateTransformations": [{"type": "scale", "scale": [1.0, 11.24, 11.24, 28.0]}]
+            },
+            {
+              "path": "2-2-1",
+              "coordinateTransformations": [{"type": "scale", "scale": [1.0, 22.48, 22.48, 28.0]}]
+            }
+          ]
+        }
+      ]
+    }
+  }
+}"""
+
+RFC2_ARRAY = """{
+  "zarr_format": 3,
+  "node_type": "array",
+  "shape": [1, 4096, 4096, 1536],
+  "data_type": "uint8",
+  "chunk_grid": {
+    "configuration": { "chunk_shape": [1, 1024, 1024, 1024] },
+    "name": "regular"
+  },
+  "chunk_key_encoding": {
+    "configuration": { "separator": "/" },
+    "name": "default"
+  },
+  "fill_value": 0,
+  "codecs": [
+    {
+      "configuration": {
+        "chunk_shape": [1, 32, 32, 32],
+        "codecs": [
+          { "name": "transpose", "configuration": { "order": [3, 2, 1, 0] } },
+          { "name": "bytes" },
+          {
+            "name": "blosc",
+            "configuration": {
+              "typesize": 1,
+              "cname": "zstd",
+              "clevel": 5,
+              "shuffle": "noshuffle",
+              "blocksize": 0
+            }
+          }
+        ],
+        "index_codecs": [{ "name": "bytes" }, { "name": "crc32c" }],
+        "index_location": "end"
+      },
+      "name": "sharding_indexed"
+    }
+  ],
+  "attributes": {},
+  "dimension_names": ["c", "x", "y", "z"]
+}"""
+
+
+@pytest.mark.conformance("C158")
+@pytest.mark.filterwarnings("ignore:.*endian")
+def test_the_examples_of_rfc_2_open_as_written():
+    store = MemoryStore()
+    store.set("zarr.json", [RFC2_GROUP.encode()])
+    store.set("1/zarr.json", [RFC2_ARRAY.encode()])
+    group = zd.open(store)
+    assert group.attributes == json.loads(RFC2_GROUP)["attributes"]
+    array = group["1"]
+    assert (array.shape, array.dtype) == ((1, 4096, 4096, 1536), np.dtype("u1"))
+    assert (array.chunks, array.shards) == ((1, 32, 32, 32), (1, 1024, 1024, 1024))
+    assert array.dimension_names == ("c", "x", "y", "z")
+    assert array.key((0, 3, 3, 1)) == "1/c/0/3/3/1"
+    assert array[0, 5, 7, ::500].tolist() == [0, 0, 0, 0]

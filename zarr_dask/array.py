@@ -17,12 +17,13 @@ import numpy as np
 from zarr_dask.codecs.chain import fill_absent
 from zarr_dask.codecs.fetch import answer
 from zarr_dask.dtypes import bits_of, full_of, is_full_of
-from zarr_dask.errors import CorruptObjectError, DataTypeError, SelectionError
+from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
-from zarr_dask.formats.update import with_attributes
+from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
+from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
 from zarr_dask.stores.base import Store, read_ranges
 from zarr_dask.tree import facts_table
 
@@ -343,14 +344,14 @@ class Array:
         for_each(lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads)
 
     def check_writable(self) -> None:
-        """Refuse an array that can be read only, with a codec that is not known skipped.
+        """Refuse an array that can be read only, with steps skipped that are not known.
 
         Raises
         ------
         UnknownCodecError
             If it has such a codec.
         """
-        self.meta.codecs.check_writable(self.where)
+        self.meta.check_writable(self.where)
 
     def write_part(self, part: Part, values: np.ndarray) -> int:
         """Write what lies in one stored object; `values` are those of the whole region.
@@ -411,6 +412,111 @@ class Array:
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
         return replace(self, meta=meta)
+
+    def resize(self, shape: Any, prune: bool = False) -> Array:
+        """The array with another shape, written to the store; this one is of no use any more.
+
+        Only the document changes: stored objects stay where they are. What lies outside the new
+        shape is kept and is there again when the array grows back, unless it is pruned. No other
+        job may write to the array meanwhile.
+
+        Parameters
+        ----------
+        shape
+            Elements along each dimension.
+        prune
+            Leave nothing outside the old and outside the new shape: delete the objects that lie
+            there, and put the fill value there into those that the border cuts. What the array
+            grows by then reads as the fill value. Takes a listing of all stored objects.
+
+        Raises
+        ------
+        GridError
+            If it is no shape, or of another number of dimensions.
+        MetadataChangedError
+            If the array in the store is another one by now.
+        ReadOnlyError
+            If the array was opened for reading.
+        UnknownCodecError
+            If objects must be pruned that cannot be written.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(3,), dtype="i2", chunks=2, fill_value=-1)
+        >>> a[...] = [1, 2, 3]
+        >>> a.resize(1).resize(4)[...]
+        array([ 1,  2,  3, -1], dtype=int16)
+        >>> a = zd.open_array(a.store, mode="r+")
+        >>> a.resize(1, prune=True).resize(4)[...]
+        array([ 1, -1, -1, -1], dtype=int16)
+        """
+        new_shape = checked_extents(shape, self.ndim)
+        present = current(self.store, self.path, self.node_format, self.meta, self.options)
+        changed = self._reshaped(present, new_shape)
+        if prune:
+            self.check_writable()
+        if prune and any(map(int.__gt__, new_shape, self.shape)):
+            self._clear_outside(present)
+        put_changed(self.store, self.path, self.node_format, present, changed)
+        if prune and any(map(int.__lt__, new_shape, self.shape)):
+            self._clear_outside(changed)
+        return replace(self, meta=changed)
+
+    def append(self, values: Any, axis: int = 0) -> Array:
+        """The array with more elements at its end, written to the store.
+
+        The elements are written before the document, so that a reader never sees the array longer
+        than what is in it. Objects that the old end cuts are read, changed and written; no other
+        job may write to the array meanwhile.
+
+        Parameters
+        ----------
+        values
+            Of the array's shape but for one dimension.
+        axis
+            That dimension; counted from the end if negative.
+
+        Raises
+        ------
+        GridError
+            If the shapes do not fit together.
+        DataTypeError
+            If the array cannot hold the values.
+        MetadataChangedError
+            If the array in the store is another one by now.
+        ReadOnlyError
+            If the array was opened for reading.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(1, 2), dtype="i2", chunks=2)
+        >>> a.append([[1, 2], [3, 4]])[...].tolist()
+        [[0, 0], [1, 2], [3, 4]]
+        """
+        more = self.cast(values)
+        shape, region = appended(self.shape, more.shape, axis)
+        present = current(self.store, self.path, self.node_format, self.meta, self.options)
+        longer = replace(self, meta=self._reshaped(present, shape))
+        longer.write(region, more)
+        present = current(self.store, self.path, self.node_format, self.meta, self.options)
+        changed = replace(longer.meta, attributes=present.attributes)
+        put_changed(self.store, self.path, self.node_format, present, changed)
+        return replace(self, meta=changed)
+
+    def _reshaped(self, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
+        sharded = meta.codecs.serializer.divides
+        changed = replace(meta, grid=resized(meta.grid, shape, sharded=sharded))
+        problems = list(changed.problems())
+        if problems:
+            raise MetadataError.of(self.where, problems)
+        return changed
+
+    def _clear_outside(self, meta: ArrayMeta) -> None:
+        """Leave nothing of the stored objects outside the shape."""
+        prefix = self.node_format.data_prefix(self.path)
+        clear_outside(self.store, prefix, meta, self.where)
 
 
 @dataclass(frozen=True, eq=False)

@@ -213,7 +213,8 @@ def regridded(
             chunk = dividing_chunks(shards, meta.data_type.typical_itemsize, _INNER_CHUNK_BYTES)
         chain = Chain((), Sharding(chunk, chain, node_format.shard_index_codecs))
     grid = Grid.regular(meta.shape, chunk if shards is None else shards)
-    changed = replace(meta, grid=grid, codecs=chain)
+    # members of the document that are not known may speak of what changes here
+    changed = replace(meta, grid=grid, codecs=chain, extra={})
     problems = list(changed.problems())
     if problems:
         raise MetadataError.of("the new array", problems)
@@ -228,7 +229,7 @@ def plain_chain(meta: ArrayMeta) -> Chain:
 
 def _chunk_chain(meta: ArrayMeta) -> Chain:
     """The codecs of a chunk, taken out of shards; array codecs around the shards come first."""
-    meta.codecs.check_writable("codecs of the source")
+    meta.check_writable("codecs of the source")
     codecs = meta.codecs.codecs
     around: list[Codec] = []
     while (inner := _serializer(codecs).inner_codecs) is not None:

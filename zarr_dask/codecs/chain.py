@@ -107,7 +107,8 @@ class Chain:
         return bound
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_bound"}
+        worked_out = {"_bound", "skipped"}
+        return {name: value for name, value in self.__dict__.items() if name not in worked_out}
 
 
 _KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise

@@ -21,7 +21,7 @@ import numpy as np
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.errors import GridError, MetadataError, Problem, UnknownCodecError
 from zarr_dask.grid import Edges, Grid, Shape
 from zarr_dask.stores.base import WHOLE, Buffer, Store
 
@@ -163,6 +163,8 @@ class ArrayMeta:
     """Bounds that decoding keeps."""
     absence_hint: str = field(default="", compare=False)
     """Why all chunks may seem to be absent although they are not; nothing where that cannot be."""
+    skipped: tuple[str, ...] = ()
+    """Steps besides the codecs that are not known and were skipped: nothing can be written."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -179,6 +181,19 @@ class ArrayMeta:
         """Shape of what is decoded at once (the largest, where stored objects differ)."""
         return self.codecs.inner_shape(self.grid.largest_cell)
 
+    def check_writable(self, at: str) -> None:
+        """Refuse to write anything if a step from elements to bytes is not known.
+
+        Raises
+        ------
+        UnknownCodecError
+            If a codec or another step was skipped in reading; `at` says where, for the message.
+        """
+        if self.skipped:
+            expected = "no unknown steps: they may be skipped in reading, but not in writing"
+            raise UnknownCodecError(at, [Problem("", list(self.skipped), expected, "codec")])
+        self.codecs.check_writable(at)
+
     def bound(self, coords: Sequence[int]) -> BoundChain:
         """The codecs for the stored object at some coordinates."""
         if self._one_bound is not None:
@@ -194,7 +209,10 @@ class ArrayMeta:
         return ChunkSpec(shape, self.data_type, self.fill, self.limits.variable_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_one_bound"}
+        # an array is part of each of its tasks: without what is worked out or as nearly always
+        left_out = {"_one_bound", "chunk_shape"}
+        left_out |= {name for name in ("absence_hint", "skipped") if not getattr(self, name)}
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the parts taken together."""

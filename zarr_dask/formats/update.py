@@ -1,4 +1,8 @@
-"""Changing the attributes of a node that others may have changed meanwhile."""
+"""Changing the documents of a node that others may have changed meanwhile.
+
+What the store holds now is read first: attributes that others have added stay, and a node that is
+another one by now is not touched. Documents that do not change are not written.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.stores.base import Store
 
-__all__ = ["with_attributes"]
+__all__ = ["current", "put_changed", "with_attributes"]
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
 
@@ -33,9 +37,6 @@ def with_attributes(
 ) -> AnyMeta:
     """The metadata with more (or other) attributes, written to the store.
 
-    What the store holds now is read first: attributes that others have added stay, and a node that
-    is another one by now is not touched. Documents that do not change are not written.
-
     Raises
     ------
     MetadataError
@@ -44,8 +45,23 @@ def with_attributes(
         If the node has gone, or says something else besides its attributes.
     """
     given = checked_attributes(attributes, where(store, path))
+    present = current(store, path, node_format, meta, options)
+    changed = replace(present, attributes={**present.attributes, **given})
+    put_changed(store, path, node_format, present, changed)
+    return changed
+
+
+def current(
+    store: Store, path: str, node_format: Format, meta: AnyMeta, options: ReadOptions
+) -> AnyMeta:
+    """The metadata with the attributes that the store holds now, which others may have changed.
+
+    Raises
+    ------
+    MetadataChangedError
+        If the node has gone, or says something else besides its attributes.
+    """
     present = node_format.read(store, path, options, found={})
-    before = {} if present is None else node_format.documents(present, path)
     without = replace(meta, attributes={})
     if not isinstance(present, type(meta)) or node_format.documents(
         without, path
@@ -54,9 +70,15 @@ def with_attributes(
             f"{where(store, path)} is not the node any more that was opened here: its metadata "
             "have changed. Open it again."
         )
-    changed = replace(meta, attributes={**present.attributes, **given})
+    return replace(meta, attributes=present.attributes)
+
+
+def put_changed(
+    store: Store, path: str, node_format: Format, present: AnyMeta, changed: AnyMeta
+) -> None:
+    """Write the documents of a node that say something else than before."""
+    before = node_format.documents(present, path)
     for key, document in node_format.documents(changed, path).items():
-        if document != before[key]:
+        if document != before.get(key):
             store.set(key, [document])
     warn_of_stale(store, path, node_format)
-    return changed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ __all__ = ["V3", "chunk_keys_from_v3"]
 _DOCUMENT = "zarr.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FormatV3:
     """See `zarr_dask.formats.base.Format`."""
 
@@ -222,10 +222,14 @@ def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> A
     keys = take_chunk_keys(members)
     fill = _fill_value(members, data_type, codecs)
     names = _dimension_names(members, shape)
-    extra = {**_storage_transformers(members), **_ignorable(members)}
+    transformers = _storage_transformers(members)
+    extra = {"storage_transformers": transformers} if transformers else {}
+    extra |= _ignorable(members)
     if data_type is None or grid is None or keys is None or fill is None or codecs is None:
         return None
-    return ArrayMeta(grid, data_type, fill, codecs, keys, attributes, names, extra, limits)
+    skipped = tuple(f"storage transformer {item.get('name')!r}" for item in transformers)
+    meta = ArrayMeta(grid, data_type, fill, codecs, keys, attributes, names, extra, limits)
+    return replace(meta, skipped=skipped) if skipped else meta
 
 
 def _data_type(members: Members) -> DataType | None:
@@ -311,18 +315,24 @@ def _dimension_names(
     return tuple(names)
 
 
-def _storage_transformers(members: Members) -> dict[str, Any]:
-    """Those that readers need not know, as they stand in the document; there are no others."""
-    transformers = members.take("storage_transformers", is_list, "a list", [])
-    for position, transformer in enumerate(transformers or []):
-        if not may_be_ignored(transformer):
-            place = f"storage_transformers[{position}]"
+def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
+    """Those that are skipped, because readers need not know them; no other is known."""
+    transformers = members.take("storage_transformers", is_list, "a list", []) or []
+    for position, transformer in enumerate(transformers):
+        place = f"storage_transformers[{position}]"
+        if may_be_ignored(transformer):
+            warnings.warn(
+                f"{place} is unknown, {transformer.get('name')!r}, and need not be understood. It "
+                "is skipped in reading; nothing can be written.",
+                stacklevel=2,
+            )
+        else:
             expected = 'none that is unknown, or an object with "must_understand": false'
             members.blame(place, transformer, expected)
-    return {"storage_transformers": transformers} if transformers else {}
+    return [transformer for transformer in transformers if may_be_ignored(transformer)]
 
 
-_LEFT_OVER = {"extensions": "drafts of 2022 had it", "chunk_memory_layout": "drafts of 2022 had it"}
+_LEFT_OVER = dict.fromkeys(("extensions", "chunk_memory_layout"), "drafts of 2022 had it")
 """Members of other versions, for messages."""
 
 

@@ -1,0 +1,180 @@
+"""Another shape for an array: its grid, and what becomes of objects that lie outside.
+
+Objects keep their coordinates and their shapes, so a change of shape is a change of the document
+alone. What was stored outside the new shape stays, unless it is cleared: objects that lie outside
+are deleted, and in those that the border cuts the outside gets the fill value.
+(Zarr v3 core specification, "Resizing"; the older formats do the same.)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.codecs.base import Reading
+from zarr_dask.dtypes import full_of, is_full_of
+from zarr_dask.errors import CorruptObjectError, GridError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Region, Shape
+from zarr_dask.pool import for_each
+from zarr_dask.stores.base import Store
+
+__all__ = ["appended", "checked_extents", "clear_outside", "resized"]
+
+
+def checked_extents(shape: Any, ndim: int) -> Shape:
+    """The lengths of an array as a caller gives them: integers of at least 0, one per dimension.
+
+    Raises
+    ------
+    GridError
+        If they are something else.
+    """
+    try:
+        items = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        lengths = tuple(map(operator.index, items))
+    except TypeError as error:
+        raise GridError(f"shape={shape!r}: expected integers, one per dimension.") from error
+    if len(lengths) != ndim or any(n < 0 for n in lengths):
+        raise GridError(f"shape={shape!r}: expected {ndim} integers of at least 0.")
+    return lengths
+
+
+def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
+    """The shape with more elements at the end of one dimension, and the region they fill.
+
+    Raises
+    ------
+    GridError
+        If the other dimensions differ, or there is no such dimension.
+
+    Examples
+    --------
+    >>> appended((2, 3), (5, 3), 0)
+    ((7, 3), (slice(2, 7, 1), slice(0, 3, 1)))
+    """
+    ndim = len(shape)
+    if (
+        len(more) != ndim
+        or not -ndim <= axis < ndim
+        or _without(shape, axis) != _without(more, axis)
+    ):
+        raise GridError(
+            f"values of shape {more} cannot be appended to an array of shape {shape} along "
+            f"dimension {axis}: all other dimensions must be equal."
+        )
+    axis %= ndim
+    end = shape[axis] + more[axis]
+    region = [slice(0, n, 1) for n in shape]
+    region[axis] = slice(shape[axis], end, 1)
+    return (*shape[:axis], end, *shape[axis + 1 :]), tuple(region)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    axis %= len(shape)
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def resized(grid: Grid, shape: Shape, *, sharded: bool) -> Grid:
+    """The grid of the same stored objects for another shape.
+
+    Cells of declared sizes that end before the new extent get one more, which reaches it. Shards
+    reach it in multiples of what divides the others, as chunks must divide every shard.
+
+    Examples
+    --------
+    >>> grid = Grid((Edges.of((2, 4), 6), Fixed(4, 8)))
+    >>> resized(grid, (9, 3), sharded=False).dimensions
+    (Edges(runs=((2, 1), (4, 1), (3, 1)), extent=9), Fixed(size=4, extent=3))
+    >>> resized(grid, (9, 3), sharded=True).dimensions[0]
+    Edges(runs=((2, 1), (4, 2)), extent=9)
+    """
+    return Grid(tuple(_resized(d, n, sharded) for d, n in zip(grid.dimensions, shape, strict=True)))
+
+
+def _resized(dimension: Dimension, extent: int, sharded: bool) -> Dimension:
+    if isinstance(dimension, Fixed):
+        return Fixed(dimension.size, extent)
+    missing = extent - dimension.end
+    if missing <= 0:
+        return Edges(dimension.runs, extent)
+    unit = dimension.common if sharded else 1
+    return Edges((*dimension.runs, (-(-missing // unit) * unit, 1)), extent)
+
+
+def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> None:
+    """Leave nothing outside the shape of an array.
+
+    Objects outside are deleted; in those that its border cuts the outside gets the fill value.
+
+    Parameters
+    ----------
+    store, prefix
+        Where its objects are.
+    meta
+        What it is.
+    where
+        Store and path, for messages.
+
+    Raises
+    ------
+    CorruptObjectError
+        If an object that the border cuts does not decode.
+    """
+    met = []
+    for key in store.list(prefix):
+        coords = meta.keys.coords(key[len(prefix) :], meta.grid.ndim)
+        if coords is not None and not _is_inside(meta.grid, coords):
+            met.append((key, coords))
+
+    def clear(item: tuple[str, tuple[int, ...]]) -> None:
+        key, coords = item
+        try:
+            _clear(store, key, meta, coords)
+        except CorruptObjectError as error:
+            raise error.at(where, key, coords) from error
+
+    for_each(clear, met, None)
+
+
+def _is_inside(grid: Grid, coords: Sequence[int]) -> bool:
+    """Whether all elements of a cell lie in the array."""
+    return all(
+        d.start(i) < d.extent and d.start(i + 1) <= d.extent
+        for d, i in zip(grid.dimensions, coords, strict=True)
+    )
+
+
+def _clear(store: Store, key: str, meta: ArrayMeta, coords: Sequence[int]) -> None:
+    inside = tuple(
+        slice(0, max(d.extent - d.start(i), 0), 1)
+        for d, i in zip(meta.grid.dimensions, coords, strict=True)
+    )
+    if any(kept.stop == 0 for kept in inside):
+        store.delete(key)
+        return
+    stored = store.get(key)
+    if stored is None:
+        return
+    bound = meta.bound(coords)
+    fill = meta.data_type.zero if meta.fill is None else meta.fill
+    chunk = full_of(bound.spec.shape, meta.dtype, fill)
+    bound.decode(stored, None, chunk, Reading())
+    if _is_filled_outside(chunk, inside, fill):
+        return
+    kept = full_of(bound.spec.shape, meta.dtype, fill)
+    kept[inside] = chunk[inside]
+    if meta.fill is not None and is_full_of(kept, fill):
+        store.delete(key)
+    else:
+        store.set(key, bound.encode(kept))
+
+
+def _is_filled_outside(chunk: np.ndarray, inside: Region, fill: np.ndarray) -> bool:
+    return all(
+        is_full_of(chunk[(slice(None),) * axis + (slice(kept.stop, None),)], fill)
+        for axis, kept in enumerate(inside)
+    )
