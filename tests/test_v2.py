@@ -623,6 +623,28 @@ def test_filters(name, order):
     assert numcodecs.get_codec(said[0]) == numcodecs.get_codec(config)
 
 
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8"])
+def test_rounded_bits(dtype):
+    values = np.linspace(1, 2, 7).astype(np.dtype(dtype).newbyteorder("="))
+    config = {"id": "bitround", "keepbits": 5}
+    want = numcodecs.BitRound(5).decode(numcodecs.BitRound(5).encode(values.copy()))
+    array, _, store = created(shape=7, chunks=7, dtype=dtype, codecs=[config])
+    array[...] = values
+    assert bytes(store.get("0")) == want.view(values.dtype).astype(dtype).tobytes()
+    np.testing.assert_array_equal(zd.open_array(store)[...], want.view(values.dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("S3", b"ab"), ("U3", "ab"), ("string", "ab"), ("V2", np.void(b"ab")), ([("a", "i2")], (5,))],
+)
+def test_elements_of_any_type_without_dimensions(dtype, value):
+    array, _, _ = created(shape=(), chunks=(), dtype=dtype)
+    array[...] = np.array(value, array.dtype)
+    assert array[()] == np.array(value, array.dtype)[()]
+    assert array[...].shape == ()
+
+
 def test_categories():
     labels = ["red", "grün"]
     config = {"id": "categorize", "labels": labels, "dtype": "|O", "astype": "|u1"}

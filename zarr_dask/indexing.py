@@ -69,7 +69,8 @@ class Selection:
                 back.append(item)
             elif item is not Ellipsis:
                 back.append(None)
-        view: np.ndarray = _assignable(value, self.shape)[tuple(back)]
+        # with an Ellipsis, because without dimensions the index alone gives an element
+        view: np.ndarray = _assignable(value, self.shape)[*back, ...]
         return view
 
 

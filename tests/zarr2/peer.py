@@ -1,11 +1,12 @@
 """Run by zarr-python 2.18 in an environment of its own: reads or writes what a job file lists.
 
-python peer.py read JOBS.json      arrays under job["path"] -> job["values"] (.npy)
-python peer.py write JOBS.json     job["values"] (.npy) -> an array under job["path"]
+python peer.py read JOBS.json      arrays under job["path"] -> job["values"], job["fill"] (.npy)
+python peer.py write JOBS.json     job["values"], job["fill"] (.npy) -> an array under job["path"]
 """
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numcodecs
@@ -13,10 +14,26 @@ import numpy as np
 import zarr
 
 
+def dtype_of(document):
+    """The dtype that a ``.zarray`` document names."""
+    if isinstance(document, str):
+        return np.dtype(document)
+    return np.dtype([(name, dtype_of(of), *map(tuple, shape)) for name, of, *shape in document])
+
+
 def read(job):
-    array = zarr.open_array(job["path"], mode="r")
+    store = zarr.NestedDirectoryStore(job["path"]) if job.get("nested") else job["path"]
+    array = zarr.open_array(store, mode="r")
     np.save(job["values"], array[...])
-    return {"dtype": array.dtype.str, "attributes": array.attrs.asdict(), "order": array.order}
+    np.save(job["fill"], np.array([array.fill_value]))
+    dtype = array.dtype
+    return {
+        "dtype": dtype.str if dtype.names is None else json.loads(json.dumps(dtype.descr)),
+        "attributes": array.attrs.asdict(),
+        "order": array.order,
+        "filters": [codec.get_config() for codec in array.filters or ()],
+        "initialized": array.nchunks_initialized,
+    }
 
 
 def write(job):
@@ -26,21 +43,26 @@ def write(job):
         mode="w",
         shape=job["shape"],
         chunks=tuple(job["chunks"]),
-        dtype=job["dtype"],
+        dtype=dtype_of(job["dtype"]),
         compressor=job["compressor"] and numcodecs.get_codec(job["compressor"]),
         filters=filters,
         order=job["order"],
-        fill_value=job["fill"],
+        fill_value=np.load(job["fill"], allow_pickle=True)[0],
         dimension_separator=job["separator"],
     )
-    array[...] = np.load(job["values"])
-    array.attrs["unit"] = "m"
+    array[job["written"]] = np.load(job["values"], allow_pickle=True)[()]
+    array.attrs.update(job["attributes"])
     return {}
 
 
 def main(what, jobs):
+    warnings.simplefilter("ignore")  # of NumPy, about times without unit
     work = {"read": read, "write": write}[what]
-    answers = [work(job) for job in json.loads(Path(jobs).read_text())]
+    answers = []
+    for job in json.loads(Path(jobs).read_text(encoding="utf-8")):
+        if "written" in job:  # slices as pairs
+            job["written"] = tuple(slice(*pair) for pair in job["written"])
+        answers.append(work(job))
     print(json.dumps({"version": zarr.__version__, "answers": answers}))
 
 

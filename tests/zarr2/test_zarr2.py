@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from itertools import product
+import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,50 +15,10 @@ import zarr_dask as zd
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE.parent.parent / ".venv-zarr2" / "bin" / "python"
 
-DTYPES = [
-    *("|b1", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2"),
-    *("<f2", "<f4", ">f4", ">f8", "<c8", ">c16"),
-]
-COMPRESSORS = [
-    None,
-    {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
-    {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": -1, "blocksize": 0},
-    {"id": "zlib", "level": 1},
-    {"id": "gzip", "level": 5},
-    {"id": "bz2", "level": 1},
-    {"id": "lz4", "acceleration": 1},
-    {"id": "lzma", "format": 1, "check": -1, "preset": 1, "filters": None},
-    {"id": "zstd", "level": 3},
-]
-FILTERS = {
-    "delta": lambda dtype: {"id": "delta", "dtype": dtype},
-    "shuffle": lambda dtype: {"id": "shuffle", "elementsize": np.dtype(dtype).itemsize},
-    "crc32": lambda dtype: {"id": "crc32"},
-}
-SHAPES = [((), ()), ((7,), (3,)), ((5, 6), (2, 4)), ((4, 3, 5), (3, 3, 2)), ((0, 3), (1, 2))]
+sys.path.insert(0, str(HERE))
+import cases as data  # noqa: E402  (beside this file)
 
-
-def _jobs():
-    """Every dtype with every compressor; orders, separators, shapes and filters in turn."""
-    turns = list(product("CF", "./", SHAPES))
-    for number, (dtype, compressor) in enumerate(product(DTYPES, COMPRESSORS)):
-        order, separator, (shape, chunks) = turns[number % len(turns)]
-        name = (None, "delta", "shuffle", "crc32")[number % 4]
-        if name == "delta" and np.dtype(dtype).kind not in "iuf":
-            name = None
-        yield {
-            "dtype": dtype,
-            "compressor": compressor,
-            "order": order,
-            "separator": separator,
-            "shape": shape,
-            "chunks": chunks,
-            "filters": [FILTERS[name](dtype)] if name else [],
-            "fill": True if dtype == "|b1" else 0,
-        }
-
-
-JOBS = list(_jobs())
+CASES = data.cases()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +29,7 @@ def peer():
 
     def run(what, jobs, folder):
         path = folder / f"{what}.json"
-        path.write_text(json.dumps(jobs))
+        path.write_text(json.dumps(jobs), encoding="utf-8")
         done = subprocess.run(
             [PYTHON, HERE / "peer.py", what, path], capture_output=True, text=True, check=False
         )
@@ -80,46 +41,109 @@ def peer():
     return run
 
 
-def _values(job):
-    rng = np.random.default_rng(len(job["shape"]))
-    values = rng.integers(0, 2 if job["dtype"] == "|b1" else 100, job["shape"])
-    return values.astype(np.dtype(job["dtype"]))
+def same(got, want):
+    """Equal bit by bit; objects by what they print."""
+    if got.shape != want.shape:
+        return False
+    if got.dtype.hasobject:
+        return [repr(item) for item in got.flat] == [repr(item) for item in want.flat]
+    return got.astype(want.dtype).tobytes() == want.tobytes()
 
 
 def test_the_matrix_is_whole():
-    assert len(JOBS) == len(DTYPES) * len(COMPRESSORS) == 117
-    for key in ("order", "separator", "shape"):
-        assert len({str(job[key]) for job in JOBS}) == {"order": 2, "separator": 2, "shape": 5}[key]
+    assert len(CASES) == 615
+    for one in ("order", "separator", "shape"):
+        assert len({getattr(case, one) for case in CASES}) == {"order": 2, "separator": 2}.get(
+            one, 5
+        )
+    seen = {(str(case.dtype), case.order, len(case.shape)) for case in CASES}
+    assert len(seen) > 200
 
 
 def test_it_reads_what_we_write(peer, tmp_path):
     jobs = []
-    for number, job in enumerate(JOBS):
-        path = tmp_path / f"{number}.zarr"
-        codecs = [*job["filters"], *([job["compressor"]] if job["compressor"] else [])]
+    for number, case in enumerate(CASES):
+        path = tmp_path / f"größe {number}.zarr"
+        codecs = [*case.filters, *([case.compressor] if case.compressor else [])]
+        fill = case.fill_array[0] if case.fill is not None else None
         array = zd.create_array(
-            path, shape=job["shape"], dtype=job["dtype"], chunks=job["chunks"], codecs=codecs,
-            order=job["order"], fill_value=job["fill"], format="v2", attributes={"unit": "m"},
-            chunk_key_encoding={"name": "v2", "separator": job["separator"]},
+            path, shape=case.shape, dtype=case.zarr_dask_dtype, chunks=case.chunks, codecs=codecs,
+            order=case.order, fill_value=fill, format="v2", attributes=case.attributes,
+            chunk_key_encoding={"name": "v2", "separator": case.separator},
         )  # fmt: skip
-        array[...] = _values(job)
-        jobs.append({"path": str(path), "values": str(tmp_path / f"{number}.npy")})
-    for job, place, answer in zip(JOBS, jobs, peer("read", jobs, tmp_path), strict=True):
-        np.testing.assert_array_equal(np.load(place["values"]), _values(job), err_msg=str(job))
-        assert answer["dtype"] == job["dtype"]
-        assert answer["attributes"] == {"unit": "m"}
-        assert answer["order"] == (job["order"] if len(job["shape"]) > 1 else "C")
+        array[case.written] = case.values
+        jobs.append({
+            "path": str(path), "values": str(tmp_path / f"{number}.npy"),
+            "fill": str(tmp_path / f"{number}.fill.npy"),
+        })  # fmt: skip
+    for case, place, answer in zip(CASES, jobs, peer("read", jobs, tmp_path), strict=True):
+        got = np.load(place["values"], allow_pickle=True)[*case.written, ...]
+        assert same(got, case.values), str(case)
+        assert answer["dtype"] == case.dtype
+        assert answer["attributes"] == case.attributes
+        assert answer["order"] == (case.order if len(case.shape) > 1 else "C") or case.dtype == "|O"
+        fill = np.load(place["fill"], allow_pickle=True)
+        if case.fill is None:
+            assert fill[0] is None
+        elif case.dtype != "|O":
+            assert same(fill, case.fill_array), str(case)
+        if case.fill is not None and case.dtype != "|O":
+            whole = np.load(place["values"], allow_pickle=True)
+            assert same(whole, case.expected), str(case)
 
 
 def test_we_read_what_it_writes(peer, tmp_path):
     jobs = []
-    for number, job in enumerate(JOBS):
-        values = tmp_path / f"{number}.npy"
-        np.save(values, _values(job))
-        jobs.append({**job, "path": str(tmp_path / f"{number}.zarr"), "values": str(values)})
+    for number, case in enumerate(CASES):
+        np.save(tmp_path / f"{number}.npy", case.values)
+        np.save(tmp_path / f"{number}.fill.npy", case.fill_array)
+        jobs.append({
+            "path": str(tmp_path / f"größe {number}.zarr"),
+            "values": str(tmp_path / f"{number}.npy"),
+            "fill": str(tmp_path / f"{number}.fill.npy"),
+            "dtype": case.dtype, "shape": case.shape, "chunks": case.chunks, "order": case.order,
+            "separator": case.separator, "compressor": case.compressor, "filters": case.filters,
+            "attributes": case.attributes,
+            "written": [[part.start, part.stop] for part in case.written],
+        })  # fmt: skip
     peer("write", jobs, tmp_path)
-    for job in jobs:
+    for case, job in zip(CASES, jobs, strict=True):
         array = zd.open_array(job["path"])
-        np.testing.assert_array_equal(array[...], _values(job), err_msg=str(job))
-        assert array.dtype == np.dtype(job["dtype"]).newbyteorder("=")
-        assert array.attributes == {"unit": "m"}
+        assert same(array[*case.written, ...], case.values), str(case)
+        assert array.dtype == case.stored.newbyteorder("=")
+        assert array.attributes == case.attributes
+        assert (array.fill_value is None) == (case.fill is None)
+        if case.fill is not None:
+            assert same(array[...], case.expected), str(case)
+        document = array.node_format.documents(array.meta, "")[".zarray"]
+        before = json.loads(Path(job["path"], ".zarray").read_text(encoding="utf-8"))
+        assert json.loads(document)["dtype"] == before["dtype"] == case.dtype
+        assert json.loads(document)["fill_value"] == before["fill_value"] or case.dtype == "|O"
+
+
+def test_it_reads_the_published_stores_as_we_do(peer, public_data, tmp_path):
+    for name in ("zarr_python_v2_fixture", "zarr_implementations"):
+        with zipfile.ZipFile(public_data / name / "data.zip") as archive:
+            archive.extractall(tmp_path / name)
+    roots = (
+        tmp_path / "zarr_python_v2_fixture",
+        tmp_path / "zarr_implementations" / "zarr.zr",
+        public_data / "zarrita_js" / "v2" / "data.zarr",
+    )
+    paths = [path.parent for root in roots for path in sorted(root.rglob(".zarray"))]
+    assert len(paths) == 87
+    jobs = [
+        {
+            "path": str(path),
+            "values": str(tmp_path / f"{number}.npy"),
+            "fill": str(tmp_path / f"{number}.fill.npy"),
+            "nested": path.name == "nested_legacy",
+        }
+        for number, path in enumerate(paths)
+    ]
+    answers = peer("read", jobs, tmp_path)
+    for path, job, answer in zip(paths, jobs, answers, strict=True):
+        read = zd.ReadOptions(dimension_separator="/") if job["nested"] else None
+        array = zd.open_array(path, read=read)
+        assert same(array[...], np.load(job["values"], allow_pickle=True)), path
+        assert array.attributes == answer["attributes"]

@@ -138,7 +138,8 @@ class Filter(BytesCodec):
             if self.id == "bitround" and self.dtype is not None:
                 # the only one that is not told what it is given, and it knows native order only
                 numbers = typed.view(self.dtype)
-                rounded = codec.encode(numbers.astype(numbers.dtype.newbyteorder("=")))
+                native = numbers.dtype.newbyteorder("=")
+                rounded = codec.encode(numbers.astype(native)).view(native)  # it gives integers
                 return _bytes(rounded.astype(numbers.dtype))
             return _bytes(codec.encode(typed))
         except (*_FAILURES, OverflowError) as error:
