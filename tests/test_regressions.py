@@ -7,6 +7,7 @@ import zipfile
 
 import dask
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
 
@@ -318,3 +319,35 @@ def test_urls_of_files_may_hold_any_character(tmp_path):
     zd.create_array(path, shape=(1,), dtype="i1")
     assert zd.open_array(path.as_uri()).shape == (1,)
     assert zd.open_array(f"file://{path}").shape == (1,)
+
+
+# --- documents of implementations that no peer here stands for ------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fill_value": "7"},  # n5-zarr
+        {"fill_value": "7.0", "dtype": "<f8"},
+        {"compressor": {"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 1, "nthreads": 1}},
+        {"dimension_separator": None},
+    ],
+)
+def test_documents_that_java_writes_are_read(changes):
+    document = {
+        "zarr_format": 2,
+        "shape": [4],
+        "chunks": [2],
+        "dtype": "<i4",
+        "order": "C",
+        "compressor": None,
+        "filters": None,
+        "fill_value": 7,
+        **changes,
+    }
+    values = np.array([1, 2], document["dtype"])
+    chunk = values.tobytes()
+    if document["compressor"]:
+        chunk = numcodecs.get_codec({"id": "blosc"}).encode(values)
+    array = zd.open_array({".zarray": json.dumps(document).encode(), "0": chunk})
+    assert array[...].tolist() == [1, 2, 7, 7]

@@ -502,6 +502,9 @@ def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
     return options
 
 
+_SAYS_NOTHING = {"blosc": ("nthreads", "typesize")}
+"""Members that n5-zarr writes, and that frames say themselves or that nobody needs."""
+
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
     "blosc": _numcodecs_blosc,
     "zlib": lambda config: Zlib(_int(config, "level", 1, range(-1, 10))),
@@ -535,6 +538,8 @@ def codec_from_numcodecs(
     name = config.pop("id")
     try:
         if name in _COMPRESSORS:
+            for member in _SAYS_NOTHING.get(name, ()):
+                config.pop(member, None)
             codec = _COMPRESSORS[name](config)
             if config:
                 return [Problem(place, sorted(config), f"no such members of {name!r}")]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -216,6 +217,9 @@ def without_unit(dtype: np.dtype[Any]) -> bool:
 # --- fill values ----------------------------------------------------------------------------------
 
 
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,4})?")
+
+
 def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     """A fill value as a 0-d array in native byte order.
 
@@ -242,7 +246,7 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     if dtype.names is not None:
         return _struct_from_json(value, stored)
     if dtype.kind == "f":
-        return float_from_json(value, dtype)
+        return float_from_json(_number(value), dtype)
     if dtype.kind == "c":
         # the text is silent; writers use a pair, or a real number where the fill value is one
         pair = value if isinstance(value, list) and len(value) == 2 else [value, 0]
@@ -260,7 +264,12 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
         if len(raw) > dtype.itemsize:
             raise ValueError(f"base64 of {len(raw)} bytes, not of {dtype.itemsize}")
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
-    return scalar(value, dtype)
+    return scalar(_number(value), dtype)
+
+
+def _number(value: Any) -> Any:
+    """The number that a string says, as n5-zarr writes them; anything else as it is."""
+    return json.loads(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def object_fill_from_json(value: Any, data_type: DataType) -> np.ndarray:

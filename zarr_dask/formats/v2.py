@@ -213,6 +213,10 @@ V2 = FormatV2()
 # --- reading --------------------------------------------------------------------------------------
 
 
+def _is_separator(value: Any) -> bool:
+    return value in (".", "/")
+
+
 def parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
@@ -228,7 +232,7 @@ def parse(
     grid = take_grid(members)
     stored = _type(members)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
+    separator = members.take("dimension_separator", _is_separator, "'.' or '/'", None)
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
     data_type = _data_type(members, stored, codecs)
@@ -242,7 +246,7 @@ def parse(
         data_type,
         fill,
         codecs,
-        ChunkKeys("v2", options.dimension_separator or separator),
+        ChunkKeys("v2", options.dimension_separator or separator or "."),
         attributes,
         names,
         limits=options.limits,
