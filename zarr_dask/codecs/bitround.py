@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.codecs.convert import bit_lengths
 from zarr_dask.errors import Problem
 
 __all__ = ["BitRound"]
@@ -115,7 +116,7 @@ def _round_integers(bits: np.ndarray, keepbits: int) -> None:
     if keepbits >= width:
         return
     kind = bits.dtype.type
-    lost = np.maximum(_bit_lengths(bits) - keepbits, 0).astype(bits.dtype)
+    lost = np.maximum(bit_lengths(bits) - keepbits, 0).astype(bits.dtype)
     some = lost > 0
     shift = lost[some]
     old = bits[some]
@@ -124,11 +125,3 @@ def _round_integers(bits: np.ndarray, keepbits: int) -> None:
     new = old + ((old >> shift) & one) + half
     new[new < old] = kind((1 << width) - 1)
     bits[some] = new >> shift << shift
-
-
-def _bit_lengths(bits: np.ndarray) -> np.ndarray:
-    """Bits of each unsigned integer from its most significant one on."""
-    lengths = np.frexp(bits.astype(np.float64))[1]
-    if bits.itemsize == 8:  # the nearest float of a long integer may be the next power of two
-        lengths -= (lengths > 0) & (bits >> np.maximum(lengths - 1, 0).astype(np.uint64) == 0)
-    return lengths

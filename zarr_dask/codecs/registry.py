@@ -21,6 +21,7 @@ from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
 from zarr_dask.codecs.bitround import BitRound
 from zarr_dask.codecs.categorize import Categorize
+from zarr_dask.codecs.cast_value import CastValue
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -41,6 +42,7 @@ from zarr_dask.codecs.n5 import N5Default
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.packbits import PackBits
 from zarr_dask.codecs.reshape import REST, Reshape
+from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.codecs.vlen import (
@@ -289,7 +291,9 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "packbits": _packbits,
     "transpose": _transpose,
     "bitround": _bitround,
+    "cast_value": CastValue.of,
     "reshape": _reshape,
+    "scale_offset": ScaleOffset.of,
     "gzip": _gzip,
     "zstd": _zstd,
     "blosc": _blosc,
