@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.dtypes import data_type_from_v3
 from zarr_dask.errors import CorruptObjectError, MetadataError
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -272,6 +273,55 @@ def test_packbits_of_parts_of_complex_numbers():
     raw, back = written(values, [codec("packbits", first_bit=16)])
     assert raw.hex() == "803f00c0003f4040"
     np.testing.assert_array_equal(back, values)
+
+
+FEW_BITS = {
+    "int2": (2, True),
+    "int4": (4, True),
+    "uint2": (2, False),
+    "uint4": (4, False),
+    "float4_e2m1fn": (4, False),
+    "float6_e2m3fn": (6, False),
+    "float6_e3m2fn": (6, False),
+}
+
+
+@pytest.mark.conformance("C118")
+@pytest.mark.parametrize("name", FEW_BITS)
+def test_packbits_of_types_of_few_bits(name):
+    """Every value; stored whole, and only some of its bits."""
+    width, signed = FEW_BITS[name]
+    patterns = np.arange(1 << width, dtype="u1")
+    dtype = data_type_from_v3(name).dtype
+    values = patterns.view(dtype)
+    store = {}
+    for first, last in ((None, None), (0, width - 1), (0, width - 2), (1, width - 1)):
+        bits = {"first_bit": first, "last_bit": last}
+        array = zd.create_array(
+            store,
+            shape=values.shape,
+            dtype=name,
+            codecs=[codec("packbits", **bits)],
+            overwrite=True,
+        )
+        array[...] = values
+        low, high = first or 0, width - 1 if last is None else last
+        assert bytes(store["c/0"]) == packed_by_hand(patterns, low, high)
+        kept = patterns & ((1 << (high + 1)) - (1 << low))
+        if signed:  # the highest bit that is stored is the sign
+            kept = np.where(patterns >> high & 1, kept | (1 << width) - (1 << high), kept)
+        back = array[...].view("u1") & (1 << width) - 1
+        np.testing.assert_array_equal(back, kept)
+
+
+@pytest.mark.conformance("C118")
+def test_packbits_of_pairs_of_few_bits():
+    store = {}
+    array = zd.create_array(store, shape=3, dtype="complex_float4_e2m1fn", codecs=["packbits"])
+    array[...] = np.array([1 - 2j, 0.5 + 6j, -1.5 + 0j])
+    # 1, -2, 0.5, 6, -1.5, 0 are 2, c, 1, 7, b, 0; the first of two lies in the lower half
+    assert bytes(store["c/0"]).hex() == "c2710b"
+    assert array[...].view("u1").tolist() == [2, 12, 1, 7, 11, 0]
 
 
 def test_packbits_of_many_elements():

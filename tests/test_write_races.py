@@ -176,6 +176,7 @@ def assert_one_writer_each(store: Watched, objects: int) -> None:
 # --- the two writes that lose values in dask ---------------------------------------------------
 
 
+@pytest.mark.conformance("C136")
 @pytest.mark.parametrize("grid", GRIDS)
 def test_nothing_is_lost_in_200_runs_on_threads(tmp_path, grid):
     options, objects = GRIDS[grid]
@@ -259,6 +260,7 @@ def test_an_existing_target_keeps_its_grid(tmp_path, shards):
     np.testing.assert_array_equal(zd.open_array(tmp_path / "data")[...], numbers())
 
 
+@pytest.mark.conformance("C136")
 def test_regions_side_by_side_in_one_compute(tmp_path):
     hold = Pairs(2)
     store = watched(tmp_path, hold)
@@ -295,6 +297,7 @@ def test_the_same_values_into_two_arrays_in_one_compute(tmp_path):
         assert (zd.open_array(place)[...] == 1).all()
 
 
+@pytest.mark.conformance("C136")
 def test_a_region_that_cuts_objects_has_one_writer_for_each(tmp_path):
     hold = Pairs(4)
     store = watched(tmp_path, hold)

@@ -145,9 +145,14 @@ class BoundChain:
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
-        steps = sum(codec.copies for codec in chain.bytes)
-        changes = sum(not codec.moves for codec in chain.arrays)
-        self.working: int = self._serializer.working + (steps + changes) * self.spec.nbytes
+        largest = max(self.spec.nbytes, self._encoded.nbytes)
+        steps = sum(codec.copies for codec in chain.bytes) * largest
+        changes = sum(
+            codec.output(given).nbytes + given.nbytes
+            for codec, given in self._stages
+            if not codec.moves
+        )
+        self.working: int = self._serializer.working + steps + changes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         self._to_memory = bool(chain.bytes) and self._serializer.direct
 

@@ -1,0 +1,183 @@
+"""Any chain of codecs: what is read is what NumPy says was written, whole and in part."""
+
+from __future__ import annotations
+
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from tests.test_array_codecs import LITTLE, codec
+from zarr_dask.codecs.base import ChunkSpec, Reading
+from zarr_dask.codecs.fetch import answer_from
+from zarr_dask.codecs.registry import chain_from_v3
+from zarr_dask.dtypes import data_type_of
+
+COMPRESSORS = [
+    [],
+    [],
+    ["crc32c"],
+    [codec("zstd", level=1)],
+    [codec("numcodecs.jenkins_lookup3", initval=1), codec("numcodecs.zlib", level=1)],
+    [codec("numcodecs.crc32"), codec("gzip", level=1)],
+]
+SMALL = 40
+"""Values lie within this distance of 0, so that steps between integers lose nothing."""
+
+
+@st.composite
+def steps(draw, shape, dtype):
+    """One array codec that loses nothing, and what it makes of shape and type."""
+    kinds = ["transpose", "reshape", "cast_value", "scale_offset", "astype"]
+    if dtype[0] == "i":
+        kinds.append("delta")
+    kind = draw(st.sampled_from(kinds))
+    wider = {"i1": "i2", "i2": "i4", "i4": "i8", "i8": "i8", "f4": "f8", "f8": "f8"}[dtype]
+    name = {"i": "int", "f": "float"}[dtype[0]] + str(8 * int(wider[1]))
+    if kind == "transpose":
+        order = draw(st.permutations(range(len(shape))))
+        return codec("transpose", order=list(order)), tuple(shape[i] for i in order), dtype
+    if kind == "reshape":
+        size = int(np.prod(shape))
+        first = draw(st.sampled_from([n for n in range(1, size + 1) if size % n == 0]))
+        return codec("reshape", shape=[first, -1]), (first, size // first), dtype
+    if kind == "cast_value":
+        return codec("cast_value", data_type=name), shape, wider
+    if kind == "astype":
+        options = {"decode_dtype": f"<{dtype}", "encode_dtype": f"<{wider}"}
+        return codec("numcodecs.astype", **options), shape, wider
+    if kind == "delta":
+        types = {"dtype": f"<{dtype}", "astype": f"<{wider}"}
+        return codec("numcodecs.delta", **types), shape, wider
+    if dtype[0] == "f":
+        return codec("scale_offset", scale=0.5), shape, dtype
+    return codec("scale_offset", offset=draw(st.integers(-2, 2))), shape, dtype
+
+
+@st.composite
+def chains(draw, shape, dtype, depth):
+    """The documents of a chain for chunks of a shape and type."""
+    documents = []
+    for _ in range(draw(st.integers(0, 3))):
+        document, shape, dtype = draw(steps(shape, dtype))
+        documents.append(document)
+    if depth and draw(st.booleans()):
+        inner = tuple(
+            draw(st.sampled_from([n for n in range(1, s + 1) if s % n == 0])) for s in shape
+        )
+        options = {
+            "chunk_shape": list(inner),
+            "codecs": draw(chains(inner, dtype, depth - 1)),
+            "index_location": draw(st.sampled_from(["start", "end"])),
+        }
+        documents.append(codec("sharding_indexed", **options))
+    elif dtype[0] == "i" and draw(st.booleans()):
+        documents.append("packbits")
+    else:
+        documents.append(codec("bytes", endian=draw(st.sampled_from(["little", "big"]))))
+    return [*documents, *draw(st.sampled_from(COMPRESSORS))]
+
+
+@st.composite
+def arrays(draw):
+    """Arguments of ``create_array``, and what the codecs make of values."""
+    ndim = draw(st.integers(1, 3))
+    chunks = tuple(draw(st.integers(1, 6)) for _ in range(ndim))
+    shape = tuple(draw(st.integers(1, 2 * n + 1)) for n in chunks)
+    dtype = draw(st.sampled_from(["i2", "i4", "f4", "f8"]))
+    codecs = draw(chains(chunks, dtype, 2))
+    rounded = dtype[0] == "f" and draw(st.booleans())
+    if rounded:
+        codecs = [codec("bitround", keepbits=3), *codecs]
+    fill = draw(st.sampled_from([0, 1, -5]))
+    options = {"shape": shape, "chunks": chunks, "dtype": dtype, "codecs": codecs}
+    return {**options, "fill_value": fill}, rounded
+
+
+def regions(shape):
+    def region(n):
+        return st.builds(
+            lambda a, b, step: slice(min(a, b), max(a, b), step),
+            *(st.integers(0, n), st.integers(0, n), st.integers(1, 3)),
+        )
+
+    return st.tuples(*map(region, shape))
+
+
+def laid_out(values, layout):
+    """The same values in other memory."""
+    if layout == "columns first":
+        return np.asfortranarray(values)
+    if layout == "strided":
+        wide = np.zeros(tuple(2 * n for n in values.shape), values.dtype)
+        wide[tuple(slice(None, None, 2) for _ in values.shape)] = values
+        return wide[tuple(slice(None, None, 2) for _ in values.shape)]
+    if layout == "other byte order":
+        return values.astype(values.dtype.newbyteorder())
+    return values
+
+
+LAYOUTS = st.sampled_from(["rows first", "columns first", "strided", "other byte order"])
+
+
+@given(arrays(), st.data())
+def test_chains_store_what_numpy_says(made, data):
+    options, rounded = made
+    store = {}
+    array = zd.create_array(store, **options)
+    want = np.full(array.shape, options["fill_value"], array.dtype)
+    for _ in range(data.draw(st.integers(1, 3))):
+        region = data.draw(regions(array.shape))
+        seed = data.draw(st.integers(0, 3))
+        values = np.random.default_rng(seed).integers(-SMALL, SMALL, want[region].shape)
+        values = values.astype(array.dtype)
+        if data.draw(st.booleans()):
+            values[...] = options["fill_value"]
+        array[region] = laid_out(values, data.draw(LAYOUTS))
+        if rounded and values.size:
+            values = np.asarray(numcodecs.BitRound(3).encode(values)).view(values.dtype)
+        want[region] = values
+    again = zd.open_array(store)
+    np.testing.assert_array_equal(again[...], want)
+    region = data.draw(regions(array.shape))
+    np.testing.assert_array_equal(again[region], want[region])
+    out = np.empty(want[region].shape, array.dtype, order="F")
+    np.testing.assert_array_equal(again.read(region, out), want[region])
+    assert all(value is not None for value in store.values())
+
+
+PLAIN = [
+    [LITTLE],
+    [codec("transpose", order=[1, 0]), LITTLE, codec("zstd", level=1)],
+    [codec("bitround", keepbits=4), LITTLE, codec("zstd", level=1)],
+    [codec("sharding_indexed", chunk_shape=[2, 4], codecs=[LITTLE, codec("gzip", level=1)])],
+]
+
+
+@pytest.mark.parametrize("documents", PLAIN, ids=lambda documents: documents[0]["name"])
+def test_what_only_moves_elements_is_decoded_into_its_destination(documents, monkeypatch):
+    """No codec that changes nothing in decoding gets memory of its own."""
+    bound = chain_from_v3(documents).bind(ChunkSpec((4, 8), data_type_of("f4"), np.zeros((), "f4")))
+    values = np.arange(32, dtype="f4").reshape(4, 8)
+    encoded = b"".join(bytes(piece) for piece in bound.encode(values))
+    monkeypatch.setattr(bound, "_room_after", None)
+    out = np.zeros((4, 8), "f4")
+    bound.decode(encoded, None, out, Reading())
+    np.testing.assert_array_equal(out, values)
+    part = np.zeros((2, 3), "f4")
+    region = (slice(1, 3, 1), slice(2, 8, 2))
+    assert answer_from(bound.read(region, part, Reading(), whole=False), encoded)
+    np.testing.assert_array_equal(part, values[region])
+
+
+def test_a_reshaped_chunk_is_decoded_into_its_destination(monkeypatch):
+    documents = [codec("reshape", shape=[-1]), LITTLE, codec("zstd", level=1)]
+    bound = chain_from_v3(documents).bind(ChunkSpec((4, 8), data_type_of("f4"), np.zeros((), "f4")))
+    values = np.arange(32, dtype="f4").reshape(4, 8)
+    encoded = b"".join(bytes(piece) for piece in bound.encode(values))
+    monkeypatch.setattr(bound, "_room_after", None)
+    out = np.zeros((4, 8), "f4")
+    bound.decode(encoded, None, out, Reading())
+    np.testing.assert_array_equal(out, values)
