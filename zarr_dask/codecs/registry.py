@@ -20,8 +20,8 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
 from zarr_dask.codecs.bitround import BitRound
-from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.cast_value import CastValue
+from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
