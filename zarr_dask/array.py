@@ -279,7 +279,8 @@ class Array:
 
         meta = self.meta
         names = meta.dimension_names or ()
-        blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, meta.dtype, names)
+        itemsize = meta.data_type.typical_itemsize
+        blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
         return read_array(ArraySource(self), blocks, self.token, name)
 
     @property

@@ -139,7 +139,7 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
 
 
 def blocks_of(
-    chunks: Any, grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any], names: Sequence[str | None]
+    chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int, names: Sequence[str | None]
 ) -> Blocks:
     """The blocks a reader asks for.
 
@@ -152,8 +152,8 @@ def blocks_of(
         The stored objects.
     chunk_shape
         Shape of what is decoded at once.
-    dtype
-        Of the elements.
+    itemsize
+        Bytes of an element in memory; dask itself knows none for Python objects.
     names
         Of the dimensions; empty if they have none.
 
@@ -163,16 +163,17 @@ def blocks_of(
         If it names no blocks of this array.
     """
     if chunks is None:
-        return _default_blocks(grid, chunk_shape, dtype)
+        return _default_blocks(grid, chunk_shape, itemsize)
     if isinstance(chunks, str) and chunks == "shards":
         return cells_of(grid)
     if isinstance(chunks, str) and chunks == "chunks":
         return _regular(grid.shape, chunk_shape)
     if isinstance(chunks, Mapping):
         chunks = _by_position(chunks, names, cells_of(grid))
+    sized = np.dtype((np.void, itemsize))
     try:
         return normalize_chunks(  # type: ignore[no-any-return]
-            chunks, grid.shape, dtype=dtype, previous_chunks=cells_of(grid)
+            chunks, grid.shape, dtype=sized, previous_chunks=cells_of(grid)
         )
     except (ValueError, TypeError) as error:
         raise GridError(
@@ -189,18 +190,18 @@ def _regular(shape: Shape, cell: Shape) -> Blocks:
     return cells_of(Grid.regular(shape, cell))
 
 
-def _default_blocks(grid: Grid, chunk_shape: Shape, dtype: np.dtype[Any]) -> Blocks:
+def _default_blocks(grid: Grid, chunk_shape: Shape, itemsize: int) -> Blocks:
     """Stored objects; whole chunks of them where one is larger than dask likes blocks to be."""
     from dask import config
     from dask.utils import parse_bytes
 
     limit = parse_bytes(config.get("array.chunk-size"))
     cell = grid.largest_cell
-    if prod(cell) * dtype.itemsize <= limit or cell == chunk_shape or grid.cell_shape is None:
+    if prod(cell) * itemsize <= limit or cell == chunk_shape or grid.cell_shape is None:
         return cells_of(grid)
     block = list(chunk_shape)
     for axis in reversed(range(len(block))):  # grow along the fastest dimension first
-        room = max(limit // max(prod(block) * dtype.itemsize, 1), 1)
+        room = max(limit // max(prod(block) * itemsize, 1), 1)
         count = cell[axis] // chunk_shape[axis]
         block[axis] *= max(n for n in range(1, count + 1) if count % n == 0 and n <= room)
     return _regular(grid.shape, tuple(block))
