@@ -362,7 +362,7 @@ def test_special_floats(dtype):
         assert written_fill(dtype, value) == name
     assert fill_of(dtype, -0.0).tobytes() == np.array(-0.0, native).tobytes()
     assert math.copysign(1, written_fill(dtype, -0.0)) == -1
-    for wrong in ("nan", "inf", "Infinity ", "+Infinity", "1.5", [1.0], True, {}):
+    for wrong in ("nan", "inf", "Infinity ", "+Infinity", "1.5.1", [1.0], True, {}):
         assert list(problems_of(dtype=dtype, fill_value=wrong)) == ["fill_value"]
 
 

@@ -213,10 +213,6 @@ V2 = FormatV2()
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _is_separator(value: Any) -> bool:
-    return value in (".", "/")
-
-
 def parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
@@ -232,7 +228,7 @@ def parse(
     grid = take_grid(members)
     stored = _type(members)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", _is_separator, "'.' or '/'", None)
+    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
     data_type = _data_type(members, stored, codecs)
@@ -246,7 +242,7 @@ def parse(
         data_type,
         fill,
         codecs,
-        ChunkKeys("v2", options.dimension_separator or separator or "."),
+        ChunkKeys("v2", options.dimension_separator or separator),
         attributes,
         names,
         limits=options.limits,
