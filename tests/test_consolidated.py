@@ -165,6 +165,25 @@ def test_groups_nested_in_each_other_as_zarr_python_3_0_did():
     check_no_further_request(store)
 
 
+def test_the_draft_of_may_2022_as_zarr_2_consolidated_it():
+    store = MemoryStore()
+    group = zd.create_group(store, "a", format="v3draft-2022-05", attributes={"n": 1})
+    array = group.create_array("b/x", shape=(4,), dtype="<i4", chunks=2)
+    array[...] = [1, 2, 3, 4]
+    entries = {key: json.loads(v) for key, v in store.values.items() if key.endswith(".json")}
+    document = {"metadata": entries, "zarr_consolidated_format": 1}
+    store.values["meta/root/consolidated/.zmetadata"] = json.dumps(document).encode()
+    recording = Recording(store)
+    root = zd.open_group(recording)
+    recording.clear()
+    assert [path for path, _ in root.walk()] == ["a", "a/b", "a/b/x"]
+    assert root["a"].attributes == {"n": 1}
+    assert recording.requests == []
+    assert root["a/b/x"][...].tolist() == [1, 2, 3, 4]
+    with pytest.raises(MetadataError, match="format v2 or v3"):
+        zd.consolidate(store)
+
+
 def test_below_a_path(store):
     prefix = "deep/er/"
     store.values = {f"{prefix}{key}": value for key, value in store.values.items()}
@@ -245,6 +264,27 @@ def test_those_that_cannot_be_used_are_not(store, broken):
     with pytest.warns(ConsolidatedMetadataWarning, match="are not used"):
         group = zd.open_group(store)
     assert [path for path, _ in group.walk()] == PATHS
+
+
+def test_documents_that_are_nested_too_deeply(store):
+    key = key_of(store)
+    document = json.loads(store.values[key])
+    v2 = key == ".zmetadata"
+    entries = (document if v2 else document["consolidated_metadata"])["metadata"]
+    name = "y/.zattrs" if v2 else "y"
+    text = json.dumps(document)
+    for depth in (100, 900, 2000, 20_000, 200_000):
+        entries[name] = {**entries[name], "deep": "DEEP"}
+        text = json.dumps(document).replace('"DEEP"', "[" * depth + "]" * depth)
+        store.values[key] = text.encode()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConsolidatedMetadataWarning)
+                found = dict(zd.open_group(store).walk())
+        except MetadataError:
+            assert depth > 100
+        else:
+            assert list(found) == PATHS
 
 
 def test_keys_that_lead_elsewhere_are_left_out(store):

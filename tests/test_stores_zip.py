@@ -190,6 +190,19 @@ def test_as_tools_write_them(tmp_path):
     check_hierarchy(tmp_path / "run.ozx")
 
 
+@pytest.mark.parametrize("name", ["x.zip", "x.bin"])
+def test_a_hierarchy_in_a_folder_of_an_archive(tmp_path, name):
+    values = {f"one/deep/{key}": value for key, value in hierarchy(MemoryStore()).values.items()}
+    archive(tmp_path / name, {**values, "two/zarr.json": b"{"})
+    check_hierarchy(tmp_path / name / "one" / "deep")
+    check_hierarchy(f"{tmp_path}/{name}/one/deep/")
+    assert (
+        zd.open_array(tmp_path / name / "one/deep/g/x").where == f"{tmp_path}/{name}/one/deep/g/x"
+    )
+    with pytest.raises(NodeNotFoundError):
+        zd.open(tmp_path / name / "three")
+
+
 def test_folders_that_are_part_of_the_hierarchy(tmp_path):
     values = hierarchy(MemoryStore()).values
     del values["zarr.json"], values["g/zarr.json"]
@@ -409,3 +422,15 @@ def test_the_fixture_of_zarr_python_2(public_data):
     arrays = dict(group.arrays(recursive=True))
     assert len(arrays) > 20
     assert sum(array[...].size for array in arrays.values()) > 0
+
+
+def test_several_hierarchies_in_one_archive(public_data):
+    place = public_data / "zarr_implementations" / "data.zip"
+    v2 = zd.open_group(place / "zarr.zr")
+    draft = zd.open_group(place / "zarrita.zr3")
+    assert (v2.format, draft.format) == ("v2", "v3draft-2022-05")
+    image = v2["blosc"][...] if isinstance(v2["blosc"], zd.Array) else v2["blosc/lz4"][...]
+    arrays = [array for _, array in draft.arrays(recursive=True)]
+    assert arrays
+    for array in arrays:
+        np.testing.assert_array_equal(array[...], image)

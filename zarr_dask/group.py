@@ -34,14 +34,11 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.update import with_attributes
 from zarr_dask.hierarchy import (
-    check_place,
     consolidate_group,
     delete_node,
-    find_node,
     prepare_place,
     put_documents,
     remove_leftovers,
-    remove_node,
     rename_node,
     stale_paths,
 )
@@ -49,23 +46,18 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
 from zarr_dask.tree import Tree, draw, facts_table
-from zarr_dask.walk import Below, read_or_imply, walk
+from zarr_dask.walk import Below, read_as, read_or_imply, walk
 
 __all__ = [
     "Group",
     "Mode",
-    "check_place",
     "consolidate",
     "create_array",
     "create_group",
     "delete",
-    "find_node",
     "open",
     "open_array",
     "open_group",
-    "prepare_place",
-    "put_documents",
-    "remove_node",
 ]
 
 Mode = Literal["r", "r+", "a"]
@@ -116,21 +108,21 @@ class Group:
     def __getitem__(self, path: str) -> Array | Group:
         """The node at a path below this group."""
         below = join(self.path, normalise_path(path))
+        store = self.store
         try:
-            node_format, meta = read_or_imply(self.store, below, self.format, self.options)
+            meta = read_as(store, below, self.node_format, self.options)
         except NodeNotFoundError:
-            if not isinstance(self.store, Consolidated):
+            if not isinstance(store, Consolidated):
                 raise
-            store = without_consolidated(self.store)
-            node_format, meta = read_or_imply(store, below, self.format, self.options)
+            meta = read_as(without_consolidated(store), below, self.node_format, self.options)
+            store = without_consolidated(store)
             warnings.warn(
                 f"{where(store, below)} is not in the consolidated metadata of the group that was "
                 "opened: they are out of date. zarr_dask.consolidate writes them anew.",
                 ConsolidatedMetadataWarning,
                 stacklevel=2,
             )
-            return _node(store, below, meta, node_format, self.options)
-        return _node(self.store, below, meta, node_format, self.options)
+        return _node(store, below, meta, self.node_format, self.options)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._metas(recursive=False))
@@ -270,7 +262,7 @@ class Group:
         ['a']
         """
         store = without_consolidated(self.store)
-        _, meta = read_or_imply(store, self.path, self.format, self.options)
+        meta = read_as(store, self.path, self.node_format, self.options)
         if not isinstance(meta, GroupMeta):
             raise NodeTypeError(f"{self.where} is not a group any more.")
         return stale_paths(store, self.path, self.node_format, meta)

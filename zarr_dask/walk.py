@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from zarr_dask.errors import (
@@ -33,16 +34,16 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.detect import FORMATS, format_named, read_node
-from zarr_dask.pool import for_each
 from zarr_dask.stores.base import WHOLE, Store, check_key, join
 from zarr_dask.stores.urls import real_place
 
-__all__ = ["Below", "read_or_imply", "walk", "walk_documents"]
+__all__ = ["Below", "read_as", "read_or_imply", "walk", "walk_documents"]
 
 Below = NodeMeta | MetadataError
 """A node, or what is wrong with its documents."""
 
 _KEYS_PER_BATCH = 4096
+_LISTINGS_AT_ONCE = 16
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -136,6 +137,19 @@ def read_or_imply(
         raise
 
 
+def read_as(store: Store, path: str, node_format: Format, options: ReadOptions) -> NodeMeta:
+    """The node at a path in a hierarchy of a known format; as `read_or_imply` besides."""
+    meta = node_format.read(store, path, options, found={})
+    if meta is not None:
+        return meta
+    for _ in _implied(store, path, [node_format], options):
+        _warn_of_missing(store, path)
+        return GroupMeta(implicit=True)
+    keys = node_format.node_keys(path)
+    hint = f"The hierarchy is one of format {node_format.name!r}."
+    raise NodeNotFoundError(where(store, path), keys, hint)
+
+
 def _implied(
     store: Store, path: str, candidates: Sequence[Format], options: ReadOptions
 ) -> Iterator[Format]:
@@ -209,13 +223,13 @@ def _holds_nodes(store: Store, path: str, node_format: Format, options: ReadOpti
 
 def _children(store: Store, groups: Sequence[str], node_format: Format) -> list[str]:
     """Paths directly below some groups, by one listing for each."""
-    names: dict[str, list[str]] = {}
-
-    def list_one(group: str) -> None:
-        names[group] = node_format.child_names(store, group)
-
-    for_each(list_one, groups, None)
-    return [join(group, name) for group in groups for name in names[group] if _is_key(name)]
+    if len(groups) == 1:
+        found = [node_format.child_names(store, groups[0])]
+    else:
+        with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
+            found = list(threads.map(lambda group: node_format.child_names(store, group), groups))
+    pairs = zip(groups, found, strict=True)
+    return [join(group, name) for group, names in pairs for name in names if _is_key(name)]
 
 
 def _is_key(name: str) -> bool:

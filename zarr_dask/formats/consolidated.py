@@ -1,9 +1,10 @@
 """Consolidated metadata: all documents below a group in one, read by default, written on demand.
 
-Two forms are known. v2: ``.zmetadata`` beside the documents of the group, as zarr-python 2 and 3
-write it, with the documents by their keys. v3: ``consolidated_metadata`` in the document of the
-group (core specification, "Additional fields"), with the documents by path, as zarr-python
-writes it; its older form, with groups nested in each other, is read too.
+v2: ``.zmetadata`` beside the documents of the group, as zarr-python 2 and 3 write it, with the
+documents by their keys. v3: ``consolidated_metadata`` in the document of the group (core
+specification, "Additional fields"), with the documents by path, as zarr-python writes it; its
+older form, with groups nested in each other, is read too. v3 draft of May 2022, read only:
+``meta/root/consolidated/.zmetadata``, as zarr-python 2 wrote it for a whole hierarchy.
 
 Read, they are a store around a store (`Consolidated`) that answers documents and listings from
 memory. They are copies, and others may have changed the hierarchy since: nothing but metadata is
@@ -53,8 +54,14 @@ __all__ = [
 
 _INLINE = "consolidated_metadata"
 _V2_KEY = ".zmetadata"
-_NAMES = {"v2": (".zarray", ".zgroup", ".zattrs"), "v3": ("zarr.json",)}
-"""Names of documents, by format; other formats have no consolidated metadata."""
+_DRAFT = "v3draft-2022-05"
+_DRAFT_KEY = "meta/root/consolidated/.zmetadata"
+_ENDINGS = {
+    "v2": ("/.zarray", "/.zgroup", "/.zattrs"),
+    "v3": ("/zarr.json",),
+    _DRAFT: (".array.json", ".group.json"),
+}
+"""What keys of documents end in, by format; other formats have no consolidated metadata."""
 _MOST_BYTES = Limits().metadata_bytes  # more could be read only by those who raise the limit
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -67,8 +74,8 @@ class Consolidated(Wrapper):
 
     scope: str
     """The prefix."""
-    names: tuple[str, ...]
-    """Names of documents: the last part of their keys."""
+    endings: tuple[str, ...]
+    """What keys of documents end in."""
     documents: Documents
     """All documents below the prefix."""
 
@@ -83,10 +90,12 @@ class Consolidated(Wrapper):
         return [self._part(*one) if self._knows(one[0]) else next(fetched) for one in requests]
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """The nodes directly below a prefix, as prefixes, where the documents are known."""
+        """Documents directly below a prefix, and prefixes with any below, where they are known."""
         if not prefix.startswith(self.scope):
             return self.store.list_dir(prefix)
-        return Listing([], sorted(self._prefixes.get(prefix, ())))
+        below = sorted(self._below.get(prefix, ()))
+        keys = [name for name in below if not name.endswith("/")]
+        return Listing(keys, [name for name in below if name.endswith("/")])
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -96,30 +105,38 @@ class Consolidated(Wrapper):
         return None if text is None else len(text)
 
     def _knows(self, key: str) -> bool:
-        return key.startswith(self.scope) and key.rpartition("/")[2] in self.names
+        return key.startswith(self.scope) and _is_document(key, self.endings)
 
     def _text(self, key: str) -> bytes | None:
         document = self.documents.get(key)
-        return None if document is None else json.dumps(document).encode()
+        try:
+            return None if document is None else json.dumps(document).encode()
+        except RecursionError as error:
+            expected = "a document that is not nested so deeply"
+            raise MetadataError(where(self, key), [Problem(key, "...", expected)]) from error
 
     def _part(self, key: str, wanted: Range) -> bytes | None:
         text = self._text(key)
         return None if text is None else text[wanted.start : wanted.stop]
 
     @cached_property
-    def _prefixes(self) -> Mapping[str, set[str]]:
-        """What lies directly below each prefix."""
+    def _below(self) -> Mapping[str, set[str]]:
+        """What lies directly below each prefix: keys, and prefixes with a "/"."""
         below: dict[str, set[str]] = {}
         for key in self.documents:
-            prefix = key[: key.rfind("/") + 1]
-            while len(prefix) > len(self.scope):
-                above = prefix[: prefix.rfind("/", 0, -1) + 1]
+            child = key
+            while len(child) > len(self.scope):
+                above = child[: child.rfind("/", 0, -1) + 1]
                 known = above in below
-                below.setdefault(above, set()).add(prefix)
+                below.setdefault(above, set()).add(child)
                 if known:
                     break
-                prefix = above
+                child = above
         return below
+
+
+def _is_document(key: str, endings: tuple[str, ...]) -> bool:
+    return f"/{key}".endswith(endings)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -136,7 +153,9 @@ def with_consolidated(
             _warn(f"The consolidated metadata of {where(store, path)} are not used: {error}")
             return store
         if documents is not None:
-            return Consolidated(store, prefix_of(path), _NAMES[node_format.name], documents)
+            is_draft = node_format.name == _DRAFT
+            scope = "meta/root/" if is_draft else prefix_of(path)
+            return Consolidated(store, scope, _ENDINGS[node_format.name], documents)
     return store
 
 
@@ -162,6 +181,9 @@ def recorded_documents(
         key = join(path, _V2_KEY)
         text = read_documents(store, [key], limits)[key]
         return None if text is None else _from_v2(store, path, load_json(store, key, text))
+    if node_format.name == _DRAFT and not path:
+        text = read_documents(store, [_DRAFT_KEY], limits)[_DRAFT_KEY]
+        return None if text is None else _from_draft(store, load_json(store, _DRAFT_KEY, text))
     return None
 
 
@@ -182,7 +204,16 @@ def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:
     return {
         prefix + name: entry
         for name, entry in entries.items()
-        if name.rpartition("/")[2] in _NAMES["v2"] and _is_key(prefix + name)
+        if _is_document(name, _ENDINGS["v2"]) and _is_key(prefix + name)
+    }
+
+
+def _from_draft(store: Store, document: Mapping[str, Any]) -> Documents:
+    entries = _objects(where(store, _DRAFT_KEY), "metadata", document.get("metadata"))
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if key.startswith("meta/root/") and _is_document(key, _ENDINGS[_DRAFT]) and _is_key(key)
     }
 
 

@@ -63,15 +63,26 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
     root = _absolute(path)
-    if _is_archive(root):
+    archive, folder = _archive_of(root)
+    if archive:
         largest = {"largest": int(options.pop("largest"))} if "largest" in options else {}
-        return _without_options(ZipStore.from_path(root, **largest), options)
+        return _without_options(ZipStore.from_path(archive, folder, **largest), options)
     fsync = bool(options.pop("fsync", False))
     return _without_options(LocalStore(root, fsync), options)
 
 
+def _archive_of(path: str) -> tuple[str, str]:
+    """The zip archive that a path is, would be or leads into, and the path in it; "" for none."""
+    archive = path
+    while not os.path.lexists(archive) and not archive.lower().endswith(".zip") and archive != "/":
+        archive = os.path.dirname(archive)
+    if _is_archive(archive):
+        return archive, path[len(archive) + 1 :]
+    return "", ""
+
+
 def _is_archive(path: str) -> bool:
-    """Whether a path is, or would be, a zip archive: a file that looks like one, or no folder."""
+    """Whether there is, or would be, a zip archive: a file that looks like one, or no folder."""
     if os.path.isdir(path):
         return False
     if path.lower().endswith(".zip"):

@@ -68,8 +68,18 @@ class ZipStore:
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
 
     @staticmethod
-    def from_path(path: str, largest: int = 1 << 28) -> ZipStore:
+    def from_path(path: str, folder: str = "", largest: int = 1 << 28) -> ZipStore:
         """The archive at a path; entries may have one folder in front, ``x.zarr/`` for instance.
+
+        Parameters
+        ----------
+        path
+            The archive.
+        folder
+            A folder in it whose entries are meant; by default the one that all lie in, if it
+            holds a hierarchy, else none.
+        largest
+            Bytes of a deflated entry at most.
 
         Raises
         ------
@@ -81,15 +91,17 @@ class ZipStore:
         try:
             stamp = _stamp(os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
-            return ZipStore(path, "", None, largest)
+            return ZipStore(path, f"{folder}/" if folder else "", None, largest)
         except OSError as error:
             raise StoreError(f"could not open {path}: {error.strerror}") from error
-        return ZipStore(path, _leading_folder(_directory(path, stamp).entries), stamp, largest)
+        entries = _directory(path, stamp).entries
+        front = f"{folder}/" if folder else _leading_folder(entries)
+        return ZipStore(path, front, stamp, largest)
 
     @property
     def url(self) -> str:
-        """The archive's path."""
-        return self.root
+        """The archive's path, and the folder in it."""
+        return f"{self.root}/{self.folder}".rstrip("/")
 
     @property
     def identity(self) -> str:
