@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
 from zarr_dask.dtypes import data_type_from_v3
@@ -371,3 +373,80 @@ def test_packbits_and_that_of_numcodecs_are_two_codecs():
         array = zd.create_array(store, shape=9, dtype=bool, codecs=names)
         assert json.loads(store["zarr.json"])["codecs"][0]["name"] == names[0]
         assert [made.name for made in array.codecs] == names
+
+
+# --- what may be left out of create_array(codecs=...) ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codecs", "want"),
+    [
+        ("u1", [codec("cast_value", data_type="int16")], [LITTLE]),
+        ("f8", [codec("cast_value", data_type="int8")], [{"name": "bytes"}]),
+        (">f8", [codec("scale_offset", offset=1)], [codec("bytes", endian="big")]),
+        (">i4", [codec("numcodecs.delta", dtype="<i4", astype="<i2")], [LITTLE]),
+        ("bool", ["numcodecs.packbits"], [{"name": "bytes"}]),
+        ("f4", [codec("bitround", keepbits=3), codec("transpose", order=[0])], [LITTLE]),
+        (
+            "f8",
+            [codec("cast_value", data_type="int16"), "numcodecs.shuffle"],
+            [LITTLE, codec("numcodecs.shuffle", elementsize=2)],
+        ),
+    ],
+    ids=str,
+)
+def test_the_serializer_is_that_of_the_encoded_elements(dtype, codecs, want):
+    store = {}
+    zd.create_array(store, shape=4, dtype=dtype, codecs=codecs)[...] = 1
+    written = json.loads(store["zarr.json"])["codecs"]
+    assert written[-len(want) :] == want
+    assert (zd.open_array(store)[...] == 1).all()
+
+
+def test_blosc_shuffles_the_encoded_elements():
+    store = {}
+    codecs = [codec("cast_value", data_type="int16"), "blosc"]
+    zd.create_array(store, shape=4, dtype="f8", codecs=codecs)
+    assert json.loads(store["zarr.json"])["codecs"][-1]["configuration"]["typesize"] == 2
+
+
+def test_codecs_of_zarr_python_are_taken_as_they_are(tmp_path):
+    values = da.arange(20, chunks=5, dtype="i4")
+    zd.to_zarr(
+        values,
+        tmp_path,
+        filters=[zarr.codecs.numcodecs.Delta(dtype="<i4"), zarr.codecs.ScaleOffset(offset=1)],
+        compressors=[zarr.codecs.numcodecs.Zlib(level=2)],
+    )
+    names = [made.name for made in zd.open_array(tmp_path).codecs]
+    assert names == ["numcodecs.delta", "scale_offset", "bytes", "numcodecs.zlib"]
+    np.testing.assert_array_equal(zd.open_array(tmp_path)[...], np.arange(20))
+
+
+# --- hostile documents ----------------------------------------------------------------------------
+
+
+def test_codecs_that_would_need_too_much_are_refused():
+    wide = codec("numcodecs.astype", decode_dtype="|u1", encode_dtype="<c16")
+    refused(
+        document((1 << 28,), "uint8", [wide, LITTLE]), "decoded bytes per chunk, not 4294967296"
+    )
+    inner = {"chunk_shape": [1 << 28], "codecs": [codec("cast_value", data_type="float64"), LITTLE]}
+    shard = codec("sharding_indexed", **inner, index_codecs=[LITTLE])
+    limits = zd.ReadOptions(limits=zd.Limits(chunk_bytes=1 << 30))
+    with pytest.raises(MetadataError, match="decoded bytes per chunk, not 2147483648"):
+        opened(document((1 << 28,), "uint8", [shard]), read=limits)
+    refused(document((4,), "uint8", [codec("reshape", shape=[4] + [1] * 70), "bytes"]), "63 dim")
+    pairs = {"encode": [[n % 100, 1] for n in range(5000)]}
+    many = codec("cast_value", data_type="int8", scalar_map=pairs)
+    refused(document((4,), "uint8", [many, "bytes"]), "4096 at most")
+
+
+def test_maps_of_many_scalars():
+    encode = [[n, (7 * n) % 256] for n in range(256)]
+    decode = [[(7 * n) % 256, n] for n in range(256)]
+    mapped = codec("cast_value", data_type="uint8", scalar_map={"encode": encode, "decode": decode})
+    values = np.random.default_rng(0).integers(0, 256, (200, 500), "i4")
+    raw, back = written(values, [mapped, "bytes"])
+    assert raw == ((7 * values) % 256).astype("u1").tobytes()
+    np.testing.assert_array_equal(back, values)

@@ -8,7 +8,7 @@ extensions, codec ``cast_value``.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.codecs.blocks import in_blocks
 from zarr_dask.codecs.convert import OutOfRange, Rounding, convert, is_real, widened
 from zarr_dask.dtypes import DataType, data_type_from_v3
 from zarr_dask.dtypes.numbers import Integer
@@ -32,7 +33,8 @@ ROUNDINGS: tuple[Rounding, ...] = (
     "nearest-away",
 )
 
-_BLOCK = 1 << 16  # elements converted at once, so that what it takes stays in the cache
+_MOST_PAIRS = 1 << 12
+"""Scalars that are looked up; more can only be meant to take time."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class CastValue(ArrayCodec):
         out_of_range = members.take(
             "out_of_range", one_of("clamp", "wrap"), "'clamp' or 'wrap'", None
         )
-        expected = "an object of 'encode' and 'decode', lists of pairs of scalars"
+        expected = (
+            f"an object of 'encode' and 'decode', lists of pairs of scalars, {_MOST_PAIRS} at most"
+        )
         scalar_map = members.take("scalar_map", _is_scalar_map, expected, None)
         if document is None:
             return None
@@ -140,35 +144,45 @@ class CastValue(ArrayCodec):
         encode = direction == "encode"
         source, target = (decoded, self.data_type) if encode else (self.data_type, decoded)
         table = _table(self.scalar_map, direction, source, target)
-        flat = np.ascontiguousarray(array, dtype=source.dtype).reshape(-1)
-        result = np.empty(flat.size, target.dtype)
-        for first in range(0, flat.size, _BLOCK):
-            block = slice(first, first + _BLOCK)
-            result[block] = self._cast_block(flat[block], source, target, table)
-        return result.reshape(array.shape)
 
-    def _cast_block(
-        self, values: np.ndarray, source: DataType, target: DataType, table: _Table
-    ) -> np.ndarray:
-        if not table:
-            return convert(values, source, target, self.rounding, self.out_of_range)
-        wide = widened(values, source)
-        found = np.full(values.size, -1)
-        for position, (key, _) in reversed(list(enumerate(table))):  # the first of equals counts
-            found[np.isnan(wide) if key is None else wide == key] = position
-        mapped = found >= 0
-        values = values.copy()
-        values[mapped] = np.array(1).astype(source.dtype)  # which every type has
-        result = convert(values, source, target, self.rounding, self.out_of_range)
-        for position, (_, scalar) in enumerate(table):
-            result[found == position] = scalar
-        return result
+        def cast(values: np.ndarray) -> np.ndarray:
+            found = table.find(widened(values, source))
+            if found is None:
+                return convert(values, source, target, self.rounding, self.out_of_range)
+            mapped = found >= 0
+            rest = values.copy()
+            rest[mapped] = np.array(1).astype(source.dtype)  # which every type has
+            result = convert(rest, source, target, self.rounding, self.out_of_range)
+            result[mapped] = table.becomes[found[mapped]]
+            return result
+
+        return in_blocks(cast, array, source.dtype, target.dtype)
 
 
 # --- the table ------------------------------------------------------------------------------------
 
-_Table = Sequence[tuple[Any, np.ndarray]]
-"""Scalars to look for, widened (None for NaN), and what they become."""
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Scalars and what they become."""
+
+    keys: np.ndarray
+    """In ascending order, in a type that NumPy can compute with; no NaN."""
+    becomes: np.ndarray
+    """For each key, then for NaN where that is looked up."""
+    has_nan: bool
+
+    def find(self, values: np.ndarray) -> np.ndarray | None:
+        """Where the values are in `becomes`, -1 where they are not; None if none of them is."""
+        if not self.becomes.size:
+            return None
+        found = np.full(values.size, -1)
+        if self.keys.size:
+            near = np.minimum(np.searchsorted(self.keys, values), self.keys.size - 1)
+            found = np.where(self.keys[near] == values, near, found)
+        if self.has_nan:
+            found[np.isnan(values)] = self.keys.size
+        return found if (found >= 0).any() else None
 
 
 def _is_scalar_map(value: Any) -> bool:
@@ -176,7 +190,9 @@ def _is_scalar_map(value: Any) -> bool:
         is_object(value)
         and value.keys() <= {"encode", "decode"}
         and all(
-            is_list(pairs) and all(is_list(pair) and len(pair) == 2 for pair in pairs)
+            is_list(pairs)
+            and len(pairs) <= _MOST_PAIRS
+            and all(is_list(pair) and len(pair) == 2 for pair in pairs)
             for pairs in value.values()
         )
     )
@@ -200,11 +216,22 @@ def _scalar_problems(
 
 @lru_cache(maxsize=256)
 def _table(text: str | None, direction: str, source: DataType, target: DataType) -> _Table:
-    table = []
-    for item, becomes in _pairs(text, direction):
+    numbers: dict[Any, np.ndarray] = {}
+    nan: list[np.ndarray] = []
+    for item, becomes in _pairs(text, direction):  # the first of equals counts
         key = widened(_scalar(item, source).reshape(1), source)[0]
-        table.append((None if key != key else key, _scalar(becomes, target)))  # noqa: PLR0124
-    return table
+        if np.isnan(key):
+            nan.append(_scalar(becomes, target))
+        else:
+            numbers.setdefault(key, _scalar(becomes, target))
+    keys = sorted(numbers)
+    scalars = [*(numbers[key] for key in keys), *nan[:1]]
+    made = np.empty(len(scalars), target.dtype)
+    for position, scalar in enumerate(scalars):
+        made[position] = scalar
+    return _Table(
+        np.array(keys, widened(source.dtype.type(1).reshape(1), source).dtype), made, bool(nan)
+    )
 
 
 def _scalar(item: Any, data_type: DataType) -> np.ndarray:

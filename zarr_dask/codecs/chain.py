@@ -83,6 +83,15 @@ class Chain:
             yield from _placed(codec.problems(spec), position)
             position += 1
 
+    def largest_item(self, spec: ChunkSpec) -> int:
+        """Bytes that an element has in memory where it has the most, here and within shards."""
+        largest = spec.dtype.itemsize
+        for codec in self.arrays:
+            spec = codec.output(spec)
+            largest = max(largest, spec.dtype.itemsize)
+        inner = build(self.serializer.inner_codecs) if self.serializer.inner_codecs else None
+        return max(largest, inner.largest_item(spec)) if isinstance(inner, Chain) else largest
+
     def inner_shape(self, shape: Shape) -> Shape:
         """Shape of what is decoded at once within a chunk of `shape`."""
         if not all(codec.pointwise for codec in self.arrays):

@@ -17,6 +17,7 @@ import numcodecs
 import numpy as np
 
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Size
+from zarr_dask.codecs.blocks import in_blocks
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import ABSENT, CorruptObjectError, DataTypeError, Problem
 from zarr_dask.grid import Shape
@@ -152,20 +153,32 @@ class ArrayFilter(ArrayCodec):
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
         """See `ArrayCodec.encode`."""
-        contiguous = np.ascontiguousarray(array, dtype=spec.dtype)
+        codec = self._codec(spec)
         try:
-            encoded = np.asarray(self._codec(spec).encode(contiguous))
+            return self._apply(codec.encode, array, spec.dtype, self._after(spec).dtype).reshape(
+                self._shape(array.shape)
+            )
         except _FAILURES as error:
             raise DataTypeError(f"codec {self.name!r} cannot encode a chunk ({error}).") from error
-        return encoded.reshape(self._shape(array.shape))
 
     def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:
         """See `ArrayCodec.decode`."""
-        contiguous = np.ascontiguousarray(encoded, dtype=self._after(spec).dtype)
+        codec = self._codec(spec)
         try:
-            out[...] = np.asarray(self._codec(spec).decode(contiguous)).reshape(out.shape)
+            decoded = self._apply(codec.decode, encoded, self._after(spec).dtype, spec.dtype)
+            out[...] = decoded.reshape(out.shape)
         except _FAILURES as error:
             raise CorruptObjectError(f"codec {self.name!r} cannot decode it ({error})") from error
+
+    def _apply(
+        self,
+        function: Callable[[np.ndarray], np.ndarray],
+        array: np.ndarray,
+        before: np.dtype[Any],
+        after: np.dtype[Any],
+    ) -> np.ndarray:
+        """What numcodecs makes of all elements of an array."""
+        return in_blocks(function, array, before, after)
 
     def _codec(self, spec: ChunkSpec) -> Any:
         """The codec of numcodecs, for elements in the byte order of this machine."""
@@ -182,6 +195,15 @@ class WholeChunkFilter(ArrayFilter):
     """A filter whose result depends on where in the chunk an element is."""
 
     pointwise: ClassVar[bool] = False
+
+    def _apply(
+        self,
+        function: Callable[[np.ndarray], np.ndarray],
+        array: np.ndarray,
+        before: np.dtype[Any],
+        after: np.dtype[Any],  # noqa: ARG002  (it follows)
+    ) -> np.ndarray:
+        return np.asarray(function(np.ascontiguousarray(array, dtype=before)))
 
 
 def _numbers_of(identifier: str) -> tuple[str, ...]:

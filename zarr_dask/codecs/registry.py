@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec, Serializer
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
 from zarr_dask.codecs.bitround import BitRound
 from zarr_dask.codecs.cast_value import CastValue
 from zarr_dask.codecs.categorize import Categorize
@@ -54,6 +54,7 @@ from zarr_dask.codecs.vlen import (
     VlenBytes,
     VlenUtf8,
 )
+from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
 from zarr_dask.members import Members, between, is_int, is_ints, is_list, one_of
 
@@ -62,6 +63,7 @@ __all__ = [
     "codec_from_numcodecs",
     "codec_from_v3",
     "completed",
+    "encoded_type",
     "is_array_codec",
     "is_object_codec",
     "is_serializer",
@@ -269,8 +271,9 @@ def _prefixed(identifier: str, members: Members) -> Codec | None:
     """A codec from bytes to bytes by its name in numcodecs, spelled as it is there."""
     options = dict(members.rest())
     members.rest().clear()
-    if identifier == "shuffle" and "elementsize" not in options:
-        members.blame("elementsize", ABSENT, "an integer")
+    if identifier == "shuffle" and not between(range(1, 1 << 31))(options.get("elementsize")):
+        found = options.get("elementsize", ABSENT)
+        members.blame("elementsize", found, "a positive integer")
         return None
     codec = codec_from_numcodecs({**options, "id": identifier}, members.place)
     if isinstance(codec, list):
@@ -438,6 +441,16 @@ def is_array_codec(item: Any) -> bool:
     return isinstance(item, ArrayCodec) or name_of(item) in _ARRAY_CODECS
 
 
+def encoded_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataType:
+    """Type of the elements that the array codecs among some codecs, or their documents, make."""
+    spec = ChunkSpec((1,) * ndim, data_type, None)
+    for item in filter(is_array_codec, items):
+        made = codec_from_v3(item, "")
+        if isinstance(made, ArrayCodec) and not any(made.problems(spec)):
+            spec = replace(spec, data_type=made.output(spec).data_type)
+    return spec.data_type
+
+
 def completed(item: Any, itemsize: int) -> Any:
     """A codec with what a document must say and a user may leave out."""
     if isinstance(item, Blosc):
@@ -448,6 +461,10 @@ def completed(item: Any, itemsize: int) -> Any:
             return item
         default = Blosc(shuffle=None).resolved(itemsize).configuration()
         return {"name": Blosc.name, "configuration": {**default, **given}}
+    if name_of(item) == f"{PREFIX}shuffle" and not isinstance(item, Codec):
+        given = item.get("configuration", {}) if isinstance(item, Mapping) else {}
+        members = {"elementsize": itemsize, **given} if isinstance(given, Mapping) else given
+        return {"name": f"{PREFIX}shuffle", "configuration": members}
     if item == "gzip":
         return {"name": "gzip", "configuration": {"level": 5}}
     if item == "zstd":

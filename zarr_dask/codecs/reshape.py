@@ -21,6 +21,8 @@ __all__ = ["REST", "Reshape"]
 
 REST = -1
 """A length that follows from the others."""
+_MOST_DIMENSIONS = 63
+"""NumPy's bound is 64, and the index of a shard has one more than its array."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Reshape(ArrayCodec):
         named = [d for n in self.lengths if isinstance(n, tuple) for d in n]
         if any(d not in range(len(spec.shape)) for d in named):
             yield Problem(place, found, f"dimensions from 0 to {len(spec.shape) - 1}")
+            return
+        if len(self.lengths) > _MOST_DIMENSIONS:
+            yield Problem(place, found, f"at most {_MOST_DIMENSIONS} dimensions", "grid")
             return
         if any(low >= high for low, high in pairwise(named)):
             yield Problem(place, found, "dimensions in ascending order, each once at most")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.codecs.blocks import in_blocks
 from zarr_dask.codecs.convert import convert, is_real, widened
 from zarr_dask.dtypes import DataType, data_type_of, is_small
 from zarr_dask.dtypes.numbers import Integer
@@ -22,8 +23,6 @@ from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
 from zarr_dask.members import Members, anything
 
 __all__ = ["ScaleOffset"]
-
-_BLOCK = 1 << 16  # elements worked on at once, so that what it takes stays in the cache
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,8 @@ def _applied(
     array: np.ndarray, data_type: DataType, steps: tuple[tuple[str, str | None], ...]
 ) -> np.ndarray:
     """The results of some operations, each with a scalar, in the arithmetic of the data type."""
-    flat = np.ascontiguousarray(array, dtype=data_type.dtype).reshape(-1)
-    result = np.empty_like(flat)
-    for first in range(0, flat.size, _BLOCK):
-        block = flat[first : first + _BLOCK]
+
+    def apply(block: np.ndarray) -> np.ndarray:
         for name, text in steps:
             if text is None:
                 continue
@@ -129,8 +126,9 @@ def _applied(
                 block = _of_integers(name, block, scalar, data_type)
             else:
                 block = _of_floats(name, block, scalar, data_type)
-        result[first : first + _BLOCK] = block
-    return result.reshape(array.shape)
+        return block
+
+    return in_blocks(apply, array, data_type.dtype, data_type.dtype)
 
 
 def _of_integers(name: str, values: np.ndarray, scalar: Any, data_type: Integer) -> np.ndarray:

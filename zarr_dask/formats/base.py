@@ -226,7 +226,7 @@ class ArrayMeta:
             # bytes codecs over a shard must be undone before a chunk of it can be had
             whole = self.codecs.serializer.divides and self.codecs.bytes
             unit = self.grid.largest_cell if whole else self.chunk_shape
-            nbytes = prod(unit) * self.dtype.itemsize
+            nbytes = prod(unit) * self.codecs.largest_item(self._spec(unit))
             if nbytes > limits.chunk_bytes:
                 yield Problem(
                     "chunk shape",

@@ -20,6 +20,7 @@ from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.registry import (
     chain_from_v3,
     completed,
+    encoded_type,
     is_array_codec,
     is_serializer,
 )
@@ -125,10 +126,12 @@ class FormatV3:
         items = [_default_compressor(data_type)] if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
-        documents = [completed(item, _shuffled_bytes(data_type)) for item in items]
+        encoded = encoded_type(items, data_type, ndim)
+        documents = [completed(item, _shuffled_bytes(encoded)) for item in items]
         if not any(is_serializer(item) for item in documents):
             position = sum(is_array_codec(item) for item in documents)
-            documents.insert(position, _default_serializer(data_type, stored))
+            elements = stored if encoded == data_type else encoded.dtype
+            documents.insert(position, _default_serializer(encoded, elements))
         if order == "F" and ndim > 1:
             documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
         return chain_from_v3(documents)
