@@ -229,7 +229,7 @@ class Array:
     def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
         shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
         if out is None:
-            out = np.empty(shape, self.dtype)
+            out = self._room(shape)
         else:
             self._check_out(out, shape)
         destination = out
@@ -237,6 +237,16 @@ class Array:
             lambda part: self._read_part(part, destination), self.meta.grid.parts(region), threads
         )
         return out
+
+    def _room(self, shape: Shape) -> np.ndarray:
+        try:
+            return np.empty(shape, self.dtype)
+        except (ValueError, MemoryError) as error:
+            raise SelectionError(
+                f"{self.where}: the region has shape {shape} and {prod(shape)} elements, for which "
+                f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
+                "from_zarr."
+            ) from error
 
     def _check_out(self, out: np.ndarray, shape: Shape) -> None:
         if out.shape != shape:

@@ -97,8 +97,12 @@ def is_ints(value: Any) -> bool:
 
 
 def is_lengths(value: Any) -> bool:
-    """Whether a value is a list of JSON integers that may be lengths."""
-    return is_ints(value) and all(0 <= item < 1 << 63 for item in value)
+    """Whether a value is a list of JSON integers that may be the lengths of an array."""
+    return is_ints(value) and len(value) <= _MOST_NDIM and all(0 <= n < 1 << 63 for n in value)
+
+
+_MOST_NDIM = 64
+"""Dimensions of an array at most, as in NumPy."""
 
 
 def is_list(value: Any) -> bool:

@@ -82,8 +82,8 @@ class Size:
         return Size(nbytes, nbytes)
 
     def compressed(self) -> Size:
-        """The size after a compressor, which can make hopeless data a little longer."""
-        return Size(None, self.most + self.most // 4 + (1 << 16))
+        """The size after a compressor, which can make hopeless data a few hundredths longer."""
+        return Size(None, self.most + self.most // 32 + (1 << 16))
 
     def plus(self, nbytes: int) -> Size:
         """The size with a few more bytes."""

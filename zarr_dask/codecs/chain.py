@@ -71,6 +71,9 @@ class Chain:
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
         """What is wrong with using this chain on such chunks."""
+        if len(self.codecs) > _MOST_CODECS:
+            yield Problem("codecs", f"{len(self.codecs)} codecs", f"at most {_MOST_CODECS}")
+            return
         position = 0
         for array_codec in self.arrays:
             found = list(_placed(array_codec.problems(spec), position))
@@ -120,6 +123,7 @@ class Chain:
         return {name: value for name, value in self.__dict__.items() if name not in worked_out}
 
 
+_MOST_CODECS = 64  # each may make the bytes a little longer, and takes its time
 _KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise
 
 

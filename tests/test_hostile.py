@@ -1,0 +1,41 @@
+"""Inputs that claim too much: a typed error within a second and 300 MiB, for each by name.
+
+The attacks are in `tests/fuzz/named.py`; all of them run in one process whose memory is limited.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.fuzz.child import MEMORY, SECONDS
+from tests.fuzz.named import CASES
+
+HARMLESS = {
+    "v3 with a rectilinear grid of 2^62 chunks",  # that is no more than a grid
+    *(".zattrs of UTF-16", "attrs of UTF-16"),  # Python's json reads it
+    *(name for name in CASES if name.startswith(".zmetadata of")),  # it may do without
+}
+"""What needs no error, as long as it does no harm."""
+
+
+@pytest.fixture(scope="module")
+def results():
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.named"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr[-3000:]
+    return json.loads(child.stdout)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_typed_error_within_a_second_and_300_mib(results, name):
+    error, text, seconds, grown_mib = results[name]
+    expected = {"CorruptObjectError", "MetadataError", "UnknownDataTypeError", "UnknownGridError",
+                "UnknownCodecError", "SelectionError", "NodeNotFoundError"}  # fmt: skip
+    assert error in expected or (name in HARMLESS and text == "no error"), text
+    assert seconds < SECONDS
+    assert grown_mib < MEMORY >> 20
