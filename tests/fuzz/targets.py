@@ -213,6 +213,21 @@ TYPED = {
             },
         ],
     ),
+    "scale_offset": (
+        "f8",
+        NUMBERS,
+        [{"name": "scale_offset", "configuration": {"offset": 2, "scale": 4}}, LITTLE],
+    ),
+    "cast_value": (
+        "f8",
+        NUMBERS,
+        [{"name": "cast_value", "configuration": {"data_type": "int16"}}, LITTLE],
+    ),
+    "cast_value to floats": (
+        "i4",
+        NUMBERS,
+        [{"name": "cast_value", "configuration": {"data_type": "float32"}}, LITTLE],
+    ),
     "endian": ("i4", NUMBERS, [{"name": "endian", "configuration": {"endian": "big"}}]),
     "bitround": (
         "f4",
@@ -376,6 +391,8 @@ STORES = {
     "v2 texts": lambda: stored(TEXTS, "string", format="v2"),
     "v2 structs": lambda: stored(np.zeros((6, 12), STRUCT), STRUCT, format="v2"),
     "v1": lambda: root_array(format="v1"),
+    "draft": lambda: stored(format="v3draft"),
+    "older draft": lambda: stored(format="v3draft-2022-05"),
 }
 DOCUMENTS = (".zarray", ".zattrs", ".zgroup", "zarr.json", ".zmetadata", "meta", "attrs")
 
@@ -391,7 +408,7 @@ def document_targets() -> Iterator[Target]:
     for name, make in STORES.items():
         values = dict(make().values)
         for key, value in values.items():
-            if key.rsplit("/", 1)[-1] in DOCUMENTS:
+            if key.rsplit("/", 1)[-1] in DOCUMENTS or key.startswith("meta/"):
                 yield Target(
                     f"document {key} of {name}",
                     [bytes(value)],
