@@ -11,15 +11,18 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.dtypes import data_type_from_v3, data_type_of
+from zarr_dask.dtypes import data_type_from_v3, data_type_of, v3_names
 from zarr_dask.errors import (
     DataTypeError,
     MetadataError,
     MissingDependencyError,
     UnknownDataTypeError,
 )
+from zarr_dask.formats.v3 import V3
 
 LITTLE = [{"name": "bytes", "configuration": {"endian": "little"}}]
 BIG = [{"name": "bytes", "configuration": {"endian": "big"}}]
@@ -733,3 +736,75 @@ def test_what_is_no_data_type(dtype):
 def test_what_v3_has_no_name_for(dtype):
     with pytest.raises(UnknownDataTypeError, match="v3"):
         zd.create_array({}, shape=2, dtype=dtype, chunks=2)
+
+
+def test_what_no_document_of_v3_can_say():
+    """Arrays of v2 may hold objects and records with arrays in them, and have no fill value."""
+    store = {}
+    for dtype in ([("a", "f4", (2,))], "i4"):
+        array = zd.create_array(
+            store, shape=2, dtype=dtype, chunks=2, format="v2", fill_value=None, overwrite=True
+        )
+        with pytest.raises(MetadataError) as caught:
+            V3.documents(array.meta, "")
+        fields = [problem.field for problem in caught.value.problems]
+        assert fields == (["fill_value"] if dtype == "i4" else ["data_type", "fill_value"])
+
+
+# --- documents of strangers -----------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from([*v3_names(), "r16", "r-1", "ns", "generic", "NaN", "0x7fc0", "AAAA", "x"]),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "name",
+                    "configuration",
+                    "fields",
+                    "data_type",
+                    "unit",
+                    "scale_factor",
+                    "length_bytes",
+                    "must_understand",
+                    "x",
+                ]
+            ),
+            children,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_json_is_a_data_type_or_its_problems(document):
+    made = data_type_from_v3(document)
+    if isinstance(made, list):
+        assert made
+        assert all(str(problem) for problem in made)
+    else:
+        assert data_type_from_v3(made.document()) == made
+
+
+@given(
+    st.sampled_from([*v3_names(), "r16", POINT, named("fixed_length_utf32", length_bytes=8)]), JSON
+)
+def test_any_json_is_a_fill_value_or_refused(document, value):
+    made = data_type_from_v3(document)
+    if isinstance(made, list):
+        return
+    try:
+        fill = made.from_json(value)
+    except (ValueError, TypeError, OverflowError):
+        return
+    again = made.from_json(json.loads(json.dumps(made.to_json(fill), allow_nan=False)))
+    assert again.dtype == fill.dtype == made.dtype
+    assert again[()] == fill[()] if made.variable else again.tobytes() == fill.tobytes()

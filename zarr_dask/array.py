@@ -83,8 +83,8 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements in memory."""
-        return self.size * self.dtype.itemsize
+        """Bytes of all elements in memory; a guess where they have no fixed size."""
+        return self.size * self.meta.data_type.typical_itemsize
 
     @property
     def chunks(self) -> Shape:

@@ -431,7 +431,10 @@ def create_array(
     shape
         Elements along each dimension.
     dtype
-        Data type, in any form that NumPy takes.
+        Data type: anything that NumPy makes one of (numbers, ``"U8"``, ``"S8"``, ``"V8"``,
+        ``"M8[ns]"``, records), ``str`` or ``bytes`` for texts or byte strings of any length, a
+        type of ml_dtypes, or the name or document of a data type of Zarr v3 (``"string"``,
+        ``"bfloat16"``, ``"r24"``). The byte order of a NumPy type is that of the stored bytes.
     chunks
         Shape of what is decoded at once; ``"auto"`` for near-cubic chunks of about 4 MiB, or
         1 MiB within shards. For v3 the sizes of all chunks may stand for the length along a
@@ -446,7 +449,8 @@ def create_array(
         in. For v2 a list of numcodecs configurations, the compressor last. By default blosc
         (lz4, level 5, shuffled by bytes, or by bits for elements of one byte).
     fill_value
-        Value of what is not written; None (v2 only) for an undefined one.
+        Value of what is not written; None (v2 only) for an undefined one. 0 is the zero of any
+        data type: an empty text, a record of zeros.
     dimension_names
         A name or None per dimension.
     attributes

@@ -7,7 +7,7 @@ extension points as objects with a name, data types of the core as strings.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from zarr_dask.codecs.registry import (
 )
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
-from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, data_type_of, leaves
+from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -101,10 +101,9 @@ class FormatV3:
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
-        if isinstance(meta, ArrayMeta) and meta.keys.name not in {"default", "v2"}:
-            expected = "'default' or 'v2': v3 has no keys such as c1/23"
-            problem = Problem("chunk_key_encoding", meta.keys.name, expected, "grid")
-            raise MetadataError.of(path, [problem])
+        problems = list(_cannot_be_said(meta)) if isinstance(meta, ArrayMeta) else []
+        if problems:
+            raise MetadataError.of(join(path, _DOCUMENT), problems)
         document = _array_document(meta) if isinstance(meta, ArrayMeta) else _group_document(meta)
         key = join(path, _DOCUMENT)
         return {key: dump_json(document)}
@@ -371,7 +370,7 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
         "data_type": meta.data_type.document(),
         "chunk_grid": grid_to_v3(meta.grid),
         "chunk_key_encoding": chunk_keys_to_v3(meta.keys),
-        "fill_value": _fill_document(meta),
+        "fill_value": None if meta.fill is None else meta.data_type.to_json(meta.fill),
         "codecs": [codec.document() for codec in meta.codecs.codecs],
         "attributes": dict(meta.attributes),
         **({} if names is None else {"dimension_names": list(names)}),
@@ -379,20 +378,14 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
     }
 
 
-def fill_to_json(fill: np.ndarray | None) -> Any:
-    """The JSON form of a fill value, by its dtype alone.
-
-    Raises
-    ------
-    ValueError
-        If there is none: v3 has no arrays without a fill value.
-    """
-    if fill is None:
-        raise ValueError("v3 needs a fill value")
-    return data_type_of(fill.dtype).to_json(fill)
-
-
-def _fill_document(meta: ArrayMeta) -> Any:
+def _cannot_be_said(meta: ArrayMeta) -> Iterator[Problem]:
+    """What v3 has no words for, of arrays that were made for other formats."""
+    if meta.keys.name not in {"default", "v2"}:
+        expected = "'default' or 'v2': v3 has no keys such as c1/23"
+        yield Problem("chunk_key_encoding", meta.keys.name, expected, "grid")
+    try:
+        meta.data_type.document()
+    except ValueError as error:
+        yield Problem("data_type", meta.data_type.label, f"one of v3 ({error})", "data_type")
     if meta.fill is None:
-        raise ValueError("v3 needs a fill value")
-    return meta.data_type.to_json(meta.fill)
+        yield Problem("fill_value", None, "a value: v3 has no arrays without a fill value")
