@@ -1177,3 +1177,79 @@ def test_jobs_on_drafts():
         again = zd.open_array(other, "b")
         assert (again.format, again.chunks) == (format, (4, 2))
         np.testing.assert_array_equal(again[...], wanted)
+
+
+# --- hostile documents ----------------------------------------------------------------------------
+
+NASTY = [
+    None, True, 0, -1, 1 << 70, -(1 << 70), 1.5, float("inf"), "", "x", "0x", "\ud800", "a" * 5000,
+    [], [[]], [None], [1, "x"], [1 << 62, 1 << 62], {}, {"type": {}}, {"type": [["a", "<f8"]] * 9},
+    {"extension": 1, "type": ["x"]}, {"codec": "x"}, [{"extension": "x"}], [{}] * 40,
+]  # fmt: skip
+
+
+def places(value, path=()):
+    """Paths of everything in a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def changed(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    return copy
+
+
+FULL = ARRAY | {
+    "shape": [4, 4],
+    "chunk_grid": {"type": "regular", "chunk_shape": [1, 2], "separator": "/"},
+    "codecs": [endian("little"), transpose([1, 0]), gzip_codec()],
+    "storage_transformers": [transformer([2, 2])],
+    "extensions": [{"extension": "http://example.org", "must_understand": False}],
+}
+FULL_OF_MAY = ARRAY_OF_MAY | {
+    "data_type": {"extension": "x", "type": [["a", "<i4"], ["b", "<f8", [2]]], "fallback": None},
+    "compressor": {
+        "codec": f"{CODECS}/blosc/1.0",
+        "configuration": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    },
+    "fill_value": None,
+    "attributes": {"filters": [{"id": "delta", "dtype": "<i4"}]},
+}
+
+
+@pytest.mark.parametrize("document", [FULL, FULL_OF_MAY, ENTRY, ENTRY_OF_MAY])
+def test_wrong_values_anywhere(document):
+    """Whatever stands at any place: a typed error, or an array that can be read."""
+    is_entry = "metadata_encoding" in document
+    of_may = document in (FULL_OF_MAY, ENTRY_OF_MAY)
+    key = "zarr.json" if is_entry else f"meta/{'root/' if of_may else ''}a.array.json"
+    whole = array_of_may() if of_may else one_array()
+    for path, value in product(places(document), NASTY):
+        store = whole | {key: json.dumps(changed(document, path, value)).encode()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                array = zd.open_array(store, "a", read=zd.ReadOptions(fallback_dtypes=True))
+                array[(slice(2),) * array.ndim]
+            except errors.ZarrDaskError:
+                continue
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":1,"a":2}']
+)
+def test_documents_that_are_no_objects(text):
+    for key in ("meta/a.array.json", "meta/g.group.json"):
+        store = one_array() | {key: text}
+        with pytest.raises(errors.MetadataError):
+            zd.open(store, key[5])
+    with pytest.raises(errors.ZarrDaskError):
+        zd.open(one_array() | {"zarr.json": text}, "a")

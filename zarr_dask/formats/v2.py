@@ -43,6 +43,7 @@ from zarr_dask.formats.base import (
     stored_grid,
     where,
 )
+from zarr_dask.formats.grids import chunk_keys_from_v3
 from zarr_dask.formats.typestr import (
     dtype_from_json,
     dtype_to_json,
@@ -52,7 +53,6 @@ from zarr_dask.formats.typestr import (
     object_fill_from_json,
     without_unit,
 )
-from zarr_dask.formats.v3 import chunk_keys_from_v3
 from zarr_dask.grid import Grid
 from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
 from zarr_dask.stores.base import Store, join

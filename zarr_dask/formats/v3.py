@@ -42,6 +42,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.formats.draft_2023 import node_of_2023
 from zarr_dask.formats.extensions import may_be_ignored, take_extension
 from zarr_dask.formats.grids import (
     chunk_keys_from_v3,
@@ -81,7 +82,9 @@ class FormatV3:
         text = found[key] if key in found else read_documents(store, [key], options.limits)[key]
         if text is None:
             return None
-        return parse(load_json(store, key, text), where(store, key), options.limits)
+        document, at = load_json(store, key, text), where(store, key)
+        early = node_of_2023(document, at, options)
+        return parse(document, at, options.limits) if early is None else early
 
     def data_prefix(self, path: str) -> str:
         """See `Format.data_prefix`."""
