@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import (
@@ -549,3 +551,50 @@ def test_published_stores(public_data, tmp_path, version):
         found = [path for path, _ in zd.open_group(tmp_path / "h").walk()]
     assert found == expected
     assert len(found) > 20
+
+
+# --- documents with parts changed at random -------------------------------------------------------
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
+
+
+def places(document, path=()):
+    """Paths of all parts of a JSON document."""
+    yield path
+    items = enumerate(document) if isinstance(document, list) else ()
+    for name, value in document.items() if isinstance(document, dict) else items:
+        yield from places(value, (*path, name))
+
+
+def changed(document, path, value):
+    if not path:
+        return value
+    copy = document.copy()
+    copy[path[0]] = changed(copy[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(data=st.data())
+def test_wrong_ones_are_read_or_refused(format, data):
+    store = MemoryStore()
+    hierarchy(store, format)
+    zd.consolidate(store)
+    document = json.loads(store.values[key_of(store)])
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(places(document))))
+        document = changed(document, path, data.draw(ANYTHING))
+    store.values[key_of(store)] = json.dumps(document).encode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            group = zd.open(store)
+            if isinstance(group, zd.Group):
+                assert group.tree()
+                group.stale()
+        except zd.errors.ZarrDaskError:
+            pass

@@ -1,6 +1,8 @@
 """The hierarchy: opening, creating, walking."""
 
+import errno
 import json
+import os
 import pickle
 
 import pytest
@@ -552,6 +554,32 @@ def test_a_renaming_that_fails_leaves_the_node_where_it_is(fails_at):
     with pytest.raises(StoreError, match="no space left"):
         zd.open_group(Faulty(store, fail), mode="r+").rename("g1", "g2")
     assert store.values == before
+
+
+@pytest.mark.parametrize("format", ["v2", "v3", "v3draft"])
+@pytest.mark.parametrize("can_move", [True, False])
+def test_renaming_folders(tmp_path, monkeypatch, format, can_move):
+    """A local folder is renamed as a whole where that can be done, else copied."""
+    if not can_move:
+
+        def refuse(old, new):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+        monkeypatch.setattr(os, "rename", refuse)
+    group = zd.create_group(tmp_path / "h", format=format)
+    group.create_array("x/y/b", shape=(3,), dtype="i1", chunks=1)[...] = [1, 2, 3]
+    group.create_group("p")
+    file = next((tmp_path / "h").rglob("b/**/*2"))
+    number = file.stat().st_ino
+    group.rename("x/y", "p/q/r")
+    assert [path for path, _ in group.walk()] == ["p", "p/q", "p/q/r", "p/q/r/b", "x"][
+        : 4 if format == "v3draft" else 5
+    ]  # in the draft a group is what has something below it
+    assert group["p/q/r/b"][...].tolist() == [1, 2, 3]
+    moved = next((tmp_path / "h").rglob("b/**/*2"))
+    assert (moved.stat().st_ino == number) == (can_move and format != "v3draft")
+    with pytest.raises(NodeExistsError):
+        group.rename("p/q", "p/q/r/b/c")
 
 
 def test_what_is_open_for_reading_stays_as_it_is(root):

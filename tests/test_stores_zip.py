@@ -1,5 +1,6 @@
 """Zip archives: what they hold, in every form that writers give them, and what is refused."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -434,3 +435,32 @@ def test_several_hierarchies_in_one_archive(public_data):
     assert arrays
     for array in arrays:
         np.testing.assert_array_equal(array[...], image)
+
+
+# --- archives with bytes changed at random --------------------------------------------------------
+
+
+def test_damaged_archives_are_read_right_or_refused(tmp_path):
+    random = np.random.default_rng(3)
+    values = {**VALUES, "zarr.json": b'{"zarr_format": 3, "node_type": "group"}'}
+    for method in METHODS:
+        archive(tmp_path / "x.zip", values, method)
+        whole = np.frombuffer((tmp_path / "x.zip").read_bytes(), "u1")
+        for number in range(400):
+            data = whole.copy()
+            at = random.integers(0, len(data), 1 + number % 3)
+            if number % 2:  # in the directory, which is where the claims are
+                at = len(data) - 1 - at % 400
+            data[at] = random.integers(0, 256, len(at))
+            path = tmp_path / f"{method}-{number}.zip"
+            path.write_bytes(data.tobytes())
+            try:
+                store = ZipStore.from_path(str(path))
+                for key in list(store.list()):
+                    with contextlib.suppress(StoreError):
+                        found = store.get(key)
+                        assert found == values.get(key, found)
+            except StoreError:
+                continue
+            finally:
+                path.unlink()

@@ -225,8 +225,8 @@ class Group:
     def rename(self, old: str, new: str) -> Array | Group:
         """Move a node to another path below this group.
 
-        Every stored object is copied byte for byte, the documents last; only then the old ones
-        are deleted. Nothing is overwritten.
+        In a local store its folder is renamed. Elsewhere every stored object is copied byte for
+        byte, the documents last; only then the old ones are deleted. Nothing is overwritten.
 
         Returns
         -------

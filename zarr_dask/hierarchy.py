@@ -42,6 +42,7 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
 from zarr_dask.walk import walk, walk_documents
 
@@ -225,9 +226,9 @@ def _refuse_nothing(store: Store, path: str) -> None:
 def rename_node(store: Store, old: str, new: str) -> None:
     """Move a node and all that lies below to another path of the same store.
 
-    Stored objects are copied byte for byte, then documents from the deepest up, so that every
-    node that can be seen is whole; then the old ones are removed. If copying fails, the copies
-    are removed and the node stays where it is.
+    In a local store the folder is renamed. Elsewhere stored objects are copied byte for byte, then
+    documents from the deepest up, so that every node that can be seen is whole; then the old ones
+    are removed. If copying fails, the copies are removed and the node stays where it is.
 
     Raises
     ------
@@ -249,11 +250,26 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for node_format in present:
         check_place(store, new, node_format, overwrite=False)
         _check_free(store, new, node_format)
-    _copy_node(store, old, new, present)
-    remove_node(store, old)
+    if not _moved_at_once(store, old, new, present):
+        _copy_node(store, old, new, present)
+        remove_node(store, old)
     for node_format in present:
         warn_of_stale(store, old, node_format)
         warn_of_stale(store, new, node_format)
+
+
+def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) -> bool:
+    """Whether the folder of a node could be renamed, where all of the node lies in one."""
+    moves = {(f.prefixes(old), f.prefixes(new)) for f in formats}
+    documents = [key for f in formats for key in f.node_keys(old)]
+    (before, after), *others = moves
+    if others or len(before) != 1 or not all(key.startswith(before[0]) for key in documents):
+        return False
+    if not isinstance(store, LocalStore):
+        return False
+    for node_format in formats:
+        _prepare_above(store, new, node_format)
+    return store.move_prefix(before[0], after[0])
 
 
 def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> None:

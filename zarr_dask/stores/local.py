@@ -164,6 +164,32 @@ class LocalStore:
                 else:
                     os.unlink(entry.path)
 
+    def move_prefix(self, old: str, new: str) -> bool:
+        """Give everything below a prefix other keys at once, if the file system can.
+
+        Parameters
+        ----------
+        old, new
+            Prefixes, not empty; nothing lies below `new`.
+
+        Returns
+        -------
+        bool
+            False if nothing was done: the folder holds other file systems, for instance.
+        """
+        for prefix in (old, new):
+            check_key(prefix.removesuffix("/"))
+        target = f"{self.root}/{new}".rstrip("/")
+        with self._reporting("move", old):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                os.rename(f"{self.root}/{old}".rstrip("/"), target)
+            except OSError as error:
+                if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
+                    return False
+                raise
+        return True
+
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
         pending = [prefix]
