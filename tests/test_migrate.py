@@ -946,3 +946,165 @@ def test_newer_formats_are_not_turned_back(old):
     zd.migrate(old, remove_old=True)
     with pytest.raises(ValueError, match="has format v3; to v2 can be migrated: v1"):
         zd.migrate(old, format="v2")
+
+
+# --- v1 -------------------------------------------------------------------------------------------
+
+V1_COMPRESSION = {
+    "none": ("none", None, None, []),
+    "null": (None, None, None, []),
+    "zlib": ("zlib", 3, {"id": "zlib", "level": 3}, ["numcodecs.zlib"]),
+    "gzip": ("gzip", 3, {"id": "zlib", "level": 3}, ["numcodecs.zlib"]),
+    "bz2": ("bz2", 5, {"id": "bz2", "level": 5}, ["numcodecs.bz2"]),
+    "lzma": (
+        "lzma",
+        {"format": 1, "check": 0, "preset": 1, "filters": None},
+        {"id": "lzma", "format": 1, "check": 0, "preset": 1, "filters": None},
+        ["numcodecs.lzma"],
+    ),
+    "blosc": (
+        "blosc",
+        {"cname": "lz4", "clevel": 5, "shuffle": 1},
+        {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+        ["blosc"],
+    ),
+}
+
+
+def write_v1(path, values, name, options, codec, *, fill="0", order="C", chunk_order=None):
+    """An array of v1: documents by hand, chunks by NumPy and numcodecs."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_v2(path, values, compressor=codec, order=chunk_order or order)
+    descr = values.dtype.descr if values.dtype.names else values.dtype.str
+    document = {
+        "zarr_format": 1,
+        "shape": list(values.shape),
+        "chunks": json.loads((path / ".zarray").read_text())["chunks"],
+        "dtype": descr,
+        "compression": name,
+        "compression_opts": options,
+        "fill_value": "FILL",
+        "order": order,
+    }
+    (path / ".zarray").unlink()
+    (path / "meta").write_text(json.dumps(document).replace('"FILL"', fill))
+    (path / "attrs").write_text('{"title": "t", "_ARRAY_DIMENSIONS": ["y", "x"]}')
+
+
+@pytest.mark.conformance("C168")
+@pytest.mark.parametrize("target", ["v2", "v3"])
+@pytest.mark.parametrize("case", V1_COMPRESSION)
+def test_v1_keeps_values_and_bytes(tmp_path, case, target):
+    name, options, codec, codecs = V1_COMPRESSION[case]
+    values = values_of("<i4")
+    write_v1(tmp_path, values, name, options, codec)
+    before = objects_of(tmp_path)
+    assert same(read(tmp_path), values)
+    plan = zd.migrate(tmp_path, format=target)
+    assert (plan.source_format.name, plan.target_format.name) == ("v1", target)
+    assert {"meta", "attrs"} <= {path.name for path in tmp_path.iterdir()}
+    zd.migrate(tmp_path, format=target, remove_old=True)
+    assert not {"meta", "attrs"} & {path.name for path in tmp_path.iterdir()}
+    assert objects_of(tmp_path) == before
+    array = zd.open_array(tmp_path)
+    assert array.format == target
+    assert same(array[...], values)
+    if target == "v2":
+        document = json.loads((tmp_path / ".zarray").read_text())
+        assert document.pop("dimension_separator", ".") == "."
+        assert document == {
+            "zarr_format": 2,
+            "shape": [5, 4],
+            "chunks": [2, 3],
+            "dtype": "<i4",
+            "compressor": codec,
+            "filters": None,
+            "fill_value": 0,
+            "order": "C",
+        }
+        assert json.loads((tmp_path / ".zattrs").read_text())["title"] == "t"
+    else:
+        document = document_of(tmp_path)
+        assert [codec["name"] for codec in document["codecs"]] == ["bytes", *codecs]
+        assert document["attributes"] == {"title": "t"}
+        assert document["dimension_names"] == ["y", "x"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = zarr.open_array(str(tmp_path), mode="r", zarr_format=int(target[1]))
+    assert same(peer[...], values)
+
+
+@pytest.mark.conformance("C168")
+@pytest.mark.parametrize(
+    ("dtype", "old", "v2", "v3"),
+    [
+        ("<f8", "NaN", "NaN", "NaN"),
+        ("<f4", "-Infinity", "-Infinity", "-Infinity"),
+        ("<f4", "null", None, 0),
+        ("|S3", '"ab"', "YWIA", "YWIA"),
+        ("|S3", '""', "AAAA", "AAAA"),
+    ],
+)
+def test_fill_values_of_v1(tmp_path, dtype, old, v2, v3):
+    values = values_of(dtype)
+    for target, expected in (("v2", v2), ("v3", v3)):
+        root = tmp_path / target
+        write_v1(root, values, "none", None, None, fill=old)
+        (root / "0.0").unlink()
+        before = read(root)
+        zd.migrate(root, format=target, remove_old=True)
+        name = ".zarray" if target == "v2" else "zarr.json"
+        found = json.loads((root / name).read_text())["fill_value"]
+        if dtype.startswith("|S") and isinstance(found, str):
+            found = base64.b64encode(base64.b64decode(found).ljust(3, b"\0")).decode()
+        assert found == expected
+        assert same(read(root), before)
+
+
+@pytest.mark.conformance("C168")
+def test_structs_of_v1(tmp_path):
+    values = np.zeros((5, 4), struct(">"))
+    values["id"] = np.arange(20).reshape(5, 4)
+    for target in ("v2", "v3"):
+        root = tmp_path / target
+        write_v1(root, values, "none", None, None)
+        zd.migrate(root, format=target, remove_old=True)
+        assert same(read(root), values)
+    fill = json.loads((tmp_path / "v2" / ".zarray").read_text())["fill_value"]
+    assert base64.b64decode(fill) == bytes(12)
+    assert document_of(tmp_path / "v3")["codecs"][0]["configuration"] == {"endian": "big"}
+
+
+@pytest.mark.conformance("C168")
+@pytest.mark.parametrize("target", ["v2", "v3"])
+@pytest.mark.parametrize("written", ["spec", "legacy"])
+def test_column_order_of_v1_as_the_reader_says(tmp_path, written, target):
+    values = values_of("<i4")
+    rows = "C" if written == "legacy" else "F"
+    write_v1(tmp_path, values, "none", None, None, order="F", chunk_order=rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zd.migrate(tmp_path, format=target, read=zd.ReadOptions(v1_f_order=written))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = zd.open_array(tmp_path, format=target)
+    assert same(array[...], values)
+
+
+@pytest.mark.parametrize("target", ["v2", "v3"])
+def test_interrupted_migrations_of_v1(tmp_path, target):
+    values = values_of("<i4")
+    write_v1(tmp_path, values, "none", None, None)
+    old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    finished = dict(old)
+    zd.migrate(finished, format=target, remove_old=True)
+    number = 0
+    stopped = True
+    while stopped:
+        store = dict(old)
+        stopped = interrupted(store, number, format=target, remove_old=True)
+        assert same(read(store), values)
+        zd.migrate(store, format=target, remove_old=True)
+        assert store == finished
+        number += 1
+    assert number > 5
