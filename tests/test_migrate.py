@@ -19,6 +19,7 @@ import zarr
 import zarr_dask as zd
 from zarr_dask.errors import (
     MetadataChangedError,
+    MetadataError,
     MigrationError,
     NodeNotFoundError,
     SourceIsTargetError,
@@ -821,6 +822,20 @@ def test_newer_documents_are_not_overwritten(old):
     assert zd.open_array(old, "c", format="v3").attributes["newer"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_objects_that_are_newer_are_never_replaced(old, gone):
+    """What was written through the new documents wins; nothing old is removed unseen."""
+    zd.migrate(old, data="rename")
+    zd.open_array(old, "c", mode="r+", format="v3")[0:2] = 0 if gone else 77
+    assert gone == ("c/c/0" not in old)
+    before = dict(old)
+    zd.migrate(old, data="rename")
+    assert old == before
+    with pytest.raises(MetadataChangedError, match="written since"):
+        zd.migrate(old, data="rename", remove_old=True)
+    assert old == before
+
+
 def test_objects_under_the_new_keys_are_not_taken_for_the_array(old):
     del old["a/b/1.1"]
     old["a/b/c/1/1"] = b"somebody else's"
@@ -890,7 +905,7 @@ def test_a_hierarchy_that_is_migrated_already(old):
     zd.migrate(old, remove_old=True)
     before = dict(old)
     plan = zd.migrate(old, remove_old=True)
-    assert plan.source_format.name == "v3"
+    assert plan.route.source_format.name == "v3"
     assert old == before
 
 
@@ -944,7 +959,7 @@ def test_nothing_there(tmp_path):
 
 def test_newer_formats_are_not_turned_back(old):
     zd.migrate(old, remove_old=True)
-    with pytest.raises(ValueError, match="has format v3; to v2 can be migrated: v1"):
+    with pytest.raises(ValueError, match="has format v3, which cannot be migrated to v2"):
         zd.migrate(old, format="v2")
 
 
@@ -1001,7 +1016,7 @@ def test_v1_keeps_values_and_bytes(tmp_path, case, target):
     before = objects_of(tmp_path)
     assert same(read(tmp_path), values)
     plan = zd.migrate(tmp_path, format=target)
-    assert (plan.source_format.name, plan.target_format.name) == ("v1", target)
+    assert (plan.route.source_format.name, plan.route.target_format.name) == ("v1", target)
     assert {"meta", "attrs"} <= {path.name for path in tmp_path.iterdir()}
     zd.migrate(tmp_path, format=target, remove_old=True)
     assert not {"meta", "attrs"} & {path.name for path in tmp_path.iterdir()}
@@ -1108,3 +1123,310 @@ def test_interrupted_migrations_of_v1(tmp_path, target):
         assert store == finished
         number += 1
     assert number > 5
+
+
+# --- the draft ------------------------------------------------------------------------------------
+
+CODECS = "https://purl.org/zarr/spec/codecs"
+ENTRY = {
+    "2022-12": {
+        "zarr_format": "https://purl.org/zarr/spec/core/3.0",
+        "metadata_encoding": {"type": "json", "metadata_key_suffix": ".json"},
+        "extensions": [],
+    },
+    "2022-05": {
+        "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0",
+        "metadata_encoding": "https://purl.org/zarr/spec/protocol/core/3.0",
+        "metadata_key_suffix": ".json",
+        "extensions": [],
+    },
+}
+
+
+def draft(generation, arrays, chunks, groups=()):
+    """A hierarchy of the draft by hand, as a mapping."""
+    above = {"2022-12": "", "2022-05": "root/"}[generation]
+    store = {"zarr.json": json.dumps(ENTRY[generation]).encode()}
+    for path, document in arrays.items():
+        store[f"meta/{above}{path}.array.json"] = json.dumps(document).encode()
+    for path in groups:
+        store[f"meta/{above}{path}.group.json"] = b'{"attributes": {"of": "group"}}'
+    store |= {f"data/{above}{key}": bytes(value) for key, value in chunks.items()}
+    return store
+
+
+def draft_array(shape, cell, data_type, **members):
+    separator = members.pop("separator", "/")
+    return {
+        "shape": shape,
+        "data_type": data_type,
+        "chunk_grid": {"type": "regular", "chunk_shape": cell, "separator": separator},
+        "chunk_memory_layout": "C",
+        "fill_value": 0,
+        "extensions": [],
+        "attributes": {},
+        **members,
+    }
+
+
+NUMBERS_2D = np.arange(6).reshape(2, 3)
+
+
+@pytest.fixture(params=["2022-12", "2022-05"])
+def drafted(request):
+    """Arrays of the draft: byte orders, layouts, fill values, an implicit group, separators."""
+    of_may = request.param == "2022-05"
+    name = {"float64": "<f8", "int32": "<i4"} if of_may else {}
+    swap = [{"type": f"{CODECS}/endian/1.0", "configuration": {"endian": "big"}}]
+    arrays = {
+        "implied/big": draft_array([2, 3], [2, 2], ">f8", fill_value="-Infinity", separator="."),
+        "columns": draft_array(
+            [2, 3], [2, 3], name.get("int32", "int32"), chunk_memory_layout="F", attributes={"a": 1}
+        ),
+        "bits": draft_array(
+            [2], [1], name.get("float64", "float64"), fill_value="0x7ff8000000000001"
+        ),
+        "zero": draft_array([], [], name.get("int32", "int32"), fill_value=7),
+    }
+    if not of_may:
+        arrays["swapped"] = draft_array([2, 3], [2, 3], "int32", codecs=swap)
+    big = NUMBERS_2D.astype(">f8")
+    chunks = {
+        "implied/big/c0.0": np.ascontiguousarray(big[:, :2]),
+        "columns/c0/0": NUMBERS_2D.astype("<i4").T.copy(),
+        "swapped/c0/0": NUMBERS_2D.astype(">i4"),
+    }
+    if of_may:
+        del chunks["swapped/c0/0"]
+    values = {
+        "implied/big": np.array([[0, 1, -np.inf], [3, 4, -np.inf]]),
+        "columns": NUMBERS_2D.astype("i4"),
+        "bits": np.full(2, 0x7FF8000000000001, "u8").view("f8"),
+        "zero": np.array(7, "i4"),
+    }
+    if not of_may:
+        values["swapped"] = NUMBERS_2D.astype("i4")
+    return draft(request.param, arrays, chunks, ["said"]), values
+
+
+def check_draft(store, values):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        group = zd.open_group(store)
+        for path, wanted in values.items():
+            assert same(group[path][...], wanted), path
+            assert same(zd.open_array(store, path)[...], wanted), path
+        assert group["said"].attributes == {"of": "group"}
+    return group
+
+
+@pytest.mark.conformance("C169")
+@pytest.mark.parametrize("way", ["rename", "rename and remove", "copy"])
+def test_drafts(drafted, way, tmp_path):
+    store, values = drafted
+    before = dict(store)
+    check_draft(store, values)
+    if way == "copy":
+        target = tmp_path / "new"
+        zd.migrate(store, target)
+        assert store == before
+        new = {
+            str(path.relative_to(target)): path.read_bytes()
+            for path in target.rglob("*")
+            if path.is_file()
+        }
+    else:
+        zd.migrate(store, data="rename", remove_old=way != "rename")
+        new = store
+    assert check_draft(new, values).format == "v3"
+    if way == "rename":
+        old = {key: value for key, value in before.items() if key != "zarr.json"}
+        assert old.items() < new.items()
+        assert new["zarr.json.migrated"] == before["zarr.json"]
+    else:
+        assert not any(key.startswith(("meta/", "data/")) for key in new)
+        assert "zarr.json.migrated" not in new
+    for path in ("", "implied/", "implied/big/", "said/", "columns/", "bits/", "zero/"):
+        document = json.loads(new[f"{path}zarr.json"])
+        assert document["zarr_format"] == 3
+    top = "root/" if "data/root/columns/c0/0" in before else ""
+    assert new["columns/c/0/0"] == before[f"data/{top}columns/c0/0"]
+    assert new["implied/big/c.0.0"] == before[f"data/{top}implied/big/c0.0"]
+    documents = {path: json.loads(new[f"{path}/zarr.json"]) for path in values}
+    big = documents["implied/big"]
+    assert (big["data_type"], big["fill_value"]) == ("float64", "-Infinity")
+    assert big["codecs"] == [core("bytes", endian="big")]
+    assert documents["columns"]["codecs"] == [core("transpose", order=[1, 0]), LITTLE]
+    assert documents["columns"]["attributes"] == {"a": 1}
+    assert documents["bits"]["fill_value"] == "0x7ff8000000000001"
+    if way == "copy":
+        for path, wanted in values.items():
+            assert same(by_zarr_python(target / path), wanted)
+            assert same(by_tensorstore(target / path), wanted)
+
+
+@pytest.mark.conformance("C169")
+def test_drafts_with_compressors_and_filters(tmp_path):
+    import numcodecs
+
+    values = np.arange(1, 7, dtype="<i4")
+    blosc_chunk = numcodecs.Blosc("lz4", 5, numcodecs.Blosc.SHUFFLE).encode(values)
+    encoded = numcodecs.Zlib(1).encode(numcodecs.Delta("<i4").encode(values))
+    infinite = {"fill_value": "+Infinity"}
+    compressed = {
+        "type": f"{CODECS}/blosc/1.0",
+        "configuration": {"cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0},
+    }
+    last = draft(
+        "2022-12",
+        {
+            "a": draft_array([6], [6], "int32", codecs=[compressed]),
+            "b": draft_array([6], [6], "float32", **infinite),
+        },
+        {"a/c0": blosc_chunk},
+    )
+    first = draft(
+        "2022-05",
+        {
+            "a": draft_array(
+                [6],
+                [6],
+                "<i4",
+                compressor={
+                    "codec": "https://purl.org/zarr/spec/codec/zlib/1.0",
+                    "configuration": {"level": 1},
+                },
+                attributes={"filters": [{"id": "delta", "dtype": "<i4"}], "kept": True},
+                fill_value=None,
+            )
+        },
+        {"a/c0": encoded},
+    )
+    zd.migrate(last, tmp_path / "last")
+    zd.migrate(first, tmp_path / "first")
+    assert same(read(tmp_path / "last", "a"), values)
+    assert same(by_zarr_python(tmp_path / "last" / "a"), values)
+    document = document_of(tmp_path / "last" / "a")
+    assert document["codecs"] == [LITTLE, blosc("shuffle", 4)]
+    assert document_of(tmp_path / "last" / "b")["fill_value"] == "Infinity"
+    assert same(read(tmp_path / "first", "a"), values)
+    assert same(by_zarr_python(tmp_path / "first" / "a"), values)
+    document = document_of(tmp_path / "first" / "a")
+    names = [codec["name"] for codec in document["codecs"]]
+    assert names == ["numcodecs.delta", "bytes", "numcodecs.zlib"]
+    assert document["attributes"] == {"kept": True}
+    assert document["fill_value"] == 0
+
+
+GOLDEN_SHARD = (
+    bytes.fromhex("0708030405060102") + np.array([6, 2, 2, 2, 4, 2, 0, 2], "<u8").tobytes()
+)
+
+
+@pytest.mark.conformance("C170")
+@pytest.mark.parametrize("way", ["rename", "copy"])
+def test_shards_of_the_draft_are_shards_of_v3_as_they_are(tmp_path, way):
+    transformer = {
+        "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+        "type": "indexed",
+        "configuration": {"chunks_per_shard": [2, 2]},
+    }
+    document = draft_array([2, 4], [1, 2], "|u1", separator=".", storage_transformers=[transformer])
+    store = draft("2022-05", {"sh": document}, {"sh/c0.0": GOLDEN_SHARD})
+    for key, value in store.items():
+        (tmp_path / "old" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "old" / key).write_bytes(value)
+    values = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], "u1")
+    root = tmp_path / "old"
+    if way == "copy":
+        root = tmp_path / "new"
+        zd.migrate(tmp_path / "old", root)
+    else:
+        zd.migrate(root, data="rename", remove_old=True)
+        assert sorted(path.name for path in root.iterdir()) == ["sh", "zarr.json"]
+    assert (root / "sh" / "c.0.0").read_bytes() == GOLDEN_SHARD
+    sharding = document_of(root / "sh")["codecs"]
+    assert sharding == [
+        core(
+            "sharding_indexed",
+            chunk_shape=[1, 2],
+            codecs=[{"name": "bytes"}],
+            index_codecs=[LITTLE],
+            index_location="end",
+        )
+    ]
+    assert document_of(root / "sh")["chunk_grid"]["configuration"] == {"chunk_shape": [2, 4]}
+    assert same(read(root, "sh"), values)
+    assert same(by_zarr_python(root / "sh"), values)
+    assert same(by_tensorstore(root / "sh"), values)
+
+
+@pytest.mark.conformance("C169")
+def test_what_drafts_have_and_v3_has_not_is_refused():
+    plain = draft_array([2], [2], "int32")
+    store = draft("2022-12", {"__a": plain, "meta": plain, "fine": plain}, {})
+    plan = zd.migrate(store, data="rename", dry_run=True)
+    assert sorted(path for path, _ in plan.refusals) == ["__a", "meta"]
+    assert [path for path, _ in zd.migrate(store, {}, dry_run=True).refusals] == ["__a"]
+    entry = {
+        **ENTRY["2022-12"],
+        "extensions": [{"extension": "https://x", "must_understand": True}],
+    }
+    store["zarr.json"] = json.dumps(entry).encode()
+    with pytest.raises(MetadataError, match="must be understood"):
+        zd.migrate(store, {})
+    entry["extensions"][0]["must_understand"] = False
+    store = draft("2022-12", {"fine": plain}, {})
+    store["zarr.json"] = json.dumps(entry).encode()
+    target = {}
+    zd.migrate(store, target)
+    assert "extensions" not in json.loads(target["zarr.json"])
+
+
+@pytest.mark.conformance("C167")
+@pytest.mark.parametrize("remove_old", [False, True])
+def test_interrupted_migrations_of_drafts(drafted, remove_old):
+    old, values = drafted
+    options = {"data": "rename", "remove_old": remove_old}
+    finished = dict(old)
+    zd.migrate(finished, **options)
+    number = 0
+    stopped = True
+    states = set()
+    while stopped:
+        store = dict(old)
+        stopped = interrupted(store, number, **options)
+        if (state := tuple(sorted(store))) not in states:
+            states.add(state)
+            check_draft(store, values)
+            zd.migrate(store, **options)
+            assert store == finished
+        number += 1
+    assert len(states) > 8
+
+
+def test_newer_attributes_of_the_root_survive_the_removal_of_a_draft(drafted):
+    store, _ = drafted
+    zd.migrate(store, data="rename")
+    zd.open_group(store, mode="r+").update_attributes({"newer": True})
+    with pytest.raises(MigrationError, match=r"zarr\.json"):
+        zd.migrate(store, data="rename", remove_old=True)
+    assert zd.open_group(store).attributes == {"newer": True}
+
+
+def test_drafts_cannot_keep_their_keys_and_are_migrated_from_their_root(drafted):
+    store, _ = drafted
+    with pytest.raises(ValueError, match="data='rename'"):
+        zd.migrate(store)
+    with pytest.raises(ValueError, match="from its root"):
+        zd.migrate(store, {}, path="implied")
+
+
+def test_a_draft_that_gdal_wrote(public_data, tmp_path):
+    source = public_data / "gdal_draft_v3" / "test.zr3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        values = zd.open_array(source)[...]
+        zd.migrate(source, tmp_path / "new")
+    assert values.any()
+    assert same(by_zarr_python(tmp_path / "new"), values)

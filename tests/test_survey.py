@@ -158,6 +158,26 @@ def test_what_reading_needs(tmp_path):
         assert (zd.open_array(tmp_path / "s", read=read)[...] == 1).all()
 
 
+@pytest.mark.parametrize("format", ["v3draft", "v3draft-2022-05"])
+@pytest.mark.parametrize("place", ["", "deep/x"])
+def test_drafts(tmp_path, format, place):
+    root = tmp_path / place
+    zd.create_array(root, "a/b", shape=(4,), dtype="i2", chunks=2, format=format)[:2] = 1
+    (tmp_path / "other").write_bytes(b"12345")
+    found = zd.survey(tmp_path)
+    start = f"{place}/" if place else ""
+    assert [(node.path, node.kind) for node in found.nodes] == [
+        (place, "group"),
+        (f"{start}a", "group"),
+        (f"{start}a/b", "array"),
+    ]
+    assert {node.format for node in found.nodes} == {format}
+    array = found.arrays[0]
+    assert (array.objects, array.expected_objects) == (1, 2)
+    assert array.stored_bytes == sum(p.stat().st_size for p in root.rglob("c0"))
+    assert (found.other_objects, found.other_bytes) == (1, 5)
+
+
 def test_consolidated_metadata_that_are_out_of_date(tmp_path):
     group = zd.create_group(tmp_path)
     group.create_array("a", shape=(2,), dtype="i2", chunks=2)

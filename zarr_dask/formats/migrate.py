@@ -24,11 +24,21 @@ from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, Problem
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, GroupMeta, NodeMeta
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    ChunkKeys,
+    Format,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+)
 from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.draft import draft_at
+from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import DIMENSIONS, V2
 from zarr_dask.formats.v3 import V3
 from zarr_dask.grid import Shape
+from zarr_dask.stores.base import Store
 
 __all__ = ["DIMENSIONS", "TARGETS", "Translation", "default_keys", "older", "translate"]
 
@@ -36,17 +46,19 @@ TARGETS: tuple[Format, ...] = (V3, V2)
 """Formats that a node can be migrated to."""
 
 
-def older(target: Format) -> tuple[Format, ...]:
-    """Formats that can be migrated to another one.
+def older(target: Format, store: Store, options: ReadOptions) -> tuple[Format, ...]:
+    """Formats that can be migrated to another one, with the draft that the root of a store names.
 
-    Examples
-    --------
-    >>> [one.name for one in older(V2)]
-    ['v1']
+    Raises
+    ------
+    MetadataError
+        If the entry point of a draft is wrong.
     """
-    if target == V3:
-        return tuple(one for one in FORMATS if one != V3)
-    return tuple(one for one in FORMATS if one.name == "v1")
+    if target != V3:
+        return (V1,)
+    draft = draft_at(store, options)
+    others = tuple(one for one in FORMATS if one != V3)
+    return others if draft is None else (draft, *others)
 
 
 def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:

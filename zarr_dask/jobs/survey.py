@@ -34,9 +34,11 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.draft import draft_at
 from zarr_dask.hierarchy import stale_paths
 from zarr_dask.stores.base import Store, join, list_sizes
 from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.wrappers import Below
 from zarr_dask.walk import walk
 
 __all__ = ["NodeSurvey", "Survey", "survey"]
@@ -218,14 +220,19 @@ _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True)
 class _AnyFormat:
-    """Nodes of all formats whose documents lie beside the data.
+    """Nodes of any of some formats.
 
     As much of a `Format` as walking needs.
     """
 
     formats: tuple[Format, ...]
+    """Several whose documents lie in the same folders, or one."""
     seen: _Seen
-    has_implicit_groups: bool = False
+
+    @property
+    def has_implicit_groups(self) -> bool:
+        """See `Format.has_implicit_groups`."""
+        return len(self.formats) == 1 and self.formats[0].has_implicit_groups
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
@@ -233,6 +240,8 @@ class _AnyFormat:
 
     def child_names(self, store: Store, path: str) -> list[str]:
         """See `Format.child_names`."""
+        if len(self.formats) == 1:
+            return self.formats[0].child_names(store, path)
         names = child_prefixes(store, prefix_of(path))
         return [name for name in names if any(one.is_node_name(name) for one in self.formats)]
 
@@ -321,6 +330,10 @@ class _Node:
     survey: NodeSurvey
     meta: NodeMeta | None
     node_format: Format | None
+    root: str
+    """Path of the root of its hierarchy, where that matters; else empty."""
+    path: str
+    """Below that root."""
     tally: _Tally = field(default_factory=_Tally)
     strays: int = 0
     nested: int = 0
@@ -368,8 +381,34 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
             if folder not in found
             for below in store.list_dir(prefix_of(folder)).prefixes
         ]
-    ordered = sorted(nodes.items(), key=lambda item: item[0].split("/") if item[0] else [])
-    return [_node(one, meta, seen) for one, meta in ordered if not _is_folder(meta)]
+    found_nodes = [
+        node
+        for one, meta in nodes.items()
+        if not (isinstance(meta, GroupMeta) and meta.implicit)  # a folder that is no node
+        for node in _drafts(store, one, meta, options) or [_node("", one, meta, seen)]
+    ]
+    return sorted(found_nodes, key=lambda node: node.survey.path.split("/"))
+
+
+def _drafts(
+    store: Store, path: str, meta: NodeMeta | MetadataError, options: ReadOptions
+) -> list[_Node]:
+    """The nodes of a hierarchy of the draft, whose entry point is none of a node."""
+    if not isinstance(meta, MetadataError):
+        return []
+    below = Below(store, prefix_of(path)) if path else store
+    try:
+        draft = draft_at(below, options)
+    except MetadataError:
+        return []
+    if draft is None:
+        return []
+    seen = _Seen()
+    formats = _AnyFormat((draft,), seen)
+    nodes = _read_all(below, [""], formats, options)
+    if isinstance(nodes.get(""), GroupMeta):
+        nodes |= _below(below, "", formats, options)
+    return [_node(path, one, found, seen) for one, found in nodes.items()]
 
 
 def _read_all(
@@ -399,14 +438,11 @@ def _below(
     return {join(path, name): meta for name, meta in below.items()}
 
 
-def _is_folder(meta: NodeMeta | MetadataError) -> bool:
-    return isinstance(meta, GroupMeta) and meta.implicit
-
-
-def _node(path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> _Node:
+def _node(root: str, path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> _Node:
+    """A node by its path below the root of its hierarchy."""
     node_format = seen.formats.get(path)
     found = NodeSurvey(
-        path=path,
+        path=join(root, path),
         kind="group",
         format=None if node_format is None else node_format.name,
         needs=tuple(seen.needs.get(path, ())),
@@ -414,10 +450,11 @@ def _node(path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> _Node:
     )
     if isinstance(meta, MetadataError):
         problems = tuple(map(str, meta.problems))
-        return _Node(replace(found, kind="unreadable", problems=problems), None, node_format)
-    if isinstance(meta, ArrayMeta):
+        found = replace(found, kind="unreadable", problems=problems)
+    elif isinstance(meta, ArrayMeta):
         found = _of_array(found, meta)
-    return _Node(found, meta, node_format)
+    known = None if isinstance(meta, MetadataError) else meta
+    return _Node(found, known, node_format, root, path)
 
 
 def _of_array(found: NodeSurvey, meta: ArrayMeta) -> NodeSurvey:
@@ -470,7 +507,7 @@ def _with_sizes(
 ) -> tuple[tuple[NodeSurvey, ...], _Tally]:
     """The nodes with their stored objects, and the objects that are nobody's; by one listing."""
     arrays = {
-        node.node_format.data_prefix(node.survey.path): node
+        prefix_of(node.root) + node.node_format.data_prefix(node.path): node
         for node in nodes
         if isinstance(node.meta, ArrayMeta) and node.node_format is not None
     }
@@ -491,12 +528,13 @@ def _with_sizes(
 
 
 def _document_keys(node: _Node) -> Iterator[str]:
-    path = node.survey.path
-    for one in FORMATS:
-        yield from one.node_keys(path)
-        key = consolidated_key(path, one)
-        if key is not None:
-            yield key
+    formats = FORMATS if node.node_format in (None, *FORMATS) else (node.node_format,)
+    for one in formats:
+        if one is not None:
+            others = (*one.root_documents(), consolidated_key(node.path, one))
+            for key in (*one.node_keys(node.path), *others):
+                if key is not None:
+                    yield prefix_of(node.root) + key
 
 
 def _prefix_in(key: str, prefixes: Mapping[str, object]) -> str | None:
@@ -537,7 +575,7 @@ def _stale(store: Store, node: _Node, seen: Collection[str]) -> list[str]:
     """Paths for which the consolidated metadata of a group are out of date, if it has any."""
     if not isinstance(node.meta, GroupMeta) or node.node_format is None:
         return []
-    path = node.survey.path
+    path = node.path
     key = consolidated_key(path, node.node_format)
     if key not in seen and not node.meta.extra:
         return []

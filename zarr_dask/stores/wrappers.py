@@ -1,7 +1,7 @@
 """Options of a store, as stores around a store.
 
-`Recording` writes down every request, `ReadOnly` refuses writes, `Faulty` misbehaves on
-request (for tests of what happens then).
+`Recording` writes down every request, `ReadOnly` refuses writes, `Below` is a part of a store,
+`Faulty` misbehaves on request (for tests of what happens then).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store
 
-__all__ = ["Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
+__all__ = ["Below", "Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,70 @@ class Wrapper:
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
         return self.store.size(key)
+
+
+@dataclass(frozen=True)
+class Below(Wrapper):
+    """What lies below a prefix, as a store of its own.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> list(Below(MemoryStore({"a/b": b"", "c": b""}), "a/").list())
+    ['b']
+    """
+
+    prefix: str
+    """Ends in "/"."""
+
+    @property
+    def url(self) -> str:
+        """The place below the wrapped store's."""
+        return f"{self.store.url}/{self.prefix.rstrip('/')}"
+
+    @property
+    def identity(self) -> str:
+        """Of the place below the wrapped store's."""
+        return f"{self.store.identity}/{self.prefix.rstrip('/')}"
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self.store.get(self.prefix + key)
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.store.borrow(self.prefix + key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        self.store.set(self.prefix + key, buffers)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self.store.delete(self.prefix + key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        self.store.delete_prefix(self.prefix + prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        start = len(self.prefix)
+        return (key[start:] for key in self.store.list(self.prefix + prefix))
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        start = len(self.prefix)
+        found = self.store.list_dir(self.prefix + prefix)
+        return Listing([k[start:] for k in found.keys], [p[start:] for p in found.prefixes])
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        return self.store.size(self.prefix + key)
 
 
 @dataclass(frozen=True)
