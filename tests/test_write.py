@@ -480,7 +480,7 @@ def test_values_that_fit(store, values, target):
 
 @pytest.mark.parametrize("dtype", ["O", [("a", "f4", (2,))], "g", "G"], ids=str)
 def test_types_that_are_not_known(store, dtype):
-    with pytest.raises((DataTypeError, UnknownDataTypeError), match="data type|Python objects"):
+    with pytest.raises((DataTypeError, UnknownDataTypeError), match=r"data type|Python objects"):
         zd.to_zarr(da.zeros((4,), chunks=2, dtype=np.dtype(dtype)), store)
     assert not store.values
 
