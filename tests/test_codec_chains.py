@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numcodecs
 import numpy as np
 import pytest
@@ -9,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from tests.test_array_codecs import LITTLE, codec
+from tests.test_array_codecs import LITTLE, codec, document, opened
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
+from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, UnknownCodecError
 
 COMPRESSORS = [
     [],
@@ -181,3 +184,101 @@ def test_a_reshaped_chunk_is_decoded_into_its_destination(monkeypatch):
     out = np.zeros((4, 8), "f4")
     bound.decode(encoded, None, out, Reading())
     np.testing.assert_array_equal(out, values)
+
+
+# --- documents and bytes of strangers -------------------------------------------------------------
+
+SOUND = [
+    codec("bitround", keepbits=3),
+    codec("reshape", shape=[-1]),
+    codec("reshape", shape=[[0], 3]),
+    codec("transpose", order=[1, 0]),
+    codec("scale_offset", offset=1, scale=2),
+    codec("cast_value", data_type="float32"),
+    codec("cast_value", data_type="int16", out_of_range="wrap", rounding="towards-zero"),
+    codec(
+        "cast_value",
+        data_type="int8",
+        scalar_map={"encode": [["NaN", 0]], "decode": [[0, "NaN"]]},
+    ),
+    codec("numcodecs.delta", dtype="<i4", astype="|i1"),
+    codec("numcodecs.delta", dtype="<f8"),
+    codec("numcodecs.fixedscaleoffset", offset=1, scale=10, astype="<i2"),
+    codec("numcodecs.quantize", digits=2, dtype="<f8"),
+    codec("numcodecs.astype", encode_dtype="<i2"),
+    codec("numcodecs.packbits"),
+    codec("numcodecs.bitround", keepbits=4),
+    {"name": "acme.thing", "configuration": {"level": 3}, "must_understand": False},
+]
+SERIALIZERS = [
+    LITTLE,
+    codec("packbits"),
+    codec("packbits", padding_encoding="last_byte", first_bit=0, last_bit=6),
+    codec("sharding_indexed", chunk_shape=[2, 3], codecs=[LITTLE]),
+    codec("sharding_indexed", chunk_shape=[2, 3], codecs=[LITTLE, "crc32c"], index_codecs=[LITTLE]),
+    codec("endian", endian="big"),
+]
+COMPRESSING = [
+    "crc32c",
+    codec("numcodecs.shuffle", elementsize=4),
+    codec("numcodecs.crc32", location="end"),
+    {"name": "acme.thing", "configuration": {"level": 3}, "must_understand": False},
+]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.integers(-3, 9)
+    | st.floats()
+    | st.sampled_from(["<i4", "|u1", "<f8", "int8", "float16", "NaN", "0x00", "wrap", "end", "C"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["encode", "decode", "name"]), inner, max_size=2)
+    ),
+    max_leaves=8,
+)
+
+
+@st.composite
+def strange_codecs(draw, sound):
+    """A codec, more often than not with one member that is anything."""
+    made = draw(st.sampled_from(sound))
+    if not isinstance(made, dict) or draw(st.booleans()):
+        return made
+    configuration = dict(made.get("configuration", {}))
+    if not configuration or draw(st.integers(0, 9)) == 0:
+        return {
+            **made,
+            draw(st.sampled_from(["must_understand", "name", "configuration"])): draw(VALUES),
+        }
+    configuration[draw(st.sampled_from(list(configuration)))] = draw(VALUES)
+    return {**made, "configuration": configuration}
+
+
+@pytest.mark.filterwarnings("ignore:codecs")
+@given(
+    st.lists(strange_codecs(SOUND), max_size=1),
+    strange_codecs(SERIALIZERS),
+    st.lists(strange_codecs(COMPRESSING), max_size=1),
+    st.sampled_from([("int32", 3), ("uint8", 3), ("float64", "NaN"), ("bool", True)]),
+    st.binary(max_size=120),
+)
+def test_strange_documents_end_in_errors_of_ours(arrays, serializer, behind, typed, stored):
+    data_type, fill = typed
+    wanted = document((4, 3), data_type, [*arrays, serializer, *behind], fill=fill)
+    try:
+        array, store = opened(wanted, {"c/0/0": stored})
+    except MetadataError:
+        return
+    for region in (..., (slice(1, 3), 2)):
+        with suppress(CorruptObjectError):
+            assert array[region].dtype == array.dtype
+    del store["c/0/0"]
+    values = np.ones((4, 3), array.dtype)
+    with suppress(DataTypeError, UnknownCodecError), np.errstate(all="ignore"):
+        array[...] = values
+        array[1, 1] = values[0, 0]
+        assert array[...].dtype == array.dtype

@@ -15,6 +15,7 @@ import numpy as np
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.codecs.convert import bit_lengths
 from zarr_dask.errors import Problem
+from zarr_dask.members import Members, between
 
 __all__ = ["BitRound"]
 
@@ -46,6 +47,12 @@ class BitRound(ArrayCodec):
     keepbits: int
     alias: bool = False
     pointwise: ClassVar[bool] = True
+
+    @staticmethod
+    def of(members: Members, *, alias: bool = False) -> BitRound | None:
+        """From the members of its configuration, what is wrong with them noted there."""
+        keepbits = members.take("keepbits", between(range(1, 65)), "an integer of at least 1")
+        return None if keepbits is None else BitRound(keepbits, alias)
 
     @property
     def name(self) -> str:

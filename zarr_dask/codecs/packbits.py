@@ -19,11 +19,13 @@ from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serialize
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import CorruptObjectError, Problem
 from zarr_dask.grid import Region
+from zarr_dask.members import Members, between, one_of
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["PackBits", "Padding"]
 
 Padding = Literal["none", "first_byte", "last_byte"]
+_PADDINGS = ("none", "first_byte", "last_byte")
 
 _BLOCK = 1 << 14  # elements; a multiple of 8, so that every block but the last ends with a byte
 
@@ -70,6 +72,19 @@ class PackBits(Serializer):
     first_bit: int | None = None
     last_bit: int | None = None
     name: ClassVar[str] = "packbits"
+
+    @staticmethod
+    def of(members: Members) -> PackBits:
+        """From the members of its configuration, what is wrong with them noted there."""
+        expected = f"one of {list(_PADDINGS)}"
+        padding = members.take("padding_encoding", one_of(*_PADDINGS), expected, "none")
+        bits = [
+            members.take(name, between(range(1 << 10)), "the number of a bit, from 0 on", None)
+            for name in ("first_bit", "last_bit")
+        ]
+        if None not in bits and bits[0] > bits[1]:
+            members.blame("last_bit", bits[1], f"at least the first_bit, {bits[0]}")
+        return PackBits(padding, *bits)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; what is the default is left out."""

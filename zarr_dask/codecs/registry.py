@@ -41,7 +41,7 @@ from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixe
 from zarr_dask.codecs.n5 import N5Default
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.packbits import PackBits
-from zarr_dask.codecs.reshape import REST, Reshape
+from zarr_dask.codecs.reshape import Reshape
 from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
@@ -56,7 +56,7 @@ from zarr_dask.codecs.vlen import (
 )
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
-from zarr_dask.members import Members, between, is_int, is_ints, is_list, one_of
+from zarr_dask.members import Members, between, is_ints, is_list, one_of
 
 __all__ = [
     "chain_from_v3",
@@ -98,9 +98,9 @@ def _bytes(members: Members) -> Codec:
 
 def _endian(members: CodecMembers) -> Codec | None:
     if members.ndim is None:
-        members.problems.append(
-            Problem(f"{members.place}.name", "endian", "'bytes', as this codec is called now")
-        )
+        place = members.place.removesuffix(".configuration")
+        expected = "'bytes', as this codec is called now"
+        members.problems.append(Problem(f"{place}.name", "endian", expected))
         return None
     _warn_of_old_spelling(members, "a codec 'endian', now called 'bytes'")
     return _bytes(members)
@@ -121,39 +121,6 @@ def _transpose(members: CodecMembers) -> Codec | None:
 
 def _warn_of_old_spelling(members: Members, what: str) -> None:
     warnings.warn(f"{members.place} is of a draft of Zarr v3: it has {what}.", stacklevel=2)
-
-
-def _bitround(members: Members, *, alias: bool = False) -> Codec | None:
-    keepbits = members.take("keepbits", between(range(1, 65)), "an integer of at least 1")
-    return None if keepbits is None else BitRound(keepbits, alias)
-
-
-def _reshape(members: Members) -> Codec:
-    lengths = members.take(
-        "shape",
-        lambda v: is_list(v) and all(map(_is_length, v)) and v.count(REST) <= 1,
-        "a list of positive integers and lists of dimensions, and -1 once at most",
-    )
-    return Reshape(tuple(tuple(n) if isinstance(n, list) else n for n in lengths or ()))
-
-
-def _is_length(value: Any) -> bool:
-    if is_ints(value):
-        return all(dimension >= 0 for dimension in value)
-    return is_int(value) and (value == REST or 0 < value < 1 << 63)
-
-
-def _packbits(members: Members) -> Codec:
-    paddings = ("none", "first_byte", "last_byte")
-    expected = f"one of {list(paddings)}"
-    padding = members.take("padding_encoding", one_of(*paddings), expected, "none")
-    bits = [
-        members.take(name, between(range(1 << 10)), "the number of a bit, from 0 on", None)
-        for name in ("first_bit", "last_bit")
-    ]
-    if None not in bits and bits[0] > bits[1]:
-        members.blame("last_bit", bits[1], f"at least the first_bit, {bits[0]}")
-    return PackBits(padding, *bits)
 
 
 def _gzip(members: Members) -> Codec:
@@ -291,11 +258,11 @@ _PREFIXED = (
 _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "bytes": _bytes,
     "endian": _endian,
-    "packbits": _packbits,
+    "packbits": PackBits.of,
     "transpose": _transpose,
-    "bitround": _bitround,
+    "bitround": BitRound.of,
     "cast_value": CastValue.of,
-    "reshape": _reshape,
+    "reshape": Reshape.of,
     "scale_offset": ScaleOffset.of,
     "gzip": _gzip,
     "zstd": _zstd,
@@ -306,7 +273,7 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "sharding_indexed": _sharding,
     "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
-    f"{PREFIX}bitround": partial(_bitround, alias=True),
+    f"{PREFIX}bitround": partial(BitRound.of, alias=True),
     **{f"{PREFIX}{name}": partial(ArrayFilter.of, name) for name in ARRAY_FILTERS},
     **{f"{PREFIX}{name}": partial(_prefixed, name) for name in _PREFIXED},
 }
@@ -396,11 +363,7 @@ def chain_from_v3(
 
 def _skipped(document: Any, place: str, on: Literal["arrays", "bytes"]) -> Codec | None:
     """What stands for a codec that is not known and need not be; None for all others."""
-    if not may_be_skipped(document) or document.get("name", "") in _V3:
-        return None
-    if not isinstance(document.get("name"), str):
-        return None
-    if not isinstance(document.get("configuration", {}), Mapping):
+    if not may_be_skipped(document) or document["name"] in _V3:
         return None
     warnings.warn(
         f"{place} is an unknown codec, {document['name']!r}, that need not be understood. It is "

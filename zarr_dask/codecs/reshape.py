@@ -16,6 +16,7 @@ import numpy as np
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.errors import Problem
 from zarr_dask.grid import Shape
+from zarr_dask.members import Members, is_int, is_ints, is_list
 
 __all__ = ["REST", "Reshape"]
 
@@ -39,6 +40,16 @@ class Reshape(ArrayCodec):
     lengths: tuple[int | tuple[int, ...], ...]
     name: ClassVar[str] = "reshape"
     pointwise: ClassVar[bool] = False
+
+    @staticmethod
+    def of(members: Members) -> Reshape:
+        """From the members of its configuration, what is wrong with them noted there."""
+        lengths = members.take(
+            "shape",
+            lambda v: is_list(v) and all(map(_is_length, v)) and v.count(REST) <= 1,
+            "a list of positive integers and lists of dimensions, and -1 once at most",
+        )
+        return Reshape(tuple(tuple(n) if isinstance(n, list) else n for n in lengths or ()))
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -101,3 +112,9 @@ class Reshape(ArrayCodec):
     def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:
         """See `ArrayCodec.decode`."""
         out[...] = encoded.reshape(spec.shape)
+
+
+def _is_length(value: Any) -> bool:
+    if is_ints(value):
+        return all(dimension >= 0 for dimension in value)
+    return is_int(value) and (value == REST or 0 < value < 1 << 63)

@@ -22,8 +22,13 @@ __all__ = ["SkippedArrays", "SkippedBytes", "may_be_skipped"]
 
 
 def may_be_skipped(document: Any) -> bool:
-    """Whether a codec says that readers need not know it."""
-    return isinstance(document, Mapping) and document.get("must_understand") is False
+    """Whether this is the document of a codec that says that readers need not know it."""
+    return (
+        isinstance(document, Mapping)
+        and document.get("must_understand") is False
+        and isinstance(document.get("name"), str)
+        and isinstance(document.get("configuration", {}), Mapping)
+    )
 
 
 @dataclass(frozen=True)
