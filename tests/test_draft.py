@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import warnings
 from itertools import product
@@ -375,8 +376,12 @@ def test_order_of_the_test_for_a_node():
         "meta/a/b.group.json": group,
     }
     found = []
+    with pytest.warns(errors.ZarrDaskWarning, match="both an array and a group"):
+        zd.open(hierarchy(documents), "a")
     while documents:
-        node = zd.open(hierarchy(documents), "a")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            node = zd.open(hierarchy(documents), "a")
         found.append((type(node).__name__, getattr(node.meta, "implicit", False)))
         documents.pop(next(iter(documents)))
     assert found == [("Array", False), ("Group", False), ("Group", True)]
@@ -661,10 +666,10 @@ def test_fallbacks_are_for_those_who_ask():
     )
     with pytest.raises(errors.UnknownDataTypeError, match="fallback_dtypes=True"):
         zd.open(store, "a")
-    with pytest.warns(UserWarning, match="decimal16.*int16"):
+    with pytest.warns(errors.ZarrDaskWarning, match="decimal16.*int16"):
         assert values(store, fallback_dtypes=True) == [1, 2, 7, 7]
     raw = one_array(data, data_type=UNKNOWN | {"fallback": "r16"}, fill_value="1.5")
-    with pytest.warns(UserWarning, match="decimal16"):
+    with pytest.warns(errors.ZarrDaskWarning, match="decimal16"):
         assert values(raw, fallback_dtypes=True) == [b"\1\0", b"\2\0", b"\0\0", b"\0\0"]
     for fallback in ({}, {"fallback": None}, {"fallback": []}, {"fallback": ["x", 7]}):
         with pytest.raises(errors.UnknownDataTypeError):
@@ -690,6 +695,39 @@ def zlib_gzip(raw):
     import gzip
 
     return gzip.compress(raw)
+
+
+EXTENSIONS = {
+    "M8[ns]": ("<M8[ns]", "int64"),
+    ">m8[25s]": (">m8[25s]", "r64"),
+    "S3": ("|S3", "r24"),
+    "U2": ("<U2", "r64"),
+    ">U2": (">U2", "r64"),
+    "<i4,>f8": ([["f0", "<i4"], ["f1", ">f8"]], "r96"),
+    "u1,(2,)<i2": ([["f0", "|u1"], ["f1", "<i2", [2]]], "r40"),
+}
+
+
+@pytest.mark.parametrize("dtype", EXTENSIONS)
+@pytest.mark.parametrize("format", [DRAFT, MAY])
+def test_types_of_extensions(dtype, format):
+    stored = np.dtype(dtype)
+    wanted = (
+        sample(stored) if stored.kind != "U" else np.array(["a", "\u00e9b", "", "cd", "e"], stored)
+    )
+    store = {}
+    array = zd.create_array(store, "a", shape=5, dtype=stored, chunks=2, codecs=[], format=format)
+    array[...] = wanted
+    again = zd.open_array(store, "a")
+    assert again[...].tobytes() == wanted.astype(again.dtype).tobytes()
+    data = [store[again.key((n,))] for n in range(3)]
+    assert b"".join(data)[: wanted.nbytes] == wanted.tobytes()
+    document = json.loads(store[again.node_format.node_keys("a")[0]])
+    name, fallback = EXTENSIONS[dtype]
+    assert document["data_type"]["type"] == name
+    assert document["data_type"].get("fallback") == (fallback if format == DRAFT else None)
+    assert "endian" not in json.dumps(document)  # the type says it
+    assert zd.open_array(store, "a").meta.codecs == array.meta.codecs
 
 
 # --- fill values ----------------------------------------------------------------------------------
@@ -780,10 +818,10 @@ def test_written_fill_values(value, written):
 @pytest.mark.parametrize("name", ["uint8", "float32", "bool", "complex64", "r16"])
 def test_null_is_read_as_zero_and_never_written(name):
     store = one_array(data_type=name, fill_value=None)
-    with pytest.warns(UserWarning, match="fill_value is null"):
+    with pytest.warns(errors.ZarrDaskWarning, match="fill_value is null"):
         array = zd.open_array(store, "a", mode="r+")
     assert not any(array[...].tobytes())
-    with pytest.warns(UserWarning, match="null"):
+    with pytest.warns(errors.ZarrDaskWarning, match="null"):
         array.update_attributes({"x": 1})
     assert json.loads(store["meta/a.array.json"])["fill_value"] is not None
     zd.open_array(store, "a")  # without a warning
@@ -1177,6 +1215,20 @@ def test_jobs_on_drafts():
         again = zd.open_array(other, "b")
         assert (again.format, again.chunks) == (format, (4, 2))
         np.testing.assert_array_equal(again[...], wanted)
+
+
+@pytest.mark.parametrize("format", [DRAFT, MAY])
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+def test_arrays_change_their_shape_and_travel(format, shards):
+    store = MemoryStore()
+    array = zd.create_array(
+        store, "g/a", shape=(5, 3), dtype="u1", chunks=(2, 2), shards=shards, format=format
+    )
+    array[...] = 7
+    array.resize((2, 5))
+    again = pickle.loads(pickle.dumps(zd.open_array(store, "g/a")))
+    assert again[...].tolist() == [[7, 7, 7, 0, 0]] * 2
+    assert again.format == format
 
 
 # --- hostile documents ----------------------------------------------------------------------------

@@ -317,7 +317,8 @@ def open(
     mode
         ``"r"`` refuses writes; ``"r+"`` and ``"a"`` allow them.
     format
-        ``"v2"`` or ``"v3"``; found out by default, with one batch of requests.
+        ``"v3"``, ``"v2"``, ``"v1"`` or ``"v3draft"``; found out by default, with one batch of
+        requests for v3 and v2.
     storage_options
         Options of the store.
     read
@@ -456,13 +457,15 @@ def create_array(
     attributes
         JSON values by name.
     format
-        ``"v3"`` or ``"v2"``.
+        ``"v3"``, ``"v2"``, ``"v1"``, or the v3 draft of 2022: ``"v3draft"``, or
+        ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads.
     overwrite
         Replace what is there, all nodes below included.
     order
         ``"F"`` stores the elements of a chunk with the first dimension varying fastest.
     chunk_key_encoding
-        v3: ``"default"``, ``"v2"`` or an object with a ``separator``. v2: a ``separator`` only.
+        v3: ``"default"``, ``"v2"`` or an object with a ``separator``. v2 and the v3 draft: a
+        ``separator`` only.
     storage_options
         Options of the store.
 

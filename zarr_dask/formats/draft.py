@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +29,13 @@ import numpy as np
 
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import ListingError, NodeExistsError, NodeNotFoundError, Problem
+from zarr_dask.errors import (
+    ListingError,
+    NodeExistsError,
+    NodeNotFoundError,
+    Problem,
+    ZarrDaskWarning,
+)
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -142,6 +149,13 @@ class FormatDraft:
         array_text, group_text = (documents[key] for key in keys)
         generation = self.entry.generation
         if array_text is not None:
+            if group_text is not None:
+                warnings.warn(
+                    f"{where(store, path)} is both an array and a group; the array is used. Nodes "
+                    "below the group open by their paths.",
+                    ZarrDaskWarning,
+                    stacklevel=7,
+                )
             document = load_json(store, keys[0], array_text)
             meta = array_from_json(document, generation, where(store, keys[0]), options)
             return self._with_key_of_0d(store, path, meta)

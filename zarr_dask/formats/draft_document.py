@@ -23,7 +23,7 @@ from zarr_dask.codecs.registry import numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of, native
-from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem
+from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem, ZarrDaskWarning
 from zarr_dask.formats import draft_types, typestr
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, GroupMeta, ReadOptions, stored_grid
 from zarr_dask.formats.draft_codecs import (
@@ -354,7 +354,8 @@ def _fill(
         if generation == "2022-12":
             warnings.warn(
                 f"{at}: fill_value is null, which the text forbids; it is read as zero.",
-                stacklevel=2,
+                ZarrDaskWarning,
+                stacklevel=9,
             )
         return data_type.zero
     try:

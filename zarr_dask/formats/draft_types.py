@@ -21,7 +21,7 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Endian, endian_of
 from zarr_dask.dtypes import float_from_json, float_to_json, native, parts_of_complex, scalar
-from zarr_dask.errors import Problem
+from zarr_dask.errors import Problem, ZarrDaskWarning
 from zarr_dask.formats import typestr
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.members import is_int
@@ -113,7 +113,8 @@ def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | 
     warnings.warn(
         f"{at}: the data type {document.get('type')!r} is unknown; its elements are read as "
         f"{known.stored}, its fallback, and need not mean what they seem to.",
-        stacklevel=2,
+        ZarrDaskWarning,
+        stacklevel=10,
     )
     return NamedType(known.stored, known.endian, is_fallback=True)
 
