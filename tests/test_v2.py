@@ -6,8 +6,10 @@ What other implementations make of the same arrays is in ``tests/zarr2`` and ``t
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
+import warnings
 import zlib
 from itertools import product
 from pathlib import Path
@@ -855,3 +857,66 @@ def test_any_fill_value_round_trips(data):
         return
     document = json.dumps(fill_to_json(value, stored), allow_nan=False)
     assert fill_from_json(json.loads(document), stored).tobytes() == value.tobytes()
+
+
+# --- documents from strangers ---------------------------------------------------------------------
+
+HOSTILE = {
+    "many fields": {"dtype": [[f"f{i}", "|u1"] for i in range(20_000)]},
+    "many fields in fields": {
+        "dtype": [[f"g{j}", [[f"f{i}", "|u1"] for i in range(1000)]] for j in range(50)]
+    },
+    "many filters": {"filters": [{"id": "crc32"}] * 100_000},
+    "a dtype of many parts": {"filters": [{"id": "delta", "dtype": "i4," * 100_000}]},
+    "many dimensions": {"shape": [1] * 10_000, "chunks": [1] * 10_000},
+    "huge chunks": {"shape": [1 << 62] * 2, "chunks": [1 << 62] * 2},
+    "huge elements": {"dtype": "|V2147483647"},
+    "a huge number": {"fill_value": 10**4000},
+    "a compressor that takes 4 GiB": {
+        "compressor": {"id": "lzma", "format": 3, "filters": [{"id": 33, "dict_size": 1 << 32}]}
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.timeout(10)
+def test_documents_that_want_too_much_are_refused(name):
+    with pytest.raises(errors.MetadataError):
+        opened(**HOSTILE[name])
+
+
+@pytest.mark.parametrize("initval", [-1, 1 << 40, "x", [], 1.5, None])
+def test_filters_with_senseless_options(initval):
+    with contextlib.suppress(errors.MetadataError, errors.CorruptObjectError):  # and no others
+        opened({"0.0": bytes(28)}, filters=[{"id": "jenkins_lookup3", "initval": initval}])[...]
+
+
+KEYS = st.sampled_from(["id", "dtype", "level", "cname", "labels"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["<f4", "|O", "F", "zlib", "delta", "vlen-utf8", "NaN", "blosc", "none"]),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(st.data())
+def test_no_document_ends_in_an_error_without_a_type(data):
+    """One or two members of a document replaced by any JSON."""
+    v1 = {
+        "chunks": [2, 3], "compression": "zlib", "compression_opts": 1, "dtype": "<i4",
+        "fill_value": 0, "order": "C", "shape": [4, 6], "zarr_format": 1,
+    }  # fmt: skip
+    key, document = data.draw(st.sampled_from([(".zarray", DOCUMENT), ("meta", v1)]))
+    names = st.sampled_from([*sorted(document.keys() - {"zarr_format"}), "dimension_separator"])
+    changed = document | data.draw(st.dictionaries(names, JSON, min_size=1, max_size=2))
+    body = data.draw(st.binary(max_size=40))
+    store = {key: json.dumps(changed).encode(), "0.0": body, "0": body}
+    with warnings.catch_warnings(), contextlib.suppress(errors.MetadataError):
+        warnings.simplefilter("ignore", UserWarning)  # of order F in v1
+        array = zd.open_array(store, mode="r+")
+        assert array.format == ("v2" if key == ".zarray" else "v1")
+        with contextlib.suppress(errors.CorruptObjectError):
+            array[tuple(slice(0, 1) for _ in array.shape)]
+        array.update_attributes({"a": 1})

@@ -42,8 +42,9 @@ _RESIZING = {
 """Where a filter's configuration names the types before and after encoding."""
 
 
-_FAILURES = (ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError)
-"""What a malformed buffer makes numcodecs raise, by filter."""
+_FAILURES = (ValueError, RuntimeError, TypeError, LookupError, ArithmeticError)
+"""What a malformed buffer or a senseless option makes numcodecs raise, by filter."""
+_LONGEST_OPTION = 256
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class Filter(BytesCodec):
             If numcodecs refuses the configuration.
         """
         options = {name: value for name, value in config.items() if name != "id"}
+        if any(
+            isinstance(value, str) and len(value) > _LONGEST_OPTION for value in options.values()
+        ):
+            raise ValueError(f"an option of more than {_LONGEST_OPTION} characters")
         made = Filter(config["id"], json.dumps(options), dtype)
         _codec(made.id, made.options)
         made._check_dtypes(options)
@@ -142,7 +147,7 @@ class Filter(BytesCodec):
                 rounded = codec.encode(numbers.astype(native)).view(native)  # it gives integers
                 return _bytes(rounded.astype(numbers.dtype))
             return _bytes(codec.encode(typed))
-        except (*_FAILURES, OverflowError) as error:
+        except _FAILURES as error:
             raise DataTypeError(f"filter {self.id!r} cannot encode a chunk ({error}).") from error
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:

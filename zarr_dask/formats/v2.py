@@ -326,7 +326,8 @@ def _codecs(
     *,
     allow_pickle: bool,
 ) -> Chain | None:
-    filters = members.take("filters", lambda v: v is None or is_list(v), "a list or null")
+    expected = f"a list of at most {_MOST_FILTERS} filters, or null"
+    filters = members.take("filters", _is_filter_list, expected)
     compressor = members.take("compressor", anything, "an object with an 'id', or null")
     if stored is None or order is None:
         return None
@@ -338,6 +339,13 @@ def _codecs(
         members.problems.extend(chain)
         return None
     return chain
+
+
+_MOST_FILTERS = 64
+
+
+def _is_filter_list(value: Any) -> bool:
+    return value is None or (is_list(value) and len(value) <= _MOST_FILTERS)
 
 
 def chain_from_v2(
