@@ -273,7 +273,7 @@ V2_MEMBERS = {
     "shape": (..., None, 8, [8, 8.0], [8, -1], [8, True], "8,8"),
     "chunks": (..., None, 4, [4], [4, 0], [4, -4], [4, 4.0], [[4, 4]]),
     "dtype": (..., None, 4),
-    "fill_value": (..., "0", 1.5, 1 << 31, [0], {}),
+    "fill_value": (..., "zero", 1.5, 1 << 31, [0], {}),
     "order": (..., None, "K", 0),
     "filters": ("delta", {}, 5, [None], [{}], [{"id": 5}], [{"id": "delta", "dtype": "<x9"}]),
     "compressor": (
