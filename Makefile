@@ -42,7 +42,7 @@ test-all: $(VENV)/.installed-test .venv-zarr2/.installed ## all tests, the slow 
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout 1800 $(ARGS)
 
 conformance: $(VENV)/.installed-test .venv-zarr2/.installed ## the statements of the specifications, one by one
-	$(PYTEST) -p tests.conformance -m 'conformance' --tb short -r f $(ARGS)
+	$(PYTEST) -p tests.conformance -m conformance --tb short -r f tests $(ARGS)
 
 bench: $(VENV)/.installed-test ## the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
