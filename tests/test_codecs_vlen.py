@@ -1,18 +1,22 @@
 """Serializers for elements without fixed size; numcodecs is the oracle of their bytes."""
 
 import json
+import warnings
 
 import numcodecs
 import numpy as np
 import pytest
+import zarr
 from numcodecs import JSON, MsgPack, VLenUTF8
 from numcodecs import VLenArray as NcArray
 from numcodecs import VLenBytes as NcBytes
 
+import zarr_dask as zd
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.registry import numcodecs_from_codec, object_serializer_from_numcodecs
 from zarr_dask.codecs.vlen import Json2, Msgpack2, Pickle, VlenArray, VlenBytes, VlenUtf8
-from zarr_dask.errors import CorruptObjectError, DataTypeError
+from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError
+from zarr_dask.stores.memory import MemoryStore
 
 
 def objects(*items, shape=None):
@@ -290,3 +294,100 @@ def test_elements_that_would_swell_in_memory(codec, encoded):
 def test_large_texts_of_one_byte_characters_are_read():
     array = objects("x" * 200, "y" * 40_000)
     assert_equal(decode(VlenUtf8(), encode(VlenUtf8(), array), (2,), most=1 << 16), array)
+
+
+# --- arrays ---
+
+STRINGS = objects("a", "", "é", "日本", "\U0001f600", "x" * 300)
+OCTETS = objects(b"a", b"", b"\xff\0", b"x" * 300, b"b", b"c")
+
+
+@pytest.mark.conformance("C113")
+@pytest.mark.parametrize(("dtype", "values"), [("string", STRINGS), ("bytes", OCTETS)])
+def test_stored_chunks_are_the_golden_bytes(dtype, values):
+    store = MemoryStore()
+    codec = {"string": "vlen-utf8", "bytes": "vlen-bytes"}[dtype]
+    array = zd.create_array(store, "a", shape=2, chunks=2, dtype=dtype, codecs=[codec])
+    array[:] = objects("a", "bé") if dtype == "string" else objects(b"a", b"b\xc3\xa9")
+    assert bytes(store.get("a/c/0")).hex() == "0200000001000000610300000062c3a9"
+    document = json.loads(store.get("a/zarr.json"))
+    assert document["codecs"] == [{"name": codec}]
+    assert document["data_type"] == dtype
+    for alias in (dtype, {"name": dtype}, *(["variable_length_bytes"] if dtype == "bytes" else [])):
+        fills = ["", "é"] if dtype == "string" else ["", "w6k=", [195, 169], []]
+        for fill in fills:
+            for spelled in (codec, {"name": codec}, {"name": codec, "configuration": {}}):
+                changed = {"data_type": alias, "fill_value": fill, "codecs": [spelled]}
+                store.set("a/zarr.json", [json.dumps(document | changed).encode()])
+                read = zd.open(store, "a")
+                assert read[1] == ("bé" if dtype == "string" else b"b\xc3\xa9")
+                nothing = zd.open({"zarr.json": bytes(store.get("a/zarr.json"))})
+                expected = "é" if dtype == "string" else b"\xc3\xa9"
+                assert nothing[0] == (expected if fill else expected[:0])
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize(("dtype", "values"), [("string", STRINGS), ("bytes", OCTETS)])
+def test_zarr_python_and_we_share_texts(tmp_path, dtype, values, shards, compressed):
+    """As far as it goes: its arrays of byte strings are in no registry, which it says."""
+    codec = {"string": "vlen-utf8", "bytes": "vlen-bytes"}[dtype]
+    codecs = [codec, *([{"name": "zstd", "configuration": {"level": 1}}] if compressed else [])]
+    ours = zd.create_array(
+        tmp_path / "ours", shape=7, chunks=2, shards=shards, dtype=dtype, codecs=codecs
+    )
+    ours[:6] = values
+    expected = [*values, "" if dtype == "string" else b""]
+    assert list(ours[:]) == expected
+    assert ours[3] == values[3]
+    with warnings.catch_warnings(action="ignore"):
+        assert list(zarr.open_array(tmp_path / "ours", mode="r")[:]) == expected
+        theirs = zarr.create_array(
+            tmp_path / "theirs",
+            shape=7,
+            chunks=2,
+            shards=shards,
+            dtype="string" if dtype == "string" else zarr.dtype.VariableLengthBytes(),
+            compressors="auto" if compressed else None,
+            fill_value=expected[6],
+        )
+        theirs[:6] = values
+    assert list(zd.open(tmp_path / "theirs")[:]) == expected
+    assert zd.open(tmp_path / "theirs")[5] == values[5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codecs"),
+    [
+        ("string", [{"name": "bytes"}]),
+        ("string", [{"name": "bytes", "configuration": {"endian": "little"}}]),
+        ("bytes", [{"name": "bytes"}]),
+        ("string", ["vlen-bytes"]),
+        ("bytes", ["vlen-utf8"]),
+        ("int32", ["vlen-utf8"]),
+        ("uint8", ["vlen-bytes"]),
+        ("string", [{"name": "vlen-utf8", "configuration": {"level": 1}}]),
+    ],
+)
+def test_codecs_that_do_not_fit_the_data_type(dtype, codecs):
+    with pytest.raises(MetadataError, match=r"codecs\[0\]"):
+        zd.create_array(MemoryStore(), shape=2, chunks=2, dtype=dtype, codecs=codecs)
+
+
+@pytest.mark.parametrize("value", [None, 0, b"a", np.nan, "\ud800"])
+def test_nothing_is_written_of_what_is_no_text(value):
+    store = MemoryStore()
+    array = zd.create_array(store, shape=2, chunks=2, dtype="string")
+    before = set(store.values)
+    with pytest.raises(DataTypeError):
+        array[:] = objects("a", value)
+    assert set(store.values) == before
+
+
+def test_a_million_texts_in_a_chunk():
+    store = MemoryStore()
+    texts = np.array([f"text {n}" for n in range(1_000_000)], object)
+    array = zd.create_array(store, shape=1_000_000, chunks=1_000_000, dtype="string")
+    array[:] = texts
+    assert (array[:] == texts).all()
+    assert array[777_777] == "text 777777"
