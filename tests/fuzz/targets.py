@@ -228,6 +228,19 @@ TYPED = {
         NUMBERS,
         [{"name": "cast_value", "configuration": {"data_type": "float32"}}, LITTLE],
     ),
+    "zfp": ("f4", NUMBERS, [{"name": "zfp", "configuration": {"mode": "reversible"}}]),
+    "zfp of fixed rate": (
+        "f8",
+        NUMBERS,
+        [{"name": "zfp", "configuration": {"mode": "fixed_rate", "rate": 9}}],
+    ),
+    "zfp of fixed accuracy": (
+        "i4",
+        NUMBERS,
+        [{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "tolerance": 0}}],
+    ),
+    "numcodecs.zfpy": ("f4", NUMBERS, [prefixed("zfpy", mode=4, tolerance=0.5)]),
+    "numcodecs.pcodec": ("i4", NUMBERS, [prefixed("pcodec", level=3)]),
     "endian": ("i4", NUMBERS, [{"name": "endian", "configuration": {"endian": "big"}}]),
     "bitround": (
         "f4",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixe
 from zarr_dask.codecs.n5 import N5Default
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.packbits import PackBits
+from zarr_dask.codecs.pcodec import Pcodec
 from zarr_dask.codecs.reshape import Reshape
 from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
@@ -54,9 +56,10 @@ from zarr_dask.codecs.vlen import (
     VlenBytes,
     VlenUtf8,
 )
+from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
-from zarr_dask.members import Members, between, is_ints, is_list, one_of
+from zarr_dask.members import Members, anything, between, is_int, is_ints, is_list, one_of
 
 __all__ = [
     "chain_from_v3",
@@ -234,6 +237,54 @@ def _conditional(members: CodecMembers) -> Codec | None:
 _MOST_HEADER_BITS = 1 << 16
 
 
+def _zfp(members: Members) -> Codec | None:
+    modes = ("reversible", *Zfp.names)
+    mode = members.take(
+        "mode", one_of(*modes), f"one of {list(modes)} (zfpy has no expert mode to offer)"
+    )
+    if mode is None:
+        members.rest().clear()
+        return None
+    if mode == "reversible":
+        return Zfp()
+    name = Zfp.names[mode]
+    fits, expected = _ZFP_PARAMETERS[name]
+    return Zfp(mode, members.take(name, fits, expected))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and 0 <= value < math.inf
+
+
+_ZFP_PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tolerance": (_is_number, "a number of at least 0"),
+    "rate": (lambda v: _is_number(v) and 0 < v <= 128, "a number above 0, up to 128"),
+    "precision": (between(range(1, 129)), "an integer from 1 to 128"),
+}
+
+
+def _zfpy(members: Members) -> Codec:
+    options = dict(members.rest())
+    mode = members.take("mode", lambda v: is_int(v) and v in Zfpy.modes, "2, 3 or 4", 4)
+    for name, (fits, expected) in _ZFP_PARAMETERS.items():
+        used = Zfpy.modes.get(mode) == name
+        members.take(name, fits if used else anything, expected, -1)
+    members.take("compression_kwargs", anything, "anything", None)
+    return Zfpy(json.dumps(options))
+
+
+def _pcodec(members: Members) -> Codec:
+    options = dict(members.rest())
+    members.take("level", between(range(13)), "an integer from 0 to 12", 8)
+    for name in ("mode_spec", "delta_spec", "paging_spec"):
+        members.take(name, lambda v: isinstance(v, str), "a text", None)
+    order = between(range(8))
+    members.take("delta_encoding_order", lambda v: v is None or order(v), "0 to 7, or null", None)
+    pages = between(range(1, 1 << 32))
+    members.take("equal_pages_up_to", pages, "a positive integer", 1 << 18)
+    return Pcodec(json.dumps(options))
+
+
 def _prefixed(identifier: str, members: Members) -> Codec | None:
     """A codec from bytes to bytes by its name in numcodecs, spelled as it is there."""
     options = dict(members.rest())
@@ -270,6 +321,9 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "crc32c": _crc32c,
     "conditional": _conditional,
     "n5_default": _n5_default,
+    "zfp": _zfp,
+    f"{PREFIX}zfpy": _zfpy,
+    f"{PREFIX}pcodec": _pcodec,
     "sharding_indexed": _sharding,
     "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
@@ -383,7 +437,10 @@ _ARRAY_CODECS = frozenset(
     }
 )
 _SERIALIZERS = frozenset(
-    {"bytes", "endian", "n5_default", "packbits", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
+    {
+        *("bytes", "endian", "n5_default", "packbits", "sharding_indexed", "vlen-bytes"),
+        *("vlen-utf8", "zfp", f"{PREFIX}zfpy", f"{PREFIX}pcodec"),
+    }
 )
 
 
