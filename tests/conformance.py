@@ -9,7 +9,6 @@ if it has tests and all of them passed; one without a test, or with a skipped on
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
@@ -101,12 +100,13 @@ class _Listener:
         if (failed or len(NOT_APPLICABLE) > 5) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        results = self.config.stash[_RESULTS]
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Print the table below everything that pytest has to say."""
+        if hasattr(config, "workerinput"):
+            return
+        results = config.stash[_RESULTS]
         verdicts = {number: results.verdict(number) for number in LEVELS}
-        terminalreporter.section("conformance")
         for number, (section, level) in LEVELS.items():
-            terminalreporter.write_line(f"{number}  {level}  {section:<10}  {verdicts[number][1]}")
+            print(f"{number}  {level}  {section:<10}  {verdicts[number][1]}")
         passed = sum(holds for holds, _ in verdicts.values())
-        terminalreporter.write_line(f"{passed} passed, {len(verdicts) - passed} failed")
+        print(f"{passed} passed, {len(verdicts) - passed} failed", flush=True)
