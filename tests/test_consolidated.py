@@ -80,6 +80,26 @@ def test_opening_costs_no_further_request(store):
     assert group.attributes == {"title": "t"}
 
 
+def test_opening_is_one_batch_and_for_v2_one_document_more(store):
+    recording = Recording(store)
+    zd.open_group(recording)
+    v2 = key_of(store) == ".zmetadata"
+    assert recording.batches == ({"get_ranges": 1, "get": 1} if v2 else {"get_ranges": 1})
+
+
+def test_warnings_point_at_the_line_of_the_caller(store):
+    group = zd.open_group(store, mode="r+")
+    for change in (
+        lambda: group.create_group("n"),
+        lambda: group["n"].update_attributes({"k": 1}),
+        lambda: group.delete("n"),
+        lambda: zd.create_group(store, "m", format=group.format),
+    ):
+        with pytest.warns(ConsolidatedMetadataWarning) as warned:
+            change()
+        assert [one.filename for one in warned] == [__file__]
+
+
 ZARR_2 = {  # as zarr 2.18.7 writes it, chunks and fill values besides
     "metadata": {
         ".zattrs": {"title": "t"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -42,6 +41,7 @@ from zarr_dask.hierarchy import (
     rename_node,
     stale_paths,
 )
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
@@ -116,11 +116,10 @@ class Group:
                 raise
             meta = read_as(without_consolidated(store), below, self.node_format, self.options)
             store = without_consolidated(store)
-            warnings.warn(
+            warn(
                 f"{where(store, below)} is not in the consolidated metadata of the group that was "
                 "opened: they are out of date. zarr_dask.consolidate writes them anew.",
                 ConsolidatedMetadataWarning,
-                stacklevel=2,
             )
         return _node(store, below, meta, self.node_format, self.options)
 

@@ -8,7 +8,6 @@ are written last and removed first.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,6 +39,7 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
+from zarr_dask.notices import warn
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
@@ -158,12 +158,11 @@ def _warn_of_mixture(
     with suppress(MetadataError):
         if node_format.read(store, above, ReadOptions(), found={}) is not None:
             return
-    warnings.warn(
+    warn(
         f"{where(store, path)} is of format {node_format.name}, the group at {where(store, above)} "
         f"of format {found.name}: readers of the group will not see it. Pass "
         f"format={found.name!r}, or choose another place.",
         MixedFormatsWarning,
-        stacklevel=5,
     )
 
 

@@ -13,7 +13,6 @@ and warns; writing puts the document there.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.detect import FORMATS, format_named, read_node
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import WHOLE, Store, check_key, join
 from zarr_dask.stores.urls import real_place
 
@@ -168,11 +168,10 @@ def _implied(
 
 
 def _warn_of_missing(store: Store, path: str) -> None:
-    warnings.warn(
+    warn(
         f"{where(store, path)} has no metadata document but nodes below it; it is taken as a group "
         "without attributes. create_group writes the document.",
         MissingGroupWarning,
-        stacklevel=4,
     )
 
 

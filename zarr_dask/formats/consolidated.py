@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import unicodedata
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +38,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Buffer, Listing, Range, Store, check_key, join
 from zarr_dask.stores.wrappers import Wrapper
 
@@ -355,4 +355,4 @@ def _described_inline(store: Store, path: str) -> Iterator[str]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ConsolidatedMetadataWarning, stacklevel=5)
+    warn(message, ConsolidatedMetadataWarning)

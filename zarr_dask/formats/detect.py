@@ -6,8 +6,6 @@ has: v1, and the v3 draft, of which the root of a store tells.
 
 from __future__ import annotations
 
-import warnings
-
 from zarr_dask.errors import MetadataError, NodeNotFoundError
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions, read_documents, where
 from zarr_dask.formats.draft import (
@@ -21,6 +19,7 @@ from zarr_dask.formats.draft import (
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 
 __all__ = ["FORMATS", "format_at", "format_for_new", "format_named", "formats_at", "read_node"]
@@ -134,11 +133,10 @@ def _node_of(
         if meta is None:
             continue
         if len(present) > 1:
-            warnings.warn(
+            warn(
                 f"{where(store, path)} has documents of the formats "
                 f"{', '.join(c.name for c in present)}; {chosen.name} is used. "
                 f"Pass format= to choose.",
-                stacklevel=5,
             )
         return chosen, meta
     return None

@@ -7,7 +7,6 @@ codecs as any other.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +54,7 @@ from zarr_dask.formats.typestr import (
 )
 from zarr_dask.grid import Grid
 from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = [
@@ -106,11 +106,10 @@ class FormatV2:
         array_text = documents[array_key]
         if array_text is not None:
             if documents.get(group_key) is not None:
-                warnings.warn(
+                warn(
                     f"{where(store, path)} is both an array and a group; the array is used, and "
                     "what lies below it is not.",
                     ZarrDaskWarning,
-                    stacklevel=5,
                 )
             document = load_json(store, array_key, array_text)
             return parse(document, attributes, where(store, array_key), options)
