@@ -91,7 +91,11 @@ def test_in_place(old):
 
 
 def test_renamed(old):
-    assert "4 stored objects copied" in run(old, "--data", "rename", "--remove-old").stdout
+    result = run(old, "--data", "rename", "--remove-old")
+    nbytes = sum(len(value) for name, value in files(old).items() if "/c/" in name)
+    assert f"4 stored objects ({nbytes} B) copied byte for byte" in result.stdout
+    assert f"4 stored objects copied ({nbytes} B)" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith(f"copying: 100 % ({nbytes} B of {nbytes} B)")
     assert sorted(name for name in files(old) if name.startswith("a/")) == [
         "a/c/0",
         "a/c/1",

@@ -210,6 +210,16 @@ def test_sizes_come_with_the_listing_where_the_store_has_them(shelf):
     assert remote["totals"] == local["totals"]
 
 
+def test_links_to_folders_around_them_are_not_followed(shelf):
+    before = zd.survey(shelf)
+    (shelf / "2024" / "again").symlink_to(shelf)
+    (shelf / "final.zarr" / "self").symlink_to(shelf / "final.zarr")
+    after = zd.survey(shelf)
+    assert after.arrays == before.arrays
+    assert after.other_objects == before.other_objects
+    assert [node.path for node in after.nodes if node not in before.nodes] == ["final.zarr/self"]
+
+
 def test_an_empty_place():
     assert zd.survey({}).to_json()["totals"]["arrays"] == 0
 

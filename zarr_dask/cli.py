@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -468,7 +469,9 @@ def _totals(found: Survey) -> str:
     from zarr_dask.jobs.plan import format_bytes
 
     totals = found.to_json()["totals"]
-    counted = ", ".join(f"{totals[what]:,} {what}" for what in ("groups", "arrays", "unreadable"))
+    nouns = {"groups": "group", "arrays": "array"}
+    counts = (f"{totals[w]:,} {n}{'' if totals[w] == 1 else 's'}" for w, n in nouns.items())
+    counted = ", ".join((*counts, f"{totals['unreadable']:,} unreadable"))
     others = totals["other_objects"]
     more = f"; {others:,} other objects ({format_bytes(totals['other_bytes'])})" if others else ""
     return (
@@ -810,7 +813,8 @@ def migrate(
     if dry_run:
         return
     try:
-        report = plan.run()
+        with nullcontext() if quiet or not plan.nbytes else _copying(plan) as advance:
+            report = plan.run(advance)
     except KeyboardInterrupt as interrupt:
         raise _Interrupted(
             f": {plan.where} can be read as before. Run the same command again to go on."
@@ -837,6 +841,37 @@ def _progress(plan: RechunkPlan) -> Iterator[Callable[[Progress], None]]:
             yield advance
     else:
         yield _Lines()
+
+
+@contextmanager
+def _copying(plan: MigrationPlan) -> Iterator[Callable[[int], None]]:
+    """What shows how many bytes a migration has copied: a bar on a terminal, else lines."""
+    from rich import progress
+    from rich.console import Console
+
+    from zarr_dask.jobs.rechunk import Progress
+
+    console = Console(stderr=True)
+    if not (sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal):
+        lines, lock = _Lines(), Lock()
+
+        def say(nbytes: int) -> None:
+            with lock:
+                lines(Progress(0, 1, nbytes, plan.nbytes))
+
+        yield say
+        return
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.TaskProgressColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with progress.Progress(*columns, console=console, expand=True) as bars:
+        task = bars.add_task("copying", total=plan.nbytes)
+        yield lambda nbytes: bars.advance(task, nbytes)
 
 
 @contextmanager

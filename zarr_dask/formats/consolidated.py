@@ -189,7 +189,9 @@ def recorded_documents(
 
 def consolidated_key(path: str, node_format: Format) -> str | None:
     """Key of the document of a group that holds nothing but consolidated metadata, if any does."""
-    return join(path, _V2_KEY) if node_format.name == "v2" else None
+    if node_format.name == "v2":
+        return join(path, _V2_KEY)
+    return _DRAFT_KEY if node_format.name == _DRAFT and not path else None
 
 
 def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:

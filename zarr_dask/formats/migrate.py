@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -323,12 +324,14 @@ _LARGEST_TYPESIZE = 255  # blosc takes larger elements for bytes
 # --- trying ---------------------------------------------------------------------------------------
 
 _TRIED = 5
-"""Elements along each dimension of the chunk that a chain is tried on."""
+"""Elements along each dimension of the chunk that a chain is tried on, at most."""
+_MOST_TRIED = 4096
+"""Elements of it; dimensions beyond that have a length of 1."""
 
 
 def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
     """Whether the new chain decodes what the old one has encoded to the same values."""
-    shape = tuple(min(n, _TRIED) for n in meta.chunk_shape)
+    shape = _small(meta.chunk_shape)
     spec = ChunkSpec(shape, meta.data_type, meta.fill)
     with np.errstate(all="ignore"):  # the values are not those that lossy filters are made for
         buffer = joined(old.bind(spec).encode(_sample(shape, meta)))
@@ -341,6 +344,21 @@ def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
     return _identical(before, after)
 
 
+def _small(shape: Shape) -> Shape:
+    """The beginning of a chunk.
+
+    Examples
+    --------
+    >>> _small((2, 1000, 1000)), _small((9,) * 30)[:8]
+    ((2, 5, 5), (5, 5, 5, 5, 5, 1, 1, 1))
+    """
+    lengths: list[int] = []
+    for length in shape:
+        tried = min(length, _TRIED)
+        lengths.append(tried if prod(lengths) * tried <= _MOST_TRIED else 1)
+    return tuple(lengths)
+
+
 def _identical(a: np.ndarray, b: np.ndarray) -> bool:
     if a.dtype.hasobject:
         return bool(a.tolist() == b.tolist())
@@ -349,7 +367,7 @@ def _identical(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _sample(shape: Shape, meta: ArrayMeta) -> np.ndarray:
     """Different values of a data type."""
-    count = int(np.prod(shape, dtype=int))
+    count = prod(shape)
     if meta.data_type.variable:
         texts = [str(number) for number in range(count)]
         values = np.empty(count, object)

@@ -113,6 +113,11 @@ class MigrationPlan:
         return sum(node.objects for node in self.nodes)
 
     @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(node.nbytes for node in self.nodes)
+
+    @property
     def where(self) -> str:
         """Store and path of the hierarchy, for messages."""
         return where(self.route.source, self.route.path)
@@ -150,7 +155,8 @@ class MigrationPlan:
         if self.route.data == "keep":
             return "stored objects stay where they are, untouched"
         how = "under new keys beside the old ones" if self.route.in_place else "into the new place"
-        return f"{_count(self.objects, 'stored object')} copied byte for byte {how}"
+        objects = f"{_count(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
+        return f"{objects} copied byte for byte {how}"
 
     def _old_line(self) -> str:
         route = self.route

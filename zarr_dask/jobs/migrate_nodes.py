@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
@@ -28,7 +28,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import consolidated_documents, consolidated_key
 from zarr_dask.formats.draft import ENTRY
 from zarr_dask.formats.migrate import DIMENSIONS, default_keys, older, translate
-from zarr_dask.stores.base import Buffer, Range, Store, join
+from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
 from zarr_dask.stores.wrappers import Wrapper
 from zarr_dask.walk import walk
 
@@ -101,6 +101,8 @@ class NodePlan:
     """Whether its new documents are there already: its objects must be as well, and are newer."""
     objects: int = 0
     """Stored objects to be copied."""
+    nbytes: int = 0
+    """Their bytes."""
 
     @property
     def format(self) -> str:
@@ -360,12 +362,26 @@ def with_objects(route: Route, node: NodePlan) -> NodePlan:
     if route.data == "keep" or node.problems:
         return node
     strays = tuple(islice(_strays(route, node), _SHOWN))
-    objects = 0 if node.is_written else sum(1 for _ in moves(route, node))
-    return replace(node, objects=objects, problems=strays)
+    sizes = () if node.is_written else (nbytes for _, nbytes in _moves(route, node, list_sizes))
+    objects = nbytes = 0
+    for size in sizes:
+        objects, nbytes = objects + 1, nbytes + size
+    return replace(node, objects=objects, nbytes=nbytes, problems=strays)
 
 
 def moves(route: Route, node: NodePlan) -> Iterator[Move]:
     """The stored objects of a node that get another key, or another store."""
+    return (move for move, _ in _moves(route, node, _list_keys))
+
+
+def _list_keys(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
+    return ((key, 0) for key in store.list(prefix))
+
+
+def _moves(
+    route: Route, node: NodePlan, listing: Callable[[Store, str], Iterator[tuple[str, int]]]
+) -> Iterator[tuple[Move, int]]:
+    """As `moves`, with the sizes that a listing gives."""
     after, before = node.after, node.before
     if not isinstance(after, ArrayMeta) or not isinstance(before, ArrayMeta):
         return
@@ -373,10 +389,10 @@ def moves(route: Route, node: NodePlan) -> Iterator[Move]:
     for old_prefix, keys in _old_layouts(route, node, before):
         if route.in_place and (old_prefix, keys) == (new_prefix, after.keys):
             continue
-        for key in route.source.list(old_prefix):
+        for key, nbytes in listing(route.source, old_prefix):
             coords = _coords(before, keys, key[len(old_prefix) :])
             if coords is not None:
-                yield Move(key, new_prefix + after.keys.key(coords))
+                yield Move(key, new_prefix + after.keys.key(coords)), nbytes
 
 
 def _old_layouts(

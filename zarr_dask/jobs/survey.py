@@ -26,6 +26,7 @@ from zarr_dask.formats.base import (
     GroupMeta,
     NodeMeta,
     ReadOptions,
+    ancestors,
     child_prefixes,
     normalise_path,
     prefix_of,
@@ -37,7 +38,7 @@ from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.draft import draft_at
 from zarr_dask.hierarchy import stale_paths
 from zarr_dask.stores.base import Store, join, list_sizes
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location, open_store, real_place
 from zarr_dask.stores.wrappers import Below
 from zarr_dask.walk import walk
 
@@ -375,12 +376,13 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
         nodes |= found
         for root in [p for p, meta in found.items() if isinstance(meta, GroupMeta)]:
             nodes |= _below(store, root, formats, options)
-        folders = [
+        listed = (
             below.removesuffix("/")
             for folder in folders
             if folder not in found
             for below in store.list_dir(prefix_of(folder)).prefixes
-        ]
+        )
+        folders = [one for one in listed if not _is_circle(store, one)]
     found_nodes = [
         node
         for one, meta in nodes.items()
@@ -388,6 +390,12 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
         for node in _drafts(store, one, meta, options) or [_node("", one, meta, seen)]
     ]
     return sorted(found_nodes, key=lambda node: node.survey.path.split("/"))
+
+
+def _is_circle(store: Store, path: str) -> bool:
+    """Whether a folder is a link to one that it lies in."""
+    place = real_place(store, path)
+    return any(real_place(store, above) == place for above in ancestors(path))
 
 
 def _drafts(

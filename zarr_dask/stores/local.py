@@ -29,6 +29,21 @@ _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
+_Entries = list[os.DirEntry[str]]
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _is_circle(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is a link to one that it lies in."""
+    if not entry.is_symlink():
+        return False
+    target = os.path.realpath(entry.path)
+    return f"{os.path.realpath(os.path.dirname(entry.path))}/".startswith(f"{target}/")
+
+
 @dataclass(frozen=True, slots=True)
 class LocalStore:
     """Files below a folder.
@@ -191,17 +206,27 @@ class LocalStore:
         return True
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """See `zarr_dask.stores.base.Store.list`."""
+        """See `zarr_dask.stores.base.Store.list`; links to a folder around them are left out."""
+        return (key for key, _ in self._walk(prefix))
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        for key, entry in self._walk(prefix):
+            with self._reporting("inspect", key), suppress(FileNotFoundError):  # it has gone
+                yield key, entry.stat().st_size
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """The files below a prefix, folder by folder."""
         pending = [prefix]
         while pending:
-            listing = self.list_dir(pending.pop())
-            yield from listing.keys
-            pending.extend(listing.prefixes)
+            above = pending.pop()
+            files, folders = self._entries(above)
+            yield from ((above + entry.name, entry) for entry in files)
+            pending.extend(f"{above}{one.name}/" for one in folders if not _is_circle(one))
 
-    def list_dir(self, prefix: str = "") -> Listing:
-        """See `zarr_dask.stores.base.Store.list_dir`."""
-        keys: list[str] = []
-        prefixes: list[str] = []
+    def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
+        """Files and folders directly below a prefix, by name."""
+        files, folders = _Entries(), _Entries()
         if prefix:
             check_key(prefix.removesuffix("/"))
         with (
@@ -211,10 +236,16 @@ class LocalStore:
         ):
             for entry in entries:
                 if entry.is_dir():
-                    prefixes.append(f"{prefix}{entry.name}/")
+                    folders.append(entry)
                 elif not _TEMPORARY.fullmatch(entry.name):
-                    keys.append(f"{prefix}{entry.name}")
-        return Listing(sorted(keys), sorted(prefixes))
+                    files.append(entry)
+        return sorted(files, key=_name), sorted(folders, key=_name)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        files, folders = self._entries(prefix)
+        keys = [prefix + entry.name for entry in files]
+        return Listing(keys, [f"{prefix}{entry.name}/" for entry in folders])
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
