@@ -301,7 +301,7 @@ def _order_in_chunks(
         f"{at} has order 'F' without blosc. It is read as the specification says, columns first; "
         "zarr-python 1 wrote such chunks rows first. If it wrote this array, open it with "
         "ReadOptions(v1_f_order='legacy').",
-        stacklevel=6,
+        stacklevel=9,  # whoever called open_array
     )
     return order
 
