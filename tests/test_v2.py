@@ -739,6 +739,16 @@ def test_elements_of_any_length_are_created(dtype, codec, values):
     assert named.meta.codecs.codecs[-1].name == "zlib"
 
 
+def test_objects_are_what_their_codec_says():
+    for codec, name in (("vlen-utf8", "string"), ("vlen-bytes", "bytes"), ("json2", "object")):
+        array, document, _ = created(dtype=object, codecs=[{"id": codec}])
+        assert array.meta.data_type.name == name
+        assert document["dtype"] == "|O"
+    for codecs in (None, [], [{"id": "zlib", "level": 1}]):
+        with pytest.raises(errors.UnknownCodecError, match="an object codec first"):
+            created(dtype=object, codecs=codecs)
+
+
 @pytest.mark.parametrize(
     ("config", "fill", "want"),
     [

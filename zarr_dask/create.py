@@ -12,6 +12,7 @@ from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import (
     DataTypeError,
@@ -72,6 +73,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
+    data_type = _named_by_codec(data_type, chain)
     if inner is not None:
         chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
     meta = ArrayMeta(
@@ -111,6 +113,13 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
         return data_type, data_type.dtype  # a name or a document that is not NumPy's
     same = stored.itemsize == data_type.dtype.itemsize and stored.kind == data_type.dtype.kind
     return data_type, stored if same else data_type.dtype
+
+
+def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
+    """Objects are what their codec says they are: texts for ``vlen-utf8``."""
+    if data_type.name == "object" and isinstance(chain.serializer, ObjectSerializer):
+        return chain.serializer.data_type
+    return data_type
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:

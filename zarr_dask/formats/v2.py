@@ -162,8 +162,14 @@ class FormatV2:
         elif isinstance(wanted, Mapping):
             wanted = [wanted]
         documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
-        codec = _OBJECT_CODECS.get(data_type.name)
-        if codec is not None and not any(is_object_codec(item) for _, item in documents[:1]):
+        if stored.hasobject and not any(is_object_codec(item) for _, item in documents[:1]):
+            codec = _OBJECT_CODECS.get(data_type.name)
+            if codec is None:
+                expected = (
+                    "an object codec first, such as {'id': 'json2'}; or the data type 'string' or "
+                    "'bytes', which have one"
+                )
+                return [Problem("codecs", [item for _, item in documents], expected, "codec")]
             documents.insert(0, ("codecs", {"id": codec}))
         # whoever asks for pickles has chosen them
         return chain_from_v2(documents, stored, order, ndim, allow_pickle=True)
