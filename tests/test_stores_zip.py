@@ -141,16 +141,12 @@ def test_the_directory_is_read_once(store, monkeypatch):
     assert ZipStore.from_path(store.root) == store
 
 
-def test_large_archives_open_fast(tmp_path):
-    values = {f"a/c/{i // 300}/{i % 300}": b"x" for i in range(30_000)}
+def test_listings_of_a_large_archive_are_made_once(tmp_path):
+    values = {f"a/c/{i // 100}/{i % 100}": b"" for i in range(10_000)}
     store = archive(tmp_path / "x.zip", values)
-    zip_module._directory.cache_clear()
-    began = time.perf_counter()
-    store = ZipStore.from_path(store.root)
     assert len(store.list_dir("a/c/").prefixes) == 100
-    for i in range(100):
-        assert len(store.list_dir(f"a/c/{i}/").keys) == 300
-    assert time.perf_counter() - began < 5  # 0.3 s on a quiet machine
+    zip_module._directory(store.root, store.stamp).entries.clear()  # not gone through again
+    assert [len(store.list_dir(f"a/c/{i}/").keys) for i in range(100)] == [100] * 100
 
 
 # --- forms of archives ----------------------------------------------------------------------------
@@ -348,7 +344,7 @@ def test_an_entry_that_claims_more_than_the_archive(tmp_path):
 
 
 def test_a_bomb(tmp_path):
-    size = 1 << 29
+    size = (1 << 28) + (1 << 24)
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
     data = b"".join(squeeze.compress(bytes(1 << 24)) for _ in range(size >> 24)) + squeeze.flush()
     archive(tmp_path / "x.zip", {"zarr.json": data})
