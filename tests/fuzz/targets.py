@@ -4,9 +4,14 @@ A target decodes bytes into a destination between guards. What it accepts it mus
 elements whatever was in the destination before, so that no memory of others shows through.
 """
 
+import io
+import json
+import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numcodecs
 import numpy as np
@@ -15,6 +20,7 @@ import zarr_dask as zd
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import (
     chain_from_v3,
@@ -88,6 +94,15 @@ def bytes_targets() -> Iterator[Target]:
             samples += [streaming_zstd(DATA), bytes.fromhex("502a4d1801000000aa") + samples[0]]
         name = "-".join(str(value) for value in config.values())
         yield Target(name, samples, decoding_bytes(codec, len(whole)))
+
+
+def snappy_targets() -> Iterator[Target]:
+    """Frames of blosc with snappy, which is decoded in Python."""
+    frames = json.loads((Path(__file__).parents[1] / "snappy_frames.json").read_text())
+    for name, text in frames.items():
+        frame = bytes.fromhex(text)
+        nbytes = int.from_bytes(frame[4:8], "little")
+        yield Target(f"snappy {name}", [frame], decoding_bytes(Blosc(), nbytes))
 
 
 def decoding_bytes(codec, nbytes: int) -> Callable[[bytes], None]:
@@ -453,8 +468,57 @@ def read_a_little(node) -> None:
             node[tuple(n - 1 for n in node.shape)]
 
 
+# --- archives, and metadata in one place ---------------------------------------------------------
+
+
+def zip_targets() -> Iterator[Target]:
+    values = {key: bytes(value) for key, value in stored().values.items()}
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", method) as archive:
+            for key, value in values.items():
+                archive.writestr(zipfile.ZipInfo(key), value, method)
+        yield Target(f"zip archive by method {method}", [packed.getvalue()], decode_archive)
+
+
+def decode_archive(data: bytes) -> None:
+    """Open an archive and read all of its array."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.zip")
+        path.write_bytes(data)
+        node = zd.open(str(path), read=zd.ReadOptions(limits=LIMITS))
+        if isinstance(node, zd.Group):
+            str(node.tree())
+            node = node["a"]
+        read_a_little(node)
+
+
+def consolidated_targets() -> Iterator[Target]:
+    """A group whose members are known from one document only."""
+    for version in ("v2", "v3"):
+        store = MemoryStore()
+        group = zd.create_group(store, format=version, attributes={"a": 1})
+        group.create_array("a", shape=(6, 12), chunks=(3, 4), dtype="<i4")
+        group.create_group("b").create_array("c", shape=3, chunks=2, dtype="<f4")
+        zd.consolidate(store)
+        values = dict(store.values)
+        key = ".zmetadata" if version == "v2" else "zarr.json"
+        sample = bytes(values[key])
+        yield Target(
+            f"consolidated metadata of {version}", [sample], opening(values, key), hostile_json
+        )
+
+
 def all_targets() -> list[Target]:
-    return [*bytes_targets(), *chain_targets(), *object_targets(), *document_targets()]
+    return [
+        *bytes_targets(),
+        *snappy_targets(),
+        *chain_targets(),
+        *object_targets(),
+        *document_targets(),
+        *zip_targets(),
+        *consolidated_targets(),
+    ]
 
 
 def names_covered() -> set[str]:
