@@ -64,6 +64,14 @@ def test_through_dask_and_rechunking(kind, shards):
     assert same(zd.open_array(other)[...], values)
 
 
+@pytest.mark.parametrize("name", ["r24", "complex_bfloat16", "complex_float32", "string", "bytes"])
+def test_a_copy_has_the_data_type_of_its_source(name):
+    store, copy = MemoryStore(), MemoryStore()
+    zd.create_array(store, shape=(4, 4), dtype=name, chunks=2)
+    zd.to_zarr(zd.from_zarr(store), copy)
+    assert zd.open_array(copy).meta.data_type.name == name
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_into_an_array_that_exists(kind):
     values, _ = KINDS[kind]

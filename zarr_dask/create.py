@@ -103,6 +103,8 @@ def _shape(shape: Any) -> Shape:
 
 def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     """The data type, and the dtype with the byte order in which it is to be stored."""
+    if isinstance(dtype, DataType):
+        return dtype, dtype.dtype
     try:
         data_type = data_type_of(dtype)
     except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ import numpy as np
 
 from zarr_dask.array import Array, ArraySource
 from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.dtypes import data_type_of_objects
+from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -468,11 +468,15 @@ def _new_array(
 
 
 def _type_to_store(values: da.Array, codecs: Any, keywords: Mapping[str, Any]) -> Any:
-    """The data type of a new array; that of objects by the elements of their first block.
+    """The data type of a new array: that of an array that is copied, else that of the dtype.
 
-    Later blocks are checked when they are written; the array is not visible before all of them
-    are. Whoever names codecs says what becomes of objects.
+    Of objects it is told by the elements of their first block. Later blocks are checked when they
+    are written; the array is not visible before all of them are. Whoever names codecs says what
+    becomes of objects.
     """
+    copied = _data_type_of_copied(values)
+    if copied is not None:
+        return copied
     if values.dtype != object or codecs is not None or keywords.get("filters"):
         return values.dtype
     first = values.blocks[(0,) * values.ndim] if values.npartitions else values
@@ -483,6 +487,20 @@ def _type_to_store(values: da.Array, codecs: Any, keywords: Mapping[str, Any]) -
             f"the dask array holds Python objects, and its first block neither texts nor byte "
             f"strings only ({error}); fill what is missing, or convert with astype."
         ) from error
+
+
+def _data_type_of_copied(values: da.Array) -> DataType | None:
+    """The data type of the one array that a graph reads, where it does nothing else to it.
+
+    Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
+    """
+    from zarr_dask.graph import sources_of
+
+    if len(values.__dask_graph__().layers) != 1:
+        return None
+    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
+    data_type = found.pop() if len(found) == 1 else None
+    return None if data_type is None or data_type.name == "object" else data_type
 
 
 def _check_existing(
