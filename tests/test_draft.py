@@ -1020,6 +1020,25 @@ def test_written_codecs():
 
 
 @pytest.mark.parametrize(
+    "swap",
+    [
+        {"type": f"{CODECS}/endian/1.0", "configuration": {"endian": "big"}},
+        {"name": "bytes", "configuration": {"endian": "big"}},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["<i4", ">i4"])
+@pytest.mark.parametrize(("format", "prefix"), [(DRAFT, "data/a/"), (MAY, "data/root/a/")])
+def test_a_byte_order_among_the_codecs(swap, dtype, format, prefix):
+    store = {}
+    array = zd.create_array(
+        store, "a", shape=2, dtype=dtype, chunks=2, codecs=[swap], format=format
+    )
+    array[...] = [1, 2]
+    assert bytes(store[f"{prefix}c0"]) == bytes([0, 0, 0, 1, 0, 0, 0, 2])
+    assert values(store) == [1, 2]
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"codecs": ["zstd"]},

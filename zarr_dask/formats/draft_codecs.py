@@ -289,7 +289,8 @@ def chain_from_names(
 ) -> Chain | list[Problem]:
     """The chain of a new array; see `zarr_dask.formats.base.Format.chain`.
 
-    Codecs may be given by their URI, by name as in v3, as numcodecs configurations or as values.
+    Codecs may be given by their URI, by name as in v3, as numcodecs configurations or as values. A
+    byte order among them counts more than that of the data type.
     """
     if wanted is None:
         shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
@@ -298,10 +299,13 @@ def chain_from_names(
         wanted = [wanted]
     configs: list[_Config] = []
     for position, item in enumerate(wanted):
-        config = _config(numcodecs_form(item), f"codecs[{position}]", data_type, ndim)
-        if isinstance(config, list):
-            return config
-        configs.append(config)
+        step = _wanted_step(numcodecs_form(item), f"codecs[{position}]", data_type, ndim)
+        if isinstance(step, list):
+            return step
+        if isinstance(step, _Swap):
+            stored = stored.newbyteorder(">" if step.endian == "big" else "<")
+        else:
+            configs.append(step)
     if data_type.variable and not (configs and is_object_codec(configs[0][1])):
         configs.insert(0, ("codecs", {"id": _OBJECT_CODECS.get(data_type.name, data_type.name)}))
     return chain_from_v2(configs, stored, order, ndim)
@@ -310,17 +314,21 @@ def chain_from_names(
 _OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 
 
-def _config(item: Any, place: str, data_type: DataType, ndim: int) -> _Config | list[Problem]:
-    """The numcodecs configuration of a codec, however it is spelled."""
+def _wanted_step(
+    item: Any, place: str, data_type: DataType, ndim: int
+) -> _Swap | _Config | list[Problem]:
+    """What a codec does, however it is spelled."""
     if isinstance(item, Mapping) and "id" in item:
         return place, dict(item)
-    expected = "a codec on bytes: the byte order is that of dtype=, the layout that of order="
+    expected = "a codec that the draft can name; the layout of chunks is that of order="
     if isinstance(item, Mapping) and ("type" in item or "codec" in item):
         step = _step(item, place, ndim)
-        return step if isinstance(step, tuple | list) else [Problem(place, item, expected)]
+        return [Problem(place, item, expected)] if isinstance(step, Transpose) else step
     made = codec_from_v3(completed(item, data_type.itemsize), place)
     if isinstance(made, list):
         return made
+    if isinstance(made, Bytes):
+        return _Swap(made.endian or "little")
     config = numcodecs_from_codec(made) if isinstance(made, BytesCodec) else None
     return [Problem(place, item, expected, "codec")] if config is None else (place, config)
 

@@ -91,23 +91,29 @@ def entry_from_json(document: Mapping[str, Any], at: str) -> Entry:
         "metadata_encoding", lambda v: isinstance(v, str) or is_object(v), "an object, or a URI"
     )
     _check_extensions(members, ABSENT)
+    entry = Entry("2022-12", "")
     if isinstance(encoding, str):
-        suffix = _suffix(members)
-        if not _is_version_3(encoding) and encoding != "application/json":
-            members.blame("metadata_encoding", encoding, "the URI of the core specification 3.0")
-        generation: Generation = "2022-05"
-    else:
-        inside = Members(encoding or {}, "metadata_encoding")
-        suffix = _suffix(inside) if encoding is not None else ""
-        if "extension" in (encoding or {}):
-            inside.blame("extension", encoding["extension"], "no extension: none is known")
-        inside.take("type", one_of("json"), "'json'")
-        if encoding is not None:
-            members.problems.extend(inside.problems)
-        generation = "2022-12"
+        entry = Entry("2022-05", _suffix_of_may(members, encoding))
+    elif encoding is not None:
+        entry = Entry("2022-12", _suffix_of_december(members, encoding))
     if members.problems:
         raise MetadataError.of(at, members.problems)
-    return Entry(generation, suffix)
+    return entry
+
+
+def _suffix_of_may(members: Members, encoding: str) -> str:
+    if not _is_version_3(encoding) and encoding != "application/json":
+        members.blame("metadata_encoding", encoding, "the URI of the core specification 3.0")
+    return _suffix(members)
+
+
+def _suffix_of_december(members: Members, encoding: Mapping[str, Any]) -> str:
+    inside = Members(encoding, "metadata_encoding")
+    inside.take("extension", lambda _: False, "no extension: none is known", None)
+    inside.take("type", one_of("json"), "'json'")
+    suffix = _suffix(inside)
+    members.problems.extend(inside.problems)
+    return suffix
 
 
 def _is_version_3(value: Any) -> bool:
