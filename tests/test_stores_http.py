@@ -58,6 +58,8 @@ def test_what_http_cannot(store):
         lambda: store.set("a", [b""]),
         lambda: store.delete("a"),
         lambda: store.delete_prefix("a/"),
+        lambda: zd.create_array(store, shape=(1,), dtype="i1"),
+        lambda: zd.create_group(store, "g"),
     ):
         with pytest.raises(ReadOnlyError):
             change()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from zarr_dask.errors import (
+    ListingError,
     MetadataError,
     MixedFormatsWarning,
     NodeExistsError,
@@ -175,7 +176,11 @@ def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
 def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of a job that never finished: they are no values of a new array."""
     ndim = len(meta.shape)
-    for key in list(store.list(prefix)):
+    try:
+        keys = list(store.list(prefix))
+    except ListingError:
+        return  # nobody can know what is there
+    for key in keys:
         if meta.keys.coords(key[len(prefix) :], ndim) is not None:
             store.delete(key)
 
