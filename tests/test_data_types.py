@@ -452,6 +452,9 @@ def test_records_that_are_meant_to_exhaust_us():
         opened(deep, {})
     with pytest.raises(MetadataError, match="fields"):
         opened(named("struct", fields=fields(*map(str, range(100_000)))), {})
+    with pytest.raises(MetadataError, match="int9") as caught:
+        opened(named("struct", fields=fields(*map(str, range(8000)), data_type="int9")), {})
+    assert len(str(caught.value)) < 100_000
     large = named("raw_bytes", length_bytes=1 << 24)
     with pytest.raises(MetadataError, match="bytes for an element"):
         opened(named("struct", fields=fields(*"abcdef", data_type=large)), {})

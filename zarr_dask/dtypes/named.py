@@ -164,6 +164,10 @@ _MOST_FIELDS = 1 << 13
 """Fields of a struct, those of structs in it included; more can only be meant to take our time."""
 
 
+_MOST_PROBLEMS = 20
+"""Wrong fields that a message lists."""
+
+
 @dataclass
 class _Nesting:
     """Where a data type stands within structs, and how many fields have been seen so far."""
@@ -308,11 +312,13 @@ def _struct(name: str, members: Members, nesting: _Nesting) -> DataType | None:
         members.blame("fields", name, expected)
         return None
     nesting.depth += 1
-    fields = [
-        made
-        for position, item in enumerate(items)
-        if (made := _field(item, members.at(f"fields[{position}]"), members, nesting)) is not None
-    ]
+    fields = []
+    for position, item in enumerate(items):
+        made = _field(item, members.at(f"fields[{position}]"), members, nesting)
+        if made is not None:
+            fields.append(made)
+        elif len(members.problems) >= _MOST_PROBLEMS:
+            break
     nesting.depth -= 1
     names = [field for field, _ in fields]
     if len(set(names)) != len(names):
