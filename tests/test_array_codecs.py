@@ -98,6 +98,9 @@ def test_bitround_of_integers_counts_from_the_most_significant_bit():
     raw, _ = written(np.array(values, "u1"), [codec("bitround", keepbits=3), "bytes"])
     # 9 = 0b1001 is halfway between 8 and 10 and becomes the even multiple of 2, and so on
     assert list(raw) == [0, 1, 2, 7, 8, 10, 12, 12, 96, 112, 128, 192, 224, 224]
+    # of a negative integer the sign is the most significant bit, and nothing is rounded past -1
+    signed, _ = written(np.array([-1, -3, -60, -128, 5], "i1"), [codec("bitround", keepbits=3)])
+    assert np.frombuffer(signed, "i1").tolist() == [-32, -32, -64, -128, 5]
     wide, _ = written(np.array([(1 << 63) - 1, 1 << 53], "i8"), [codec("bitround", keepbits=1)])
     assert np.frombuffer(wide, "u8").tolist() == [1 << 63, 1 << 53]
 

@@ -282,3 +282,56 @@ def test_strange_documents_end_in_errors_of_ours(arrays, serializer, behind, typ
         array[...] = values
         array[1, 1] = values[0, 0]
         assert array[...].dtype == array.dtype
+
+
+# --- arrays whose chunks change their shape -------------------------------------------------------
+
+
+def shard(chunk_shape, *codecs):
+    return codec("sharding_indexed", chunk_shape=chunk_shape, codecs=list(codecs))
+
+
+RECHUNKED = {
+    "a cast around shards": (
+        [codec("cast_value", data_type="int8"), shard([2, 4], "bytes")],
+        ["cast_value", "bytes"],
+    ),
+    "all around shards": (
+        [
+            codec("transpose", order=[1, 0]),
+            codec("scale_offset", offset=-3),
+            shard([4, 2], codec("bitround", keepbits=9), LITTLE, "crc32c"),
+            codec("gzip", level=1),
+        ],
+        ["transpose", "scale_offset", "bitround", "bytes", "crc32c"],
+    ),
+    "differences": (
+        [codec("numcodecs.delta", dtype="<i4"), LITTLE],
+        ["numcodecs.delta", "bytes"],
+    ),
+    "one dimension": ([codec("reshape", shape=[[0, 1]]), "packbits"], ["reshape", "packbits"]),
+}
+"""Codecs, and the names of those of a chunk."""
+
+
+@pytest.mark.parametrize("case", RECHUNKED)
+@pytest.mark.parametrize("shards", [None, (6, 8)])
+def test_rechunking_keeps_codecs_that_change_values(case, shards):
+    codecs, kept = RECHUNKED[case]
+    values = np.arange(120, dtype="i4").reshape(10, 12)
+    source = zd.create_array({}, shape=(10, 12), chunks=(4, 8), dtype="i4", codecs=codecs)
+    source[...] = values
+    made = {}
+    zd.rechunk(source, made, chunks=(3, 4), shards=shards)
+    again = zd.open_array(made)
+    np.testing.assert_array_equal(again[...], values)
+    assert again.chunks == (3, 4)
+    inner = again.codecs[0].inner_codecs if shards else again.codecs
+    assert [made.name for made in inner] == kept
+
+
+def test_reshaping_to_given_lengths_does_not_survive_other_chunks():
+    codecs = [codec("reshape", shape=[4, 8]), LITTLE]
+    source = zd.create_array({}, shape=(8, 8), chunks=(4, 8), dtype="i4", codecs=codecs)
+    with pytest.raises(MetadataError, match="a shape of the 12 elements"):
+        zd.rechunk(source, {}, chunks=(3, 4))

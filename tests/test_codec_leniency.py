@@ -203,7 +203,7 @@ def test_nothing_is_written_through_an_unknown_codec(place):
         lambda: array.__setitem__((0, 0), 5),
         lambda: array.write(None, np.zeros((4, 3), "i2"), threads=1),
         lambda: zd.to_zarr(da.ones((4, 3), dtype="i2", chunks=2), array),
-        lambda: zd.rechunk(array, MemoryStore(), chunks=(1, 3)).compute(),
+        lambda: zd.rechunk(array, MemoryStore(), chunks=(1, 3)),
     ):
         with pytest.raises(UnknownCodecError, match=r"acme\.thing"):
             write()

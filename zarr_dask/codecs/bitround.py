@@ -39,7 +39,7 @@ class BitRound(ArrayCodec):
     ----------
     keepbits
         For floats, bits of the mantissa to keep; for integers, bits to keep from the most
-        significant one on. At least 1.
+        significant one on, which is the sign of negative ones. At least 1.
     alias
         Whether it is called ``numcodecs.bitround``, which knows floats only.
     """
