@@ -258,7 +258,7 @@ def strange_codecs(draw, sound):
     return {**made, "configuration": configuration}
 
 
-@pytest.mark.filterwarnings("ignore:codecs")
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.ZarrDaskWarning")
 @given(
     st.lists(strange_codecs(SOUND), max_size=1),
     strange_codecs(SERIALIZERS),

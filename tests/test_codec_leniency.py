@@ -11,7 +11,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.test_array_codecs import LITTLE, codec, document, opened
-from zarr_dask.errors import CorruptObjectError, MetadataError, UnknownCodecError
+from zarr_dask.errors import CorruptObjectError, MetadataError, UnknownCodecError, ZarrDaskWarning
 from zarr_dask.stores import MemoryStore, Recording
 
 CRC = {"name": "crc32c"}
@@ -25,7 +25,7 @@ SHARD = {
 
 
 def warned(words):
-    return pytest.warns(UserWarning, match=words)
+    return pytest.warns(ZarrDaskWarning, match=f"zarr.json: .*{words}")
 
 
 def codecs_written(store):

@@ -23,6 +23,7 @@ from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import (
+    Stored,
     chain_from_v3,
     codec_from_numcodecs,
     object_serializer_from_numcodecs,
@@ -308,7 +309,7 @@ def chain_targets() -> Iterator[Target]:
     for name, (dtype, array, documents) in TYPED.items():
         data_type = data_type_of(dtype)
         with warnings.catch_warnings(action="ignore"):  # old names are read with a warning
-            chain = chain_from_v3(documents, "codecs", array.ndim)
+            chain = chain_from_v3(documents, "codecs", Stored("fuzz", array.ndim))
         yield chain_target(name, chain, data_type, array.astype(data_type.dtype))
 
 

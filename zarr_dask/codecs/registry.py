@@ -12,7 +12,7 @@ import lzma
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -58,10 +58,11 @@ from zarr_dask.codecs.vlen import (
 )
 from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import ABSENT, Problem
+from zarr_dask.errors import ABSENT, Problem, ZarrDaskWarning
 from zarr_dask.members import Members, anything, between, is_int, is_ints, is_list, one_of
 
 __all__ = [
+    "Stored",
     "chain_from_v3",
     "codec_from_numcodecs",
     "codec_from_v3",
@@ -77,6 +78,20 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where the documents of codecs were found: older spellings are read there, with a warning."""
+
+    at: str
+    """Which document, for messages."""
+    ndim: int
+    """Number of dimensions of what the codec is given."""
+
+    def warn(self, message: str) -> None:
+        """Say what is wrong with a document that is read nevertheless."""
+        warnings.warn(f"{self.at}: {message}", ZarrDaskWarning, stacklevel=8)
+
+
 class CodecMembers(Members):
     """The configuration of one codec.
 
@@ -84,14 +99,13 @@ class CodecMembers(Members):
     ----------
     members, place
         See `Members`.
-    ndim
-        Number of dimensions of the chunks that it is given, where the document was found in a
-        store: older spellings are read then, with a warning. None for what a user gives.
+    stored
+        Where it was found; None for what a user gives.
     """
 
-    def __init__(self, members: Mapping[str, Any], place: str, ndim: int | None) -> None:
+    def __init__(self, members: Mapping[str, Any], place: str, stored: Stored | None) -> None:
         super().__init__(members, place)
-        self.ndim = ndim
+        self.stored = stored
 
 
 def _bytes(members: Members) -> Codec:
@@ -100,30 +114,31 @@ def _bytes(members: Members) -> Codec:
 
 
 def _endian(members: CodecMembers) -> Codec | None:
-    if members.ndim is None:
+    if members.stored is None:
         place = members.place.removesuffix(".configuration")
         expected = "'bytes', as this codec is called now"
         members.problems.append(Problem(f"{place}.name", "endian", expected))
         return None
-    _warn_of_old_spelling(members, "a codec 'endian', now called 'bytes'")
+    _warn_of_old_spelling(members.stored, members, "a codec 'endian', now called 'bytes'")
     return _bytes(members)
 
 
 def _transpose(members: CodecMembers) -> Codec | None:
     expected = "a list of the dimensions in their new order"
-    ndim = members.ndim
-    if ndim is None:
+    stored = members.stored
+    if stored is None:
         order = members.take("order", is_ints, expected)
     else:
         order = members.take("order", lambda v: is_ints(v) or v in ("C", "F"), expected)
         if isinstance(order, str):
-            _warn_of_old_spelling(members, f"an order of {order!r}, now a list of dimensions")
-            order = range(ndim)[:: 1 if order == "C" else -1]
+            what = f"an order of {order!r}, now a list of dimensions"
+            _warn_of_old_spelling(stored, members, what)
+            order = range(stored.ndim)[:: 1 if order == "C" else -1]
     return Transpose(tuple(order or ()))
 
 
-def _warn_of_old_spelling(members: Members, what: str) -> None:
-    warnings.warn(f"{members.place} is of a draft of Zarr v3: it has {what}.", stacklevel=2)
+def _warn_of_old_spelling(stored: Stored, members: Members, what: str) -> None:
+    stored.warn(f"{members.place} is of a draft of Zarr v3: it has {what}.")
 
 
 def _gzip(members: Members) -> Codec:
@@ -160,28 +175,30 @@ def _sharding(members: CodecMembers) -> Codec | None:
     codecs = members.take("codecs", is_list, "a list of codecs")
     index_codecs = members.take("index_codecs", is_list, "a list of codecs", None)
     location = members.take("index_location", one_of("start", "end"), "'start' or 'end'", "end")
-    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.ndim)
+    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
     index: Chain | None
     if index_codecs is None:
         index = DEFAULT_INDEX_CODECS
-        if members.ndim is not None and not members.problems:
-            _warn_of_index(members, "no index_codecs", "bytes in little-endian order and a crc32c")
+        if members.stored is not None and not members.problems:
+            taken = "bytes in little-endian order and a crc32c"
+            _warn_of_index(members.stored, members, "no index_codecs", taken)
     else:
-        ndim = None if members.ndim is None else members.ndim + 1
-        index = _index_chain(members, _inner_chain(members, "index_codecs", index_codecs, ndim))
+        stored = members.stored
+        inner = None if stored is None else Stored(stored.at, stored.ndim + 1)
+        index = _index_chain(members, _inner_chain(members, "index_codecs", index_codecs, inner))
     if chain is None or index is None or shape is None:
         return None
     return Sharding(tuple(shape), chain, index, location)
 
 
 def _inner_chain(
-    members: CodecMembers, name: str, documents: list[Any], ndim: int | None
+    members: CodecMembers, name: str, documents: list[Any], stored: Stored | None
 ) -> Chain | None:
     place = members.at(name)
     if not documents:
         members.blame(name, documents, "at least one codec")
         return None
-    chain = chain_from_v3(documents, place, ndim)
+    chain = chain_from_v3(documents, place, stored)
     if isinstance(chain, list):
         members.problems.extend(chain)
         return None
@@ -197,18 +214,19 @@ def _index_chain(members: CodecMembers, chain: Chain | None) -> Chain | None:
         return None
     if chain.serializer != Bytes(None):
         return chain
-    if members.ndim is not None:
-        _warn_of_index(members, "index_codecs without byte order", "little-endian order")
+    if members.stored is not None:
+        found = "index_codecs without byte order"
+        _warn_of_index(members.stored, members, found, "little-endian order")
     return replace(chain, serializer=Bytes("little"))
 
 
-def _warn_of_index(members: Members, found: str, taken: str) -> None:
-    warnings.warn(f"{members.place} has {found}; {taken} is taken for granted.", stacklevel=2)
+def _warn_of_index(stored: Stored, members: Members, found: str, taken: str) -> None:
+    stored.warn(f"{members.place} has {found}; {taken} is taken for granted.")
 
 
 def _n5_default(members: CodecMembers) -> Codec | None:
     codecs = members.take("codecs", is_list, "a list of codecs")
-    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.ndim)
+    chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
     return None if chain is None else N5Default(chain)
 
 
@@ -224,7 +242,7 @@ def _conditional(members: CodecMembers) -> Codec | None:
     codecs = []
     for position, document in enumerate(documents or ()):
         place = members.at(f"codecs[{position}]")
-        made = codec_from_v3(document, place, members.ndim)
+        made = codec_from_v3(document, place, members.stored)
         if isinstance(made, list):
             members.problems.extend(made)
         elif isinstance(made, BytesCodec):
@@ -342,7 +360,7 @@ def v3_names() -> tuple[str, ...]:
     return tuple(sorted(_V3))
 
 
-def codec_from_v3(document: Any, place: str, ndim: int | None = None) -> Codec | list[Problem]:
+def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Codec | list[Problem]:
     """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
     Parameters
@@ -351,8 +369,8 @@ def codec_from_v3(document: Any, place: str, ndim: int | None = None) -> Codec |
         The form, or a codec.
     place
         Where it stands.
-    ndim
-        See `CodecMembers`.
+    stored
+        Where it was found; None for what a user gives.
     """
     if isinstance(document, Codec):  # a value may hold what no document can
         document = document.document()
@@ -370,7 +388,7 @@ def codec_from_v3(document: Any, place: str, ndim: int | None = None) -> Codec |
     configuration = document.get("configuration", {})
     if not isinstance(configuration, Mapping):
         return [Problem(f"{place}.configuration", configuration, "an object")]
-    members = CodecMembers(configuration, f"{place}.configuration", ndim)
+    members = CodecMembers(configuration, f"{place}.configuration", stored)
     if place.count("configuration") > _DEEPEST:
         return [Problem(place, name, f"shards nested at most {_DEEPEST} deep")]
     codec = _V3[name](members)
@@ -379,7 +397,7 @@ def codec_from_v3(document: Any, place: str, ndim: int | None = None) -> Codec |
 
 
 def chain_from_v3(
-    documents: Sequence[Any], place: str = "codecs", ndim: int | None = None
+    documents: Sequence[Any], place: str = "codecs", stored: Stored | None = None
 ) -> Chain | list[Problem]:
     """A chain from a list of codecs in v3 form, or everything that is wrong with it.
 
@@ -389,22 +407,22 @@ def chain_from_v3(
         The list.
     place
         Where it stands.
-    ndim
-        See `CodecMembers`.
+    stored
+        Where it was found; None for what a user gives.
     """
     codecs: list[Codec] = []
     problems: list[Problem] = []
     on: Literal["arrays", "bytes"] = "arrays"
     for position, document in enumerate(documents):
         at = f"{place}[{position}]"
-        skipped = None if ndim is None else _skipped(document, at, on)
-        made = skipped or codec_from_v3(document, at, ndim)
+        skipped = None if stored is None else _skipped(document, at, on, stored)
+        made = skipped or codec_from_v3(document, at, stored)
         if isinstance(made, list):
             problems.extend(made)
             continue
         codecs.append(made)
-        if isinstance(made, ArrayCodec) and ndim is not None:
-            ndim = made.encoded_ndim(ndim)
+        if isinstance(made, ArrayCodec) and stored is not None:
+            stored = Stored(stored.at, made.encoded_ndim(stored.ndim))
         elif isinstance(made, Serializer):
             on = "bytes"
     if problems:
@@ -415,14 +433,15 @@ def chain_from_v3(
     return chain
 
 
-def _skipped(document: Any, place: str, on: Literal["arrays", "bytes"]) -> Codec | None:
+def _skipped(
+    document: Any, place: str, on: Literal["arrays", "bytes"], stored: Stored
+) -> Codec | None:
     """What stands for a codec that is not known and need not be; None for all others."""
     if not may_be_skipped(document) or document["name"] in _V3:
         return None
-    warnings.warn(
+    stored.warn(
         f"{place} is an unknown codec, {document['name']!r}, that need not be understood. It is "
-        "skipped in reading; nothing can be written.",
-        stacklevel=2,
+        "skipped in reading; nothing can be written."
     )
     kind = SkippedArrays if on == "arrays" else SkippedBytes
     return kind(json.dumps(dict(document)))

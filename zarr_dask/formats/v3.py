@@ -18,6 +18,7 @@ from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.registry import (
+    Stored,
     chain_from_v3,
     completed,
     encoded_type,
@@ -212,17 +213,19 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
         return GroupMeta(attributes, extra)
     if kind is None and "shape" not in document:  # neither one nor the other
         raise MetadataError.of(at, members.problems)
-    meta = _array(members, attributes, limits)
+    meta = _array(members, attributes, limits, at)
     problems = members.problems or (list(meta.problems()) if meta else [])
     if meta is None or problems:
         raise MetadataError.of(at, problems)
     return meta
 
 
-def _array(members: Members, attributes: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
+def _array(
+    members: Members, attributes: Mapping[str, Any], limits: Limits, at: str
+) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    codecs = _codecs(members, data_type, None if shape is None else len(shape))
+    codecs = _codecs(members, data_type, None if shape is None else Stored(at, len(shape)))
     grid = take_grid(members, shape, codecs)
     keys = take_chunk_keys(members)
     fill = _fill_value(members, data_type, codecs)
@@ -271,13 +274,13 @@ def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
     return ">" if inner is not None and getattr(inner.serializer, "endian", "") == "big" else "<"
 
 
-def _codecs(members: Members, data_type: DataType | None, ndim: int | None) -> Chain | None:
+def _codecs(members: Members, data_type: DataType | None, stored: Stored | None) -> Chain | None:
     documents = members.take("codecs", lambda v: is_list(v) and v, "a list of at least one codec")
     if documents is None:
         return None
     if isinstance(data_type, Struct) and data_type.legacy and element_bytes(data_type.dtype) > 1:
         documents = [_with_byte_order(document) for document in documents]
-    chain = chain_from_v3(documents, ndim=ndim)
+    chain = chain_from_v3(documents, stored=stored)
     if isinstance(chain, list):
         members.problems.extend(chain)
         return None
