@@ -455,7 +455,7 @@ def test_records_that_are_meant_to_exhaust_us():
     with pytest.raises(MetadataError, match="int9") as caught:
         opened(named("struct", fields=fields(*map(str, range(8000)), data_type="int9")), {})
     assert len(str(caught.value)) < 100_000
-    large = named("raw_bytes", length_bytes=1 << 24)
+    large = named("raw_bytes", length_bytes=1 << 22)
     with pytest.raises(MetadataError, match="bytes for an element"):
         opened(named("struct", fields=fields(*"abcdef", data_type=large)), {})
 

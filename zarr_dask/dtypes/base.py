@@ -13,7 +13,7 @@ __all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "DataType"]
 VARIABLE_BYTES = 1 << 27
 """Encoded bytes of one chunk at most, for types whose elements have no fixed size."""
 
-LARGEST_ITEM = 1 << 24
+LARGEST_ITEM = 1 << 22
 """Bytes of one element at most, where elements have a fixed size."""
 
 
