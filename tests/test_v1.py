@@ -212,6 +212,16 @@ def test_structs_are_lists_of_pairs():
     assert bytes(store.get("0")) == bytes(range(6))
 
 
+def test_structs_of_both_byte_orders():
+    pairs = [["a", ">i2"], ["b", "<i2"]]
+    body = bytes.fromhex("0001 0100 0002 0200")
+    store = store_of({"0": body}, dtype=pairs, shape=[2], chunks=[2], fill_value=0)
+    array = zd.open_array(store, mode="r+")
+    assert array[...].tolist() == [(1, 1), (2, 2)]
+    array[...] = array[::-1]
+    assert store["0"] == body[4:] + body[:4]
+
+
 BODIES = {
     "none": ("none", None, ROWS.tobytes()),
     "null": (None, None, ROWS.tobytes()),

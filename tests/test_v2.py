@@ -816,6 +816,14 @@ def test_dimensions_without_a_name_survive():
     assert zd.open_array(store).dimension_names == (None, "x")
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_names_change_with_their_attribute(version):
+    array = zd.create_array({}, shape=2, dtype="f4", dimension_names=["t"], format=version)
+    for names, want in ((["time"], ("time",)), (["a", "b"], None), ([None], (None,))):
+        array = array.update_attributes({"_ARRAY_DIMENSIONS": names})
+        assert array.dimension_names == want == zd.open_array(array.store).dimension_names
+
+
 def test_names_given_twice_are_those_of_the_argument():
     _, _, store = created(
         dtype="f4", dimension_names=["t"], attributes={"_ARRAY_DIMENSIONS": ["x"], "a": 1}

@@ -48,7 +48,12 @@ def with_attributes(
     present = current(store, path, node_format, meta, options)
     changed = replace(present, attributes={**present.attributes, **given})
     put_changed(store, path, node_format, present, changed)
-    return changed
+    if node_format.names_attribute not in given:
+        return changed
+    # what names the dimensions is an attribute: the documents as they are now say which names
+    found = node_format.documents(changed, path)
+    named = node_format.read(store, path, options, found=found)
+    return named if isinstance(named, type(changed)) else changed
 
 
 def current(
