@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import GridError, MetadataError, UnknownGridError
 from zarr_dask.grid import Edges, Fixed, Grid
-from zarr_dask.stores import LocalStore, MemoryStore
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
 EXAMPLE = [
     4,
@@ -175,6 +175,13 @@ def test_a_run_of_any_length_takes_no_memory():
     tracemalloc.stop()
     assert used < 1_000_000
     assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize("edges", [[1], [[[1, 10**18]]]])
+def test_more_blocks_than_dask_can_list(edges):
+    array = zd.open(store_of(document([10**18], edges)))
+    with pytest.raises(GridError, match="1000000000000000000 stored objects along one dimension"):
+        array.to_dask()
 
 
 def test_more_runs_than_anyone_needs():
@@ -379,6 +386,71 @@ def test_rechunking_keeps_every_value(layout, shards, data):
     target = zd.open(store)
     assert target.chunks == chunks
     np.testing.assert_array_equal(target[...], values)
+
+
+@settings(max_examples=40)
+@given(layouts(), st.booleans(), st.booleans(), st.data())
+def test_rechunking_to_declared_sizes(layout, from_shards, to_shards, data):
+    shape, cells, inner = layout
+    source = zd.create_array(
+        MemoryStore(), shape=shape, dtype="i2", fill_value=-1,
+        chunks=tuple(data.draw(st.integers(1, 5)) for _ in shape),
+    )  # fmt: skip
+    if from_shards:
+        source = made(MemoryStore(), layout, True)
+    values = np.arange(np.prod(shape, dtype=int), dtype="i2").reshape(shape)
+    source[...] = values
+    store = Recording(MemoryStore())
+    budget = data.draw(st.sampled_from(["1.2MB", "4MB", "64MB"]))
+    grids = {"chunks": inner, "shards": cells} if to_shards else {"chunks": cells}
+    try:
+        plan = zd.plan_rechunk(source, store, max_mem=budget, **grids)
+    except zd.errors.MemoryBudgetError:
+        return
+    plan.run()
+    written = store.per_key("set")
+    assert set(written.values()) <= {1}  # every stored object has one writing task
+    target = zd.open(store)
+    assert target.meta.grid == Grid.of(shape, cells)
+    np.testing.assert_array_equal(target[...], values)
+
+
+def test_boxes_are_whole_stored_objects():
+    edges = Edges.of((3, 5, 2, 2, 2, 7, 1, 1), 20)
+    assert [edges.groups(n).lengths for n in (7, 8, 15, 30)] == [
+        (3, 7, 4, 6), (8, 6, 6), (14, 6), (20,)
+    ]  # fmt: skip
+    assert Fixed(3, 20).groups(9).lengths == (9, 9, 2)
+
+
+def test_rechunking_by_name():
+    source = zd.create_array(
+        MemoryStore(), shape=(59, 8), dtype="i2", chunks=((31, 28), 4), dimension_names=["t", "x"]
+    )
+    source[...] = np.arange(59 * 8).reshape(59, 8)
+    kept = MemoryStore()
+    zd.rechunk(source, kept, chunks={"x": 8})
+    assert zd.open(kept).to_dask().chunks == ((31, 28), (8,))
+    months = MemoryStore()
+    zd.rechunk(source, months, chunks={"t": (20, 39), "x": -1}, shards=None)
+    assert zd.open(months).to_dask().chunks == ((20, 39), (8,))
+    for store in (kept, months):
+        np.testing.assert_array_equal(zd.open(store)[...], source[...])
+    for chunks in ({"t": (20, 20)}, {"t": ()}, {"t": (20, -1)}, {"t": "ab"}, ((59,), (8,), 1)):
+        with pytest.raises(GridError):
+            zd.plan_rechunk(source, MemoryStore(), chunks=chunks)
+
+
+def test_plans_for_many_cells_are_made_in_time():
+    sizes = tuple(np.random.default_rng(1).integers(1, 40, 20_000).tolist())
+    shape = (sum(sizes), 50)
+    source = zd.create_array(MemoryStore(), shape=shape, dtype="f4", chunks=(sizes, 10))
+    begun = time.perf_counter()
+    plan = zd.plan_rechunk(source, MemoryStore(), chunks=(1000, 50), max_mem="100MB")
+    assert plan.tasks < 1000
+    plan = zd.plan_rechunk(source, MemoryStore(), chunks=(sizes[::-1], 50), max_mem="100MB")
+    assert plan.tasks < 1000
+    assert time.perf_counter() - begun < 20
 
 
 def test_regions_that_cut_through_cells_are_refused():

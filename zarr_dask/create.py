@@ -22,7 +22,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
-from zarr_dask.grid import Grid, Shape
+from zarr_dask.grid import Cells, Grid, Shape
 from zarr_dask.indexing import checked_cells, checked_shape
 
 __all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "plain_chain", "regridded"]
@@ -191,7 +191,7 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
 
 
 def regridded(
-    meta: ArrayMeta, node_format: Format, chunks: Shape | None, shards: Shape | None
+    meta: ArrayMeta, node_format: Format, chunks: Cells | None, shards: Cells | None
 ) -> ArrayMeta:
     """The metadata of the same array on other grids.
 
@@ -202,10 +202,10 @@ def regridded(
     node_format
         Its format.
     chunks
-        Shape of a chunk; None for the one it has, or, if that does not divide the shards, for
-        one that does.
+        Shape of a chunk, or sizes of all chunks along some dimensions; None for the shape it has,
+        or, if that does not divide the shards, for one that does.
     shards
-        Shape of a shard; None for an array without shards.
+        Shape of a shard, or sizes; None for an array without shards.
 
     Raises
     ------
@@ -213,17 +213,18 @@ def regridded(
         If the grids do not fit together, or not the codecs.
     """
     chain = _chunk_chain(meta)
-    chunk = meta.chunk_shape if chunks is None else chunks
+    cells: Cells = meta.chunk_shape if chunks is None else chunks
     if shards is not None:
-        if any(outer % size for outer, size in zip(shards, chunk, strict=True)):
-            if chunks is not None:
-                raise GridError(
-                    f"chunks={chunks} do not divide shards={shards}: along each dimension the "
-                    "length of a shard must be a multiple of that of its chunks."
-                )
-            chunk = dividing_chunks(shards, meta.data_type.typical_itemsize, _INNER_CHUNK_BYTES)
-        chain = Chain((), Sharding(chunk, chain, node_format.shard_index_codecs))
-    grid = Grid.regular(meta.shape, chunk if shards is None else shards)
+        outer = Grid.of(meta.shape, shards)
+        inner = checked_shape(cells, meta.grid.ndim, "chunks")
+        if chunks is not None:
+            check_divides(inner, outer)
+        elif any(length % size for length, size in zip(outer.common_cell, inner, strict=True)):
+            itemsize = meta.data_type.typical_itemsize
+            inner = dividing_chunks(outer.common_cell, itemsize, _INNER_CHUNK_BYTES)
+        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
+        cells = shards
+    grid = Grid.of(meta.shape, cells)
     # members of the document that are not known may speak of what changes here
     changed = replace(meta, grid=grid, codecs=chain, extra={})
     problems = list(changed.problems())

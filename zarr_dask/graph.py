@@ -183,7 +183,16 @@ def blocks_of(
 
 def cells_of(grid: Grid) -> Blocks:
     """One block per stored object."""
+    if max(grid.counts, default=0) > _MOST_BLOCKS:
+        raise GridError(
+            f"{max(grid.counts)} stored objects along one dimension are more than a dask array can "
+            f"list, which is {_MOST_BLOCKS}; read regions of the array instead."
+        )
     return tuple(dimension.lengths or (0,) for dimension in grid.dimensions)
+
+
+_MOST_BLOCKS = 1 << 25
+"""Blocks along a dimension at most: dask keeps the size of each."""
 
 
 def _regular(shape: Shape, cell: Shape) -> Blocks:

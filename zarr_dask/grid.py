@@ -97,6 +97,11 @@ class Fixed:
         return self.size
 
     @property
+    def overhangs(self) -> bool:
+        """Whether the last cell reaches beyond the extent."""
+        return self.start(self.count) > self.extent
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """Elements of the dimension in each cell; less than its size where that reaches beyond."""
         whole, rest = divmod(self.extent, self.size)
@@ -122,6 +127,10 @@ class Fixed:
         borders = max(-(-self.extent // length) - 1, 0)
         on_cells = borders // (lcm(length, self.size) // length)
         return self.count + borders - on_cells
+
+    def groups(self, length: int) -> Dimension:
+        """Whole cells put together to groups of at most `length`, which is a multiple of theirs."""
+        return Fixed(length, self.extent)
 
     def boundary_at_or_before(self, position: int) -> int:
         """The last cell boundary that is not after `position`; the extent counts as one."""
@@ -196,6 +205,11 @@ class Edges:
         return gcd(*(size for size, _ in self.runs)) or 1
 
     @property
+    def overhangs(self) -> bool:
+        """Whether the last cell reaches beyond the extent."""
+        return self.start(self.count) > self.extent
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """Elements of the dimension in each cell; less than its size where that reaches beyond."""
         lengths: list[int] = []
@@ -235,6 +249,19 @@ class Edges:
         if length not in known:
             borders = max(-(-self.extent // length) - 1, 0)
             known[length] = self.count + borders - self._common_borders(length)
+        return known[length]
+
+    def groups(self, length: int) -> Dimension:
+        """Whole cells put together to groups of at most `length`, no cell being longer."""
+        known: dict[int, Edges] = self.__dict__.setdefault("_groups", {})  # plans ask often
+        if length not in known:
+            sizes = []
+            start = 0
+            while start < self.extent:
+                end = self.boundary_at_or_before(start + length)
+                sizes.append(end - start)
+                start = end
+            known[length] = Edges.of(sizes, self.extent)
         return known[length]
 
     def _common_borders(self, length: int) -> int:

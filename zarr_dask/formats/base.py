@@ -200,6 +200,10 @@ class ArrayMeta:
             return self._one_bound
         return self.codecs.bind(self._spec(self.grid.shape_of(coords)))
 
+    def largest_bound(self) -> BoundChain:
+        """The codecs for the largest stored object that there can be."""
+        return self.codecs.bind(self._spec(self.grid.largest_cell))
+
     @cached_property
     def _one_bound(self) -> BoundChain | None:
         cell = self.grid.cell_shape

@@ -80,12 +80,13 @@ class StagePlan:
     source: Layout
     target: Layout
     box: Shape
-    """What one task copies; at the edges it is cut off."""
+    """What one task copies; at the edges, and where stored objects differ, it is less."""
 
     @property
     def boxes(self) -> Grid:
-        """The tasks as a grid."""
-        return Grid.regular(self.source.grid.shape, self.box)
+        """The tasks as a grid: whole stored objects of the target."""
+        dimensions = zip(self.target.grid.dimensions, self.box, strict=True)
+        return Grid(tuple(dimension.groups(length) for dimension, length in dimensions))
 
     @property
     def tasks(self) -> int:
@@ -114,10 +115,7 @@ def _peak(source: Layout, target: Layout, box: Shape) -> int:
     # one decoded chunk of the source, later one of the target in contiguous memory: a thread keeps
     # the larger; and the whole object where it is padded
     decoded = max(source.chunk_bytes, source.working, target.chunk_bytes, target.working)
-    padded = any(
-        extent % stored
-        for extent, stored in zip(target.grid.shape, target.object_shape, strict=True)
-    )
+    padded = any(dimension.overhangs for dimension in target.grid.dimensions)
     contiguous = target.object_bytes if padded else 0
     copied = prod(box) * itemsize
     kept = min(_MOST_KEPT, copied // 4)
@@ -140,7 +138,7 @@ def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
         dimension.meetings(length)
         for dimension, length in zip(source.grid.dimensions, box, strict=True)
     )
-    written = prod(d.count * d.largest for d in target.grid.dimensions)
+    written = prod(d.start(d.count) for d in target.grid.dimensions)
     return Costs(
         decoded=decoded * source.itemsize,
         written=written * target.itemsize,

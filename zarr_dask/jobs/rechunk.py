@@ -20,7 +20,7 @@ from zarr_dask.create import plain_chain, regridded
 from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Shape
+from zarr_dask.grid import Cells, Fixed
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place, prepare_place, put_documents
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
@@ -315,7 +315,8 @@ def plan_rechunk(
         Where the new one will be.
     chunks
         Shape of its chunks: lengths by position, or by name or position of the dimension in a
-        mapping; -1 is the whole dimension. What is not given stays as it is.
+        mapping; -1 is the whole dimension. What is not given stays as it is. The sizes of all
+        chunks may stand for the length along a dimension, as for `zarr_dask.create_array`.
     shards
         Shape of its shards, in the same forms; none by default.
     max_mem
@@ -441,7 +442,7 @@ def rechunk(
 
 def _layout(array: Array) -> Layout:
     grid = array.meta.grid
-    bound = array.meta.bound((0,) * array.ndim)
+    bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else grid.largest_cell
     return Layout(grid, chunk, array.meta.data_type.typical_itemsize, bound.working)
 
@@ -454,24 +455,36 @@ def _memory(max_mem: str | int | None, workers: Workers) -> int:
     return _DEFAULT_MEMORY
 
 
-def _new_grids(array: Array, chunks: Any, shards: Any) -> tuple[Shape | None, Shape | None]:
+def _new_grids(array: Array, chunks: Any, shards: Any) -> tuple[Cells | None, Cells | None]:
     if chunks is None and shards is None:
         raise GridError("neither chunks nor shards are given: there is nothing to change.")
-    new_chunks = None if chunks is None else _lengths(array, chunks, array.chunks, "chunks")
+    stored = _stored_cells(array)
+    present = stored if array.shards is None else array.chunks
+    new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
     if shards is None:
         return new_chunks, None
-    base = array.shards or new_chunks or array.chunks
-    lengths = _lengths(array, shards, base, "shards")
+    base = new_chunks or array.chunks if array.shards is None else stored
+    cells = _cells(array, shards, base, "shards")
     if new_chunks is not None:  # a whole dimension is a whole number of chunks
-        lengths = tuple(
-            -(-length // chunk) * chunk if length == extent else length
-            for length, chunk, extent in zip(lengths, new_chunks, array.shape, strict=True)
+        cells = tuple(
+            -(-length // chunk) * chunk
+            if isinstance(length, int) and isinstance(chunk, int) and length == extent
+            else length
+            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
         )
-    return new_chunks, lengths
+    return new_chunks, cells
 
 
-def _lengths(array: Array, given: Any, present: Shape, what: str) -> Shape:
-    """Lengths by position or by name, -1 for a whole dimension."""
+def _stored_cells(array: Array) -> Cells:
+    """The size of stored objects along each dimension, or the sizes where they differ."""
+    return tuple(
+        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
+        for dimension in array.meta.grid.dimensions
+    )
+
+
+def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
+    """Lengths or sizes by position or by name, -1 for a whole dimension."""
     names = array.dimension_names or (None,) * array.ndim
     if isinstance(given, Mapping):
         known = [*(n for n in names if n is not None), *range(array.ndim)]
@@ -486,17 +499,28 @@ def _lengths(array: Array, given: Any, present: Shape, what: str) -> Shape:
         items = [given] * array.ndim
     else:
         items = list(given)
-    if len(items) != array.ndim or any(
-        not isinstance(n, int | np.integer) or isinstance(n, bool) or n == 0 or n < -1
-        for n in items
-    ):
+    if len(items) != array.ndim or not all(map(_is_cell, items)):
         raise GridError(
             f"{what}={given!r}: expected {array.ndim} lengths of at least 1, or -1 for a whole "
-            f"dimension, for the shape {array.shape}."
+            f"dimension, or the sizes of all of them, for the shape {array.shape}."
         )
     return tuple(
-        max(extent, 1) if n == -1 else int(n) for n, extent in zip(items, array.shape, strict=True)
+        tuple(map(int, item))
+        if isinstance(item, Sequence)
+        else (max(extent, 1) if item == -1 else int(item))
+        for item, extent in zip(items, array.shape, strict=True)
     )
+
+
+def _is_cell(item: Any) -> bool:
+    """Whether an item is a length, -1, or the sizes of all cells of a dimension."""
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        return len(item) > 0 and all(_is_length(size) and size >= 0 for size in item)
+    return _is_length(item) and (item == -1 or item >= 1)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _check_apart(source: Array, target: Array) -> None:
