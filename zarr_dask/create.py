@@ -225,8 +225,7 @@ def regridded(
         chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
         cells = shards
     grid = Grid.of(meta.shape, cells)
-    # members of the document that are not known may speak of what changes here
-    changed = replace(meta, grid=grid, codecs=chain, extra={})
+    changed = replace(meta, grid=grid, codecs=chain)
     problems = list(changed.problems())
     if problems:
         raise MetadataError.of("the new array", problems)
