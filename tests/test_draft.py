@@ -517,6 +517,26 @@ def test_hierarchies_of_two_kinds_do_not_mix(other):
     assert list(zd.open_group(store)) == []
 
 
+@pytest.mark.parametrize("entry", [ENTRY, ENTRY_OF_MAY | {"extensions": 7}, {"zarr_format": "x"}])
+@pytest.mark.parametrize("format", [DRAFT, MAY, "v3"])
+def test_a_root_is_replaced_whatever_it_was(entry, format):
+    store = hierarchy({"meta/a.array.json": ARRAY}, {"data/a/c0": b"12"}, entry)
+    store["zarr.json"] = json.dumps(entry).encode()
+    with pytest.raises((errors.NodeExistsError, errors.MetadataError)):
+        zd.create_array(store, shape=2, dtype="u1", format="v3" if format == DRAFT else format)
+    zd.create_array(store, shape=2, dtype="u1", format=format, overwrite=True)[...] = 7
+    assert len(store) == (2 if format == "v3" else 3)
+    array = zd.open_array(store)
+    assert (array.format, array[...].tolist()) == (format, [7, 7])
+
+
+def test_documents_of_two_formats_at_the_root():
+    store = one_array() | {".zgroup": b'{"zarr_format": 2}'}
+    with pytest.warns(errors.ZarrDaskWarning, match="documents of another format"):
+        assert zd.open(store).format == DRAFT
+    assert zd.open(store, format="v2").format == "v2"
+
+
 def test_other_formats_pay_nothing():
     """The root is asked only where nothing was found at the path."""
     recording = Recording(MemoryStore())

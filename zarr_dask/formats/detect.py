@@ -6,6 +6,8 @@ has: v1, and the v3 draft, of which the root of a store tells.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from zarr_dask.errors import MetadataError, NodeNotFoundError
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions, read_documents, where
 from zarr_dask.formats.draft import (
@@ -126,6 +128,11 @@ def _node_of(
     draft = draft_at(store, options, found) if ENTRY in found else None
     if draft is not None:
         meta = draft.read(store, path, options, found={})
+        if any(found[key] is not None for key in found.keys() - {ENTRY}):
+            warn(
+                f"{where(store, path)} has documents of another format beside those of "
+                f"{draft.name}, which is used. Pass format= to choose."
+            )
         return None if meta is None else (draft, meta)
     present = [c for c in batch if any(found[key] is not None for key in c.node_keys(path))]
     for chosen in present:
@@ -147,7 +154,9 @@ def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
     options = ReadOptions()
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     found = read_documents(store, list(dict.fromkeys([*keys, ENTRY])), options.limits)
-    draft = draft_at(store, options, found)
+    draft = None
+    with suppress(MetadataError):  # then it is the document of a node that cannot be read
+        draft = draft_at(store, options, found)
     candidates: list[Format] = [*FORMATS]
     if draft is not None:
         found = {key: text for key, text in found.items() if key != ENTRY} | {ENTRY: None}

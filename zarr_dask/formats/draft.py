@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,10 +30,10 @@ from zarr_dask.codecs.chain import Chain
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import (
     ListingError,
+    MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     Problem,
-    ZarrDaskWarning,
 )
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -59,6 +58,7 @@ from zarr_dask.formats.draft_document import (
     group_to_json,
 )
 from zarr_dask.formats.v2 import DIMENSIONS, V2
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 
 __all__ = [
@@ -150,11 +150,9 @@ class FormatDraft:
         generation = self.entry.generation
         if array_text is not None:
             if group_text is not None:
-                warnings.warn(
+                warn(
                     f"{where(store, path)} is both an array and a group; the array is used. Nodes "
                     "below the group open by their paths.",
-                    ZarrDaskWarning,
-                    stacklevel=7,
                 )
             document = load_json(store, keys[0], array_text)
             meta = array_from_json(document, generation, where(store, keys[0]), options)
@@ -284,7 +282,12 @@ def draft_for_new(store: Store, wanted: FormatDraft, path: str) -> FormatDraft:
     """
     options = ReadOptions()
     found = read_documents(store, [ENTRY], options.limits)
-    present = draft_at(store, options, found)
+    try:
+        present = draft_at(store, options, found)
+    except MetadataError:
+        if path:
+            raise
+        return wanted  # at the root it may be replaced
     if present is not None and present.name == wanted.name:
         return present
     if path and found[ENTRY] is not None:

@@ -9,7 +9,6 @@ say is refused; readers take everything that those writers have written.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from zarr_dask.codecs.registry import numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of, native
-from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem, ZarrDaskWarning
+from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem
 from zarr_dask.formats import draft_types, typestr
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, GroupMeta, ReadOptions, stored_grid
 from zarr_dask.formats.draft_codecs import (
@@ -40,6 +39,7 @@ from zarr_dask.formats.draft_types import NamedType
 from zarr_dask.formats.v2 import dimension_names, order_of, stored_dtype
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.members import Members, anything, is_ints, is_lengths, is_list, is_object, one_of
+from zarr_dask.notices import warn
 
 __all__ = [
     "KEYS_NAMES",
@@ -358,10 +358,8 @@ def _fill(
         return None
     if value is None:
         if generation == "2022-12":
-            warnings.warn(
+            warn(
                 f"{at}: fill_value is null, which the text forbids; it is read as zero.",
-                ZarrDaskWarning,
-                stacklevel=9,
             )
         return data_type.zero
     try:

@@ -12,7 +12,6 @@ for datetimes, strings and structs.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,11 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Endian, endian_of
 from zarr_dask.dtypes import float_from_json, float_to_json, native, parts_of_complex, scalar
-from zarr_dask.errors import Problem, ZarrDaskWarning
+from zarr_dask.errors import Problem
 from zarr_dask.formats import typestr
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.members import is_int
+from zarr_dask.notices import warn
 
 __all__ = [
     "NamedType",
@@ -110,11 +110,9 @@ def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | 
             f"fallback {fallback!r}"
         )
         return [Problem("data_type", dict(document), expected, "data_type")]
-    warnings.warn(
+    warn(
         f"{at}: the data type {document.get('type')!r} is unknown; its elements are read as "
         f"{known.stored}, its fallback, and need not mean what they seem to.",
-        ZarrDaskWarning,
-        stacklevel=10,
     )
     return NamedType(known.stored, known.endian, is_fallback=True)
 
