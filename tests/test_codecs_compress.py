@@ -238,10 +238,10 @@ def test_zstd_that_cannot_be_bounded():
 
 @pytest.mark.parametrize("junk", [SKIPPABLE, unsized(b""), nc_zstd.compress(b"", 1)])
 def test_zstd_of_ever_so_many_frames(junk):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CorruptObjectError, match="more than 16384 zstd frames"):
         Zstd().decode(junk * 200_000, Size.of(5))
-    assert time.perf_counter() - start < 5  # far below a second where nothing else runs
+    assert time.process_time() - start < 1
 
 
 STREAMS = {
@@ -268,10 +268,10 @@ def test_streams_one_after_the_other(codec, compress):
 
 @pytest.mark.parametrize(("codec", "compress"), STREAMS.values(), ids=STREAMS)
 def test_ever_so_many_streams(codec, compress):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CorruptObjectError):
         codec.decode(compress(b"") * 300_000, Size.of(5))
-    assert time.perf_counter() - start < 20  # no copy of the rest for each
+    assert time.process_time() - start < 3  # no copy of the rest for each
 
 
 def test_lzma_dictionaries_are_bounded():
