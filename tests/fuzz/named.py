@@ -229,6 +229,10 @@ PLACES = {
 TEXTS = {
     "lists nested 100000 deep": b"[" * 100_000 + b"]" * 100_000,
     "objects nested 100000 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "attributes nested 300 deep": b'{"zarr_format": 3, "node_type": "group", "attributes": {"a": '
+    + b"[" * 300
+    + b"]" * 300
+    + b"}}",
     "a list": b"[1, 2]",
     "a number": b"3",
     "null": b"null",

@@ -467,7 +467,31 @@ def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
         raise MetadataError(
             where(store, key), [Problem(key.rsplit("/", 1)[-1], document, "a JSON object")]
         )
+    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deeper(document, _DEEPEST):
+        expected = f"values nested at most {_DEEPEST} deep"
+        raise MetadataError(
+            where(store, key), [Problem(key.rsplit("/", 1)[-1], "deeper ones", expected)]
+        )
     return document
+
+
+_DEEPEST = 200
+"""Lists and objects within each other at most; what copies or prints them calls itself for each."""
+
+
+def _is_deeper(document: Any, most: int) -> bool:
+    """Whether lists and objects lie within each other more than `most` deep."""
+    level = [document]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
