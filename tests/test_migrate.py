@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from zarr_dask.errors import (
     MetadataError,
     MigrationError,
     NodeNotFoundError,
+    ReadOnlyError,
     SourceIsTargetError,
     StoreError,
 )
@@ -1383,10 +1385,45 @@ def test_what_drafts_have_and_v3_has_not_is_refused():
     assert "extensions" not in json.loads(target["zarr.json"])
 
 
+def with_consolidated(store):
+    """The same with consolidated metadata where zarr-python 2 put them, if it knew the layout."""
+    documents = {
+        key: json.loads(value) for key, value in store.items() if key.startswith("meta/root/")
+    }
+    if not documents:
+        return store
+    text = json.dumps({"metadata": documents, "zarr_consolidated_format": 1}).encode()
+    return {
+        **store,
+        "meta/root/consolidated/.zmetadata": text,
+        "meta/root/consolidated.group.json": b'{"attributes": {}}',
+    }
+
+
+@pytest.mark.parametrize("way", ["rename", "copy"])
+def test_consolidated_metadata_of_drafts(drafted, way):
+    store, values = drafted
+    store = with_consolidated(store)
+    target = {} if way == "copy" else store
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if way == "copy":
+            zd.migrate(store, target)
+        else:
+            zd.migrate(store, data="rename", remove_old=True)
+    group = check_draft(target, values)
+    assert "consolidated" not in group
+    if way == "copy" and any(key.startswith("meta/root/") for key in store):
+        assert "consolidated_metadata" in json.loads(target["zarr.json"])
+        assert group.stale() == []
+    assert not any(key.startswith("meta/") for key in target)
+
+
 @pytest.mark.conformance("C167")
 @pytest.mark.parametrize("remove_old", [False, True])
 def test_interrupted_migrations_of_drafts(drafted, remove_old):
     old, values = drafted
+    old = with_consolidated(old)
     options = {"data": "rename", "remove_old": remove_old}
     finished = dict(old)
     zd.migrate(finished, **options)
@@ -1430,3 +1467,73 @@ def test_a_draft_that_gdal_wrote(public_data, tmp_path):
         zd.migrate(source, tmp_path / "new")
     assert values.any()
     assert same(by_zarr_python(tmp_path / "new"), values)
+
+
+# --- beside other implementations -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("case", ["none", "blosc", "gzip", "zstd", "zlib", "delta"])
+def test_documents_are_those_of_zarr_python_where_it_is_right(tmp_path, case, order):
+    import numcodecs
+    from zarr.metadata.migrate_v3 import migrate_v2_to_v3
+
+    codec = {
+        "blosc": numcodecs.Blosc("lz4", 5, numcodecs.Blosc.SHUFFLE),
+        "gzip": numcodecs.GZip(3),
+        "zstd": numcodecs.Zstd(3),
+        "zlib": numcodecs.Zlib(3),
+    }.get(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("theirs", "ours"):
+            zarr.create_array(
+                str(tmp_path / name),
+                shape=(5, 4),
+                chunks=(2, 3),
+                dtype="<i4",
+                zarr_format=2,
+                fill_value=1,
+                compressors=codec,
+                filters=[numcodecs.Delta("<i4")] if case == "delta" else None,
+                order=order,
+                attributes={"a": 1},
+            )[...] = 7
+        migrate_v2_to_v3(input_store=zarr.storage.LocalStore(tmp_path / "theirs"))
+    zd.migrate(tmp_path / "ours")
+    theirs, ours = document_of(tmp_path / "theirs"), document_of(tmp_path / "ours")
+    assert theirs.pop("storage_transformers") == []
+    assert ours == theirs
+
+
+def test_archives_are_copied_from(old, tmp_path):
+    with zipfile.ZipFile(tmp_path / "old.zip", "w") as archive:
+        for key, value in old.items():
+            archive.writestr(key, value)
+    zd.migrate(tmp_path / "old.zip", tmp_path / "new")
+    check(tmp_path / "new")
+    with pytest.raises(ReadOnlyError, match="only be read"):
+        zd.migrate(tmp_path / "old.zip")
+
+
+PUBLISHED = ["zarrita_js/v2/data.zarr", "zarr_python_v2_fixture/data.zip"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_stores_of_v2(public_data, tmp_path, name):
+    source = public_data / name
+    refused = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arrays = [node.path for node in zd.survey(source).arrays]
+        for path in arrays:
+            values = zd.open_array(source, path)[...]
+            try:
+                zd.migrate(source, tmp_path, path=path)
+            except MigrationError:
+                refused.append(path)
+                continue
+            assert same(zd.open_array(tmp_path, path)[...], values)
+            assert same(by_zarr_python(tmp_path / path), values)
+    assert len(arrays) > 30
+    assert refused == [path for path in arrays if "json2" in path]

@@ -50,6 +50,7 @@ from zarr_dask.jobs.migrate_nodes import (
     NodePlan,
     Route,
     as_before,
+    consolidated_node,
     moves,
     node_plans,
     old_documents,
@@ -301,7 +302,7 @@ class MigrationPlan:
         already, objects go first, so that what is left can be found again by the documents.
         """
         route = self.route
-        removed = self._remove_keys(self._old_consolidated)
+        removed = 0 if route.replaced else self._remove_keys(self._old_consolidated)
         for node in _children_first(self.nodes):
             keys = old_documents(route, node)
             if route.replaced:
@@ -309,6 +310,7 @@ class MigrationPlan:
             else:
                 removed += self._remove_keys(keys) + self._remove_objects(node)
         if route.replaced:
+            removed += self._remove_keys(self._old_consolidated)
             for prefix in route.source_format.prefixes(""):
                 _remove_empty_folder(route.target, prefix.partition("/")[0] + "/")
         elif route.path:
@@ -317,9 +319,13 @@ class MigrationPlan:
 
     @property
     def _old_consolidated(self) -> list[str]:
+        """Keys of consolidated metadata, after those of a group that is there for them."""
+        route = self.route
+        holder = consolidated_node(route)
+        group = [] if holder is None else list(route.source_format.node_keys(holder))
         groups = (node for node in self.nodes if isinstance(node.before, GroupMeta))
         keys = (consolidated_key(node.path, node.node_format) for node in groups)
-        return [key for key in keys if key is not None]
+        return [*group, *(key for key in keys if key is not None)]
 
     def _remove_keys(self, keys: Sequence[str]) -> int:
         target = self.route.target

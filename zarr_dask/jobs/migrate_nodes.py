@@ -39,6 +39,7 @@ __all__ = [
     "NodePlan",
     "Route",
     "as_before",
+    "consolidated_node",
     "moves",
     "node_plans",
     "old_documents",
@@ -182,9 +183,25 @@ def _found(route: Route) -> Iterator[_Found]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingGroupWarning)  # they get documents
         below = walk(route.source, route.path, cast("Format", either), route.options)
+    left_out = consolidated_node(route)
     for name, meta in below.items():
         path = join(route.path, name)
+        if path == left_out:
+            continue
         yield _Found(path, either.by_path.get(path, route.source_format), meta)
+
+
+def consolidated_node(route: Route) -> str | None:
+    """Path of a group that is there for nothing but consolidated metadata, if there is one.
+
+    zarr-python 2 made one for those of the draft.
+    """
+    key = consolidated_key("", route.source_format)
+    if key is None or not route.source_format.root_documents():
+        return None
+    prefix = route.source_format.prefixes("")[0]
+    is_there = route.source.size(key) is not None
+    return key[len(prefix) :].rpartition("/")[0] if is_there else None
 
 
 def node_plans(route: Route) -> tuple[NodePlan, ...]:
