@@ -123,6 +123,23 @@ def test_documents_side_by_side_are_a_warning(shelf):
     assert node.warnings == ("documents of v3 and v2; v3 is used",)
 
 
+@pytest.mark.parametrize(
+    ("codec", "package"),
+    [
+        ({"name": "zfp", "configuration": {"mode": "reversible"}}, "zarr-dask[zfp]"),
+        ({"name": "numcodecs.pcodec", "configuration": {"level": 8}}, "zarr-dask[pcodec]"),
+    ],
+    ids=["zfp", "pcodec"],
+)
+def test_codecs_that_need_a_package(tmp_path, codec, package):
+    zd.create_array(tmp_path, shape=(4,), dtype="f4", chunks=2)
+    document = json.loads((tmp_path / "zarr.json").read_text())
+    (tmp_path / "zarr.json").write_text(json.dumps({**document, "codecs": [codec]}))
+    node = zd.survey(tmp_path).nodes[0]
+    assert (node.kind, node.problems) == ("array", ())
+    assert node.needs == (f"{package}: codec {codec['name']}",)
+
+
 def test_what_reading_needs(tmp_path):
     zd.create_array(tmp_path / "b", shape=(2,), dtype="bfloat16", chunks=2)
     zd.create_array(
