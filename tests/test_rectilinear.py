@@ -267,11 +267,11 @@ def test_cells_that_nobody_can_have(options, words):
     assert store.values == {}
 
 
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_formats_that_have_no_such_grid(name):
+@pytest.mark.parametrize(("name", "path"), [("v1", ""), ("v2", "x"), ("v3draft", "x")])
+def test_formats_that_have_no_such_grid(name, path):
     store = MemoryStore()
-    with pytest.raises(UnknownGridError, match="chunks of one shape"):
-        zd.create_array(store, shape=(10,), dtype="i1", chunks=((4, 6),), format=name)
+    with pytest.raises(UnknownGridError, match=r"chunks of one shape|a regular grid"):
+        zd.create_array(store, path, shape=(10,), dtype="i1", chunks=((4, 6),), format=name)
     assert store.values == {}
 
 

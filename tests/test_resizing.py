@@ -156,6 +156,22 @@ def test_shapes_down_to_nothing(layout):
     np.testing.assert_array_equal(empty.resize((5, 6))[...], np.full((5, 6), -1))
 
 
+@pytest.mark.conformance("C140")
+@pytest.mark.parametrize("grids", [{"chunks": (2, 3)}, {"chunks": (2, 1), "shards": (4, 3)}])
+def test_drafts(grids):
+    store = MemoryStore()
+    array = zd.create_array(
+        store, "x", shape=(5, 6), dtype="i4", fill_value=-1, format="v3draft", **grids
+    )
+    array[...] = values_of((5, 6))
+    kept = array.resize((3, 4)).resize((5, 6))
+    np.testing.assert_array_equal(kept[...], values_of((5, 6)))
+    kept.resize((3, 4), prune=True).resize((7, 6)).append(np.ones((2, 6)))
+    expected = fitted(values_of((5, 6))[:3, :4], (9, 6))
+    expected[7:] = 1
+    np.testing.assert_array_equal(zd.open(store, "x")[...], expected)
+
+
 def test_texts():
     array = zd.create_array(MemoryStore(), shape=(4,), dtype="string", chunks=4, fill_value="?")
     array[...] = ["a", "b", "é", "d"]
