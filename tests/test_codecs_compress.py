@@ -21,7 +21,8 @@ import zarr_dask as zd
 from zarr_dask.codecs.base import Size
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import Blosc, Bz2, Gzip, Lz4, Lzma, Zlib, Zstd
-from zarr_dask.codecs.registry import chain_from_v3, codec_from_numcodecs, codec_from_v3
+from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
+from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.errors import CorruptObjectError, MetadataError
 from zarr_dask.stores.memory import MemoryStore
 

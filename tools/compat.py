@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import zarr_dask as zd
-from zarr_dask.codecs.registry import numcodecs_names
 from zarr_dask.codecs.registry import v3_names as codec_names
+from zarr_dask.codecs.registry_numcodecs import numcodecs_names
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.dtypes import v3_names as data_type_names
 from zarr_dask.errors import ZarrDaskError

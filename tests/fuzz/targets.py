@@ -22,9 +22,8 @@ from zarr_dask.codecs.base import ChunkSpec, Reading, Size
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.fetch import answer_from
-from zarr_dask.codecs.registry import (
-    Stored,
-    chain_from_v3,
+from zarr_dask.codecs.registry import Stored, chain_from_v3
+from zarr_dask.codecs.registry_numcodecs import (
     codec_from_numcodecs,
     object_serializer_from_numcodecs,
 )

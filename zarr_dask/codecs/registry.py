@@ -1,14 +1,12 @@
-"""Codecs by name, and their configurations checked once at the edge.
+"""Codecs by name, as Zarr v3 documents spell them, checked once at the edge.
 
-`from_v3` and `from_numcodecs` are the two spellings in which documents name codecs; both end in
-the same frozen values. A name that is not known, or a configuration that does not fit, becomes a
-`Problem` with its place in the document.
+A name that is not known, or a configuration that does not fit, becomes a `Problem` with its place
+in the document. `zarr_dask.codecs.registry_numcodecs` is the same for the spelling of numcodecs.
 """
 
 from __future__ import annotations
 
 import json
-import lzma
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
 from zarr_dask.codecs.bitround import BitRound
 from zarr_dask.codecs.cast_value import CastValue
-from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress import (
@@ -30,29 +25,20 @@ from zarr_dask.codecs.compress import (
     BLOSC_SHUFFLES,
     ZSTD_LEVELS,
     Blosc,
-    Bz2,
     Gzip,
-    Lz4,
-    Lzma,
-    Zlib,
     Zstd,
 )
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixed
 from zarr_dask.codecs.n5 import N5Default
-from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.packbits import PackBits
 from zarr_dask.codecs.pcodec import Pcodec
+from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.reshape import Reshape
 from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.codecs.vlen import (
-    Json2,
-    Msgpack2,
-    ObjectSerializer,
-    Pickle,
-    VlenArray,
     VlenBytes,
     VlenUtf8,
 )
@@ -64,16 +50,11 @@ from zarr_dask.members import Members, anything, between, is_int, is_ints, is_li
 __all__ = [
     "Stored",
     "chain_from_v3",
-    "codec_from_numcodecs",
     "codec_from_v3",
     "completed",
     "encoded_type",
     "is_array_codec",
-    "is_object_codec",
     "is_serializer",
-    "numcodecs_from_codec",
-    "numcodecs_names",
-    "object_serializer_from_numcodecs",
     "v3_names",
 ]
 
@@ -509,273 +490,3 @@ def completed(item: Any, itemsize: int) -> Any:
     if item == "zstd":
         return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
     return item
-
-
-# --- numcodecs spelling ---------------------------------------------------------------------------
-
-
-def _int(config: dict[str, Any], name: str, default: int, allowed: range) -> int:
-    value = config.pop(name, default)
-    if type(value) is not int or value not in allowed:
-        raise ValueError(f"{name} is {value!r}, not an integer from {allowed[0]} to {allowed[-1]}")
-    return value
-
-
-def _numcodecs_blosc(config: dict[str, Any]) -> BytesCodec:
-    cname = config.pop("cname", "lz4")
-    if cname not in BLOSC_CNAMES:
-        raise ValueError(f"cname is {cname!r}, not one of {list(BLOSC_CNAMES)}")
-    shuffle = _int(config, "shuffle", 1, range(-1, 3))
-    return Blosc(
-        cname,
-        _int(config, "clevel", 5, range(10)),
-        None if shuffle == -1 else BLOSC_SHUFFLES[shuffle],
-        None,
-        _int(config, "blocksize", 0, range(1 << 31)),
-    )
-
-
-def _numcodecs_lzma(config: dict[str, Any]) -> BytesCodec:
-    filters = config.pop("filters", None)
-    chain = None if filters is None else tuple(_lzma_filter(item) for item in filters)
-    preset = config.pop("preset", None)
-    if preset is not None and type(preset) is not int:
-        raise ValueError(f"preset is {preset!r}, not an integer")
-    form = _int(config, "format", lzma.FORMAT_XZ, range(1, 4))
-    codec = Lzma(form, _int(config, "check", -1, range(-1, 17)), preset, chain)
-    if form == lzma.FORMAT_RAW:
-        try:
-            lzma.LZMADecompressor(form, None, codec.configuration()["filters"])
-        except lzma.LZMAError as error:
-            raise ValueError(f"filters are {filters!r}: {error}") from error
-    return codec
-
-
-_LZMA_LARGEST = 1 << 28  # bytes of a dictionary; also above every other option
-
-
-def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
-    options = tuple(item.items())
-    for name, value in options:
-        if type(value) is not int or not (name == "id" or value in range(_LZMA_LARGEST + 1)):
-            raise ValueError(f"{name} of a filter is {value!r}, not an integer that it can be")
-    return options
-
-
-_SAYS_NOTHING = {"blosc": ("nthreads", "typesize")}
-"""Members that n5-zarr writes, and that frames say themselves or that nobody needs."""
-
-_COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
-    "blosc": _numcodecs_blosc,
-    "zlib": lambda config: Zlib(_int(config, "level", 1, range(-1, 10))),
-    "gzip": lambda config: Gzip(_int(config, "level", 1, range(-1, 10))),
-    "bz2": lambda config: Bz2(_int(config, "level", 1, range(1, 10))),
-    "lzma": _numcodecs_lzma,
-    "lz4": lambda config: Lz4(_int(config, "acceleration", 1, range(-(1 << 31), 1 << 31))),
-    "zstd": lambda config: Zstd(
-        _int(config, "level", 0, ZSTD_LEVELS), bool(config.pop("checksum", False))
-    ),
-}
-
-
-def codec_from_numcodecs(
-    document: Any, place: str, dtype: str | None = None
-) -> BytesCodec | list[Problem]:
-    """A codec from a numcodecs configuration: an object with an ``id``.
-
-    Parameters
-    ----------
-    document
-        The configuration.
-    place
-        Where it stands in its document.
-    dtype
-        Type string of the elements that the codec is given.
-    """
-    if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
-        return [Problem(place, document, "a codec: an object with an 'id'")]
-    config = dict(document)
-    name = config.pop("id")
-    try:
-        if name in _COMPRESSORS:
-            for member in _SAYS_NOTHING.get(name, ()):
-                config.pop(member, None)
-            codec = _COMPRESSORS[name](config)
-            if config:
-                return [Problem(place, sorted(config), f"no such members of {name!r}")]
-            return codec
-        if name in FILTERS:
-            return Filter.of(document, dtype)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
-    known = ", ".join(sorted({*_COMPRESSORS, *FILTERS}))
-    return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]
-
-
-# --- object codecs of numcodecs -------------------------------------------------------------------
-
-
-def _vlen_array(config: dict[str, Any]) -> ObjectSerializer:
-    dtype = config.pop("dtype")
-    made = np.dtype(dtype) if isinstance(dtype, str) else None
-    if made is None or made.kind not in "biufcmM":
-        raise ValueError(f"dtype is {dtype!r}, not the type string of numbers")
-    return VlenArray(made.str)
-
-
-def _json2(config: dict[str, Any]) -> ObjectSerializer:
-    encoding = config.pop("encoding", "utf-8")
-    if encoding not in _ENCODINGS:
-        raise ValueError(f"encoding is {encoding!r}, not one of {list(_ENCODINGS)}")
-    indent = config.pop("indent", None)
-    if indent is not None and (type(indent) is not int or indent not in range(17)):
-        raise ValueError(f"indent is {indent!r}, not null or an integer from 0 to 16")
-    separators = config.pop("separators", None)
-    if separators is None:
-        separators = [",", ":"] if indent is None else [", ", ": "]
-    item, key = separators
-    if not isinstance(item, str) or not isinstance(key, str):
-        raise ValueError(f"separators are {separators!r}, not two texts")
-    return Json2(
-        encoding,
-        _flag(config, "skipkeys", default=False),
-        _flag(config, "ensure_ascii", default=True),
-        _flag(config, "check_circular", default=True),
-        _flag(config, "allow_nan", default=True),
-        _flag(config, "sort_keys", default=True),
-        indent,
-        (item, key),
-        _flag(config, "strict", default=True),
-    )
-
-
-_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1", "utf-16", "utf-32")
-
-
-def _msgpack2(config: dict[str, Any]) -> ObjectSerializer:
-    return Msgpack2(
-        _flag(config, "raw", default=False),
-        _flag(config, "use_single_float", default=False),
-        _flag(config, "use_bin_type", default=True),
-    )
-
-
-def _flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
-    value = config.pop(name, default)
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, not true or false")
-    return value
-
-
-def _categorize(config: dict[str, Any]) -> ObjectSerializer:
-    labels, astype = config.pop("labels"), config.pop("astype", "|u1")
-    dtype = config.pop("dtype", "|O")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"labels are {labels!r:.80}, not a list of texts")
-    made = np.dtype(astype) if isinstance(astype, str) else None
-    if made is None or made.kind not in "iu" or len(labels) > np.iinfo(made).max:
-        raise ValueError(f"astype is {astype!r}, not integers that count {len(labels)} labels")
-    if dtype not in {"|O", "O", "object"}:
-        raise ValueError(f"dtype is {dtype!r}, but the array is of objects")
-    return Categorize(tuple(labels), made.str)
-
-
-_OBJECTS: dict[str, Callable[[dict[str, Any]], ObjectSerializer]] = {
-    "vlen-utf8": lambda config: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
-    "vlen-bytes": lambda config: VlenBytes(),  # noqa: ARG005
-    "vlen-array": _vlen_array,
-    "json2": _json2,
-    "msgpack2": _msgpack2,
-    "categorize": _categorize,
-    "pickle": lambda config: Pickle(_int(config, "protocol", 5, range(6))),
-}
-
-
-def is_object_codec(document: Any) -> bool:
-    """Whether a numcodecs configuration is that of a codec for objects."""
-    return isinstance(document, Mapping) and document.get("id") in [*_OBJECTS]
-
-
-def numcodecs_names() -> tuple[str, ...]:
-    """Ids of the codecs that a v2 document may hold."""
-    return tuple(sorted({*_COMPRESSORS, *FILTERS, *_OBJECTS}))
-
-
-def object_serializer_from_numcodecs(
-    document: Any, place: str, *, allow_pickle: bool
-) -> Serializer | list[Problem]:
-    """The codec that makes bytes of the objects of a v2 array, from its numcodecs configuration.
-
-    Parameters
-    ----------
-    document
-        The configuration: that of the first filter, or of the compressor if there are no filters.
-    place
-        Where it stands in its document.
-    allow_pickle
-        Whether the reader trusts whoever wrote the chunks to run code
-        (``ReadOptions.allow_pickle``).
-
-    Returns
-    -------
-    ObjectSerializer or list of Problem
-        The codec, whose ``data_type`` is that of the array, or what is wrong with it.
-
-    Examples
-    --------
-    >>> object_serializer_from_numcodecs({"id": "vlen-utf8"}, "filters[0]", allow_pickle=False)
-    VlenUtf8()
-    """
-    if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
-        return [Problem(place, document, "an object codec: an object with an 'id'")]
-    config = dict(document)
-    name = config.pop("id")
-    if name not in _OBJECTS:
-        known = ", ".join(sorted(_OBJECTS))
-        return [Problem(f"{place}.id", name, f"a known object codec ({known})", "codec")]
-    if name == Pickle.name and not allow_pickle:
-        expected = (
-            "a codec that runs no code: a pickle runs that of whoever wrote it. If you trust them, "
-            "read with ReadOptions(allow_pickle=True)"
-        )
-        return [Problem(f"{place}.id", name, expected, "codec")]
-    try:
-        codec = _OBJECTS[name](config)
-    except (TypeError, ValueError, KeyError) as error:
-        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
-    if config:
-        return [Problem(place, sorted(config), f"no such members of {name!r}")]
-    return codec
-
-
-def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
-    """The numcodecs configuration of a codec; None for codecs that have none.
-
-    Examples
-    --------
-    >>> numcodecs_from_codec(Zlib(3))
-    {'id': 'zlib', 'level': 3}
-    """
-    if isinstance(codec, Filter):
-        return codec.configuration()
-    if isinstance(codec, ObjectSerializer):
-        return {"id": codec.name, **codec.configuration()}
-    if isinstance(codec, Prefixed):
-        return {"id": codec.id, **codec.configuration()}
-    if isinstance(codec, Crc32c):
-        return {"id": "crc32c"}
-    if isinstance(codec, Blosc):
-        shuffle = -1 if codec.shuffle is None else BLOSC_SHUFFLES.index(codec.shuffle)
-        return {
-            "id": "blosc",
-            "cname": codec.cname,
-            "clevel": codec.clevel,
-            "shuffle": shuffle,
-            "blocksize": codec.blocksize,
-        }
-    if codec.name not in _COMPRESSORS:
-        return None
-    configuration = codec.configuration()
-    if isinstance(codec, Zstd) and not codec.checksum:
-        del configuration["checksum"]  # older readers do not know this member
-    return {"id": codec.name, **configuration}

@@ -18,7 +18,7 @@ import numpy as np
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.registry import numcodecs_from_codec
+from zarr_dask.codecs.registry_numcodecs import numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of, native

@@ -18,7 +18,7 @@ from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
 from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.registry import (
+from zarr_dask.codecs.registry_numcodecs import (
     codec_from_numcodecs,
     is_object_codec,
     numcodecs_from_codec,
