@@ -270,7 +270,7 @@ def test_data_types_that_are_none(document):
 
 def test_structs_nested_without_end_are_refused():
     document = "<f4"
-    for _ in range(400):
+    for _ in range(80):
         document = [["a", document]]
     with pytest.raises(errors.UnknownDataTypeError, match="nested at most"):
         opened(dtype=document)

@@ -193,7 +193,7 @@ def _on_grid(values: np.ndarray, limits: _FloatLimits, rounding: Rounding) -> np
     """Numbers with as many bits as the type has, as if its range had no upper end."""
     exponents = np.frexp(values)[1] - 1
     last = np.maximum(exponents, limits.exponent) - limits.mantissa
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # rounded up to infinity it is outside, too
         rounded: np.ndarray = np.ldexp(_ROUND[rounding](np.ldexp(values, -last)), last)
     return rounded
 
