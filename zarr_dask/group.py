@@ -316,8 +316,8 @@ def open(
     mode
         ``"r"`` refuses writes; ``"r+"`` and ``"a"`` allow them.
     format
-        ``"v3"``, ``"v2"``, ``"v1"`` or ``"v3draft"``; found out by default, with one batch of
-        requests for v3 and v2.
+        Name of a format, as for `create_array`; found out by default, with one batch of requests
+        for v3 and v2.
     storage_options
         Options of the store.
     read

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,8 +43,9 @@ from zarr_dask.codecs.vlen import (
 )
 from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import ABSENT, Problem, ZarrDaskWarning
+from zarr_dask.errors import ABSENT, Problem
 from zarr_dask.members import Members, anything, between, is_int, is_ints, is_list, one_of
+from zarr_dask.notices import warn
 
 __all__ = [
     "Stored",
@@ -70,7 +70,7 @@ class Stored:
 
     def warn(self, message: str) -> None:
         """Say what is wrong with a document that is read nevertheless."""
-        warnings.warn(f"{self.at}: {message}", ZarrDaskWarning, stacklevel=8)
+        warn(f"{self.at}: {message}")
 
 
 class CodecMembers(Members):

@@ -22,8 +22,6 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 INK = "#22313a"
 FAINT = "#71808a"
-EARTH = ["#b9b49a", "#cfc6ab", "#b7a98c", "#8f8270", "#e9e6e0"]
-"""From the coast to the summits."""
 GAUGES = ["#d1495b", "#00798c", "#edae49", "#5b3f8c", "#3d7d3a", "#444444"]
 
 

@@ -12,7 +12,6 @@ rows first for every other compressor. Both kinds look alike. The text is follow
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +55,7 @@ from zarr_dask.formats.v2 import (
     take_grid,
 )
 from zarr_dask.members import Members, anything, is_int, is_object, one_of
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V1", "FormatV1"]
@@ -297,11 +297,10 @@ def _order_in_chunks(
         return order
     if options.v1_f_order == "legacy":
         return "C"
-    warnings.warn(
+    warn(
         f"{at} has order 'F' without blosc. It is read as the specification says, columns first; "
         "zarr-python 1 wrote such chunks rows first. If it wrote this array, open it with "
-        "ReadOptions(v1_f_order='legacy').",
-        stacklevel=9,  # whoever called open_array
+        "ReadOptions(v1_f_order='legacy')."
     )
     return order
 

@@ -6,7 +6,6 @@ extension points as objects with a name, data types of the core as strings.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -53,6 +52,7 @@ from zarr_dask.formats.grids import (
     take_grid,
 )
 from zarr_dask.members import Members, anything, is_int, is_lengths, is_list, is_object
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -295,10 +295,9 @@ def _with_byte_order(document: Any) -> Any:
     if not is_object(configuration):
         return document
     if name == Bytes.name and "endian" not in configuration:
-        warnings.warn(
+        warn(
             "an array of the legacy data type 'structured' does not say its byte order; it is read "
-            "as little-endian, as the registry of data types demands.",
-            stacklevel=2,
+            "as little-endian, as the registry of data types demands."
         )
         return {"name": name, "configuration": {**configuration, "endian": "little"}}
     if name == Sharding.name and is_list(configuration.get("codecs")):
@@ -329,10 +328,9 @@ def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
     for position, transformer in enumerate(transformers):
         place = f"storage_transformers[{position}]"
         if may_be_ignored(transformer):
-            warnings.warn(
+            warn(
                 f"{place} is unknown, {transformer.get('name')!r}, and need not be understood. It "
-                "is skipped in reading; nothing can be written.",
-                stacklevel=2,
+                "is skipped in reading; nothing can be written."
             )
         else:
             expected = 'none that is unknown, or an object with "must_understand": false'

@@ -50,9 +50,7 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
     if "chunk_key_encoding" in given:
         spec = replace(spec, chunk_key_encoding=_keys(given["chunk_key_encoding"]))
     if "dimension_separator" in given:
-        name = "v2" if spec.format == "v2" else "default"
-        keys = {"name": name, "separator": given["dimension_separator"]}
-        spec = replace(spec, chunk_key_encoding=keys)
+        spec = replace(spec, chunk_key_encoding={"separator": given["dimension_separator"]})
     codecs = _codecs(keywords)
     if codecs is not None:
         if spec.codecs is not None:
