@@ -24,7 +24,7 @@ from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
-from zarr_dask.stores.base import Store, read_ranges
+from zarr_dask.stores.base import Store, list_sizes, read_ranges
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["Array", "ArraySource"]
+__all__ = ["Array", "ArraySource", "stored_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,13 +147,7 @@ class Array:
 
     def nbytes_stored(self) -> int:
         """Bytes of all stored objects, by one listing."""
-        prefix = self.node_format.data_prefix(self.path)
-        total = 0
-        for key in self.store.list(prefix):
-            coords = self.meta.keys.coords(key[len(prefix) :], self.ndim)
-            if coords is not None and all(map(int.__lt__, coords, self.meta.grid.counts)):
-                total += self.store.size(key) or 0
-        return total
+        return sum(stored_sizes(self))
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
@@ -559,3 +553,11 @@ class ArraySource:
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "zarr_dask.ArraySource", self.array.token
+
+
+def stored_sizes(array: Array) -> Iterator[int]:
+    """Bytes of each stored object that exists."""
+    prefix = array.node_format.data_prefix(array.path)
+    for key, nbytes in list_sizes(array.store, prefix):
+        if array.meta.coords(key[len(prefix) :]) is not None:
+            yield nbytes

@@ -256,14 +256,9 @@ def tree(url: str, path: str) -> None:
 
 def _stored(array: zd.Array) -> tuple[int, int]:
     """Number and bytes of the stored objects that exist, by one listing."""
-    prefix = array.node_format.data_prefix(array.path)
-    counts = array.meta.grid.counts
-    sizes = [
-        array.store.size(key) or 0
-        for key in array.store.list(prefix)
-        if (coords := array.meta.keys.coords(key[len(prefix) :], array.ndim)) is not None
-        and all(at < count for at, count in zip(coords, counts, strict=True))
-    ]
+    from zarr_dask.array import stored_sizes
+
+    sizes = list(stored_sizes(array))
     return len(sizes), sum(sizes)
 
 

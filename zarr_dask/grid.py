@@ -468,6 +468,10 @@ class Grid:
         """Number of cells."""
         return prod(self.counts)
 
+    def has_cell(self, coords: Sequence[int]) -> bool:
+        """Whether there is a cell at some coordinates, which are not negative."""
+        return all(at < count for at, count in zip(coords, self.counts, strict=True))
+
     @property
     def everything(self) -> Region:
         """The region that covers the whole index space."""

@@ -143,6 +143,26 @@ class ChunkKeys:
             return None
         return tuple(map(int, re.findall(number, key)))
 
+    def folder(self, ndim: int) -> str:
+        """What all keys of an array with so many dimensions start with, up to a slash.
+
+        Examples
+        --------
+        >>> ChunkKeys("default", "/").folder(2), ChunkKeys("default", ".").folder(2)
+        ('c/', '')
+        """
+        return "c/" if ndim and self.name == "default" and self.separator == "/" else ""
+
+    @property
+    def mistakable(self) -> ChunkKeys | None:
+        """The layout that a document wrong about the separator would name instead of this one.
+
+        None if the keys show which it is to whoever lists them.
+        """
+        if self.name != "v2":
+            return None
+        return ChunkKeys("v2", "/" if self.separator == "." else ".")
+
 
 @dataclass(frozen=True)
 class ArrayMeta:
@@ -193,6 +213,11 @@ class ArrayMeta:
             expected = "no unknown steps: they may be skipped in reading, but not in writing"
             raise UnknownCodecError(at, [Problem("", list(self.skipped), expected, "codec")])
         self.codecs.check_writable(at)
+
+    def coords(self, key: str) -> tuple[int, ...] | None:
+        """The coordinates in a key below the data prefix; None if no stored object has it."""
+        coords = self.keys.coords(key, self.grid.ndim)
+        return coords if coords is not None and self.grid.has_cell(coords) else None
 
     def bound(self, coords: Sequence[int]) -> BoundChain:
         """The codecs for the stored object at some coordinates."""

@@ -41,7 +41,15 @@ from zarr_dask.formats.v3 import V3
 from zarr_dask.grid import Shape
 from zarr_dask.stores.base import Store
 
-__all__ = ["DIMENSIONS", "TARGETS", "Translation", "default_keys", "older", "translate"]
+__all__ = [
+    "DIMENSIONS",
+    "TARGETS",
+    "Translation",
+    "default_keys",
+    "former_keys",
+    "older",
+    "translate",
+]
 
 TARGETS: tuple[Format, ...] = (V3, V2)
 """Formats that a node can be migrated to."""
@@ -73,6 +81,18 @@ def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
     if target != V3:
         return keys
     return ChunkKeys("default", "/" if keys.name == "v2" else keys.separator)
+
+
+def former_keys(ndim: int) -> tuple[ChunkKeys, ...]:
+    """Layouts of keys that an array of so many dimensions may have had in an older format.
+
+    Examples
+    --------
+    >>> former_keys(1)  # nothing to separate
+    (ChunkKeys(name='v2', separator='.'),)
+    """
+    dots = ChunkKeys("v2", ".")
+    return (dots, ChunkKeys("v2", "/")) if ndim > 1 else (dots,)
 
 
 @dataclass(frozen=True)

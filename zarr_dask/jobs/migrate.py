@@ -57,7 +57,7 @@ from zarr_dask.jobs.migrate_nodes import (
     read_or_problems,
     with_objects,
 )
-from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
@@ -83,11 +83,11 @@ class MigrationReport:
     seconds: float
 
     def __str__(self) -> str:
-        objects = _count(self.objects, "stored object")
+        objects = counted(self.objects, "stored object")
         copied = f", {objects} copied ({format_bytes(self.nbytes)})" if self.objects else ""
-        removed = f", {_count(self.removed, 'old key')} removed" if self.removed else ""
+        removed = f", {counted(self.removed, 'old key')} removed" if self.removed else ""
         return (
-            f"{_count(self.nodes, 'node')}, {_count(self.documents, 'document')} written{copied}"
+            f"{counted(self.nodes, 'node')}, {counted(self.documents, 'document')} written{copied}"
             f"{removed} in {self.seconds:.1f} s"
         )
 
@@ -135,8 +135,8 @@ class MigrationPlan:
         lines = [
             f"migrate {self.where} from {route.source_format.name} to {route.target_format.name}",
             f"  place      {place}",
-            f"  nodes      {_count(groups, 'group')}, {_count(arrays, 'array')}",
-            f"  documents  {_count(len(self._unwritten), 'new document')}",
+            f"  nodes      {counted(groups, 'group')}, {counted(arrays, 'array')}",
+            f"  documents  {counted(len(self._unwritten), 'new document')}",
             f"  data       {self._data_line()}",
             f"  old        {self._old_line()}",
         ]
@@ -156,7 +156,7 @@ class MigrationPlan:
         if self.route.data == "keep":
             return "stored objects stay where they are, untouched"
         how = "under new keys beside the old ones" if self.route.in_place else "into the new place"
-        objects = f"{_count(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
+        objects = f"{counted(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
         return f"{objects} copied byte for byte {how}"
 
     def _old_line(self) -> str:
@@ -372,10 +372,6 @@ def _remove_empty_folder(store: Store, prefix: str) -> None:
 
 def _children_first(nodes: Sequence[NodePlan]) -> list[NodePlan]:
     return sorted(nodes, key=lambda node: len(node.path.split("/")) if node.path else 0)[::-1]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 # --- planning -------------------------------------------------------------------------------------

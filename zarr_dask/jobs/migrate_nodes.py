@@ -27,7 +27,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import consolidated_documents, consolidated_key
 from zarr_dask.formats.draft import ENTRY
-from zarr_dask.formats.migrate import DIMENSIONS, default_keys, older, translate
+from zarr_dask.formats.migrate import DIMENSIONS, default_keys, former_keys, older, translate
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
 from zarr_dask.stores.wrappers import Wrapper
 from zarr_dask.walk import walk
@@ -406,8 +406,9 @@ def _moves(
     for old_prefix, keys in _old_layouts(route, node, before):
         if route.in_place and (old_prefix, keys) == (new_prefix, after.keys):
             continue
+        laid_out = replace(before, keys=keys)
         for key, nbytes in listing(route.source, old_prefix):
-            coords = _coords(before, keys, key[len(old_prefix) :])
+            coords = laid_out.coords(key[len(old_prefix) :])
             if coords is not None:
                 yield Move(key, new_prefix + after.keys.key(coords)), nbytes
 
@@ -423,17 +424,8 @@ def _old_layouts(
     prefix = node.node_format.data_prefix(node.path)
     yield prefix, before.keys
     if route.data == "rename" and node.node_format == route.target_format:
-        yield prefix, ChunkKeys("v2", ".")
-        if before.grid.ndim > 1:  # else they are the same keys
-            yield prefix, ChunkKeys("v2", "/")
-
-
-def _coords(meta: ArrayMeta, keys: ChunkKeys, key: str) -> tuple[int, ...] | None:
-    """Where the object of a key belongs in an array; None if it is none of it."""
-    coords = keys.coords(key, meta.grid.ndim)
-    if coords is None or any(at >= n for at, n in zip(coords, meta.grid.counts, strict=True)):
-        return None
-    return coords
+        for keys in former_keys(before.grid.ndim):
+            yield prefix, keys
 
 
 _SHOWN = 5
@@ -451,9 +443,8 @@ def _strays(route: Route, node: NodePlan) -> Iterator[Problem]:
         route.in_place and (old_prefix, before.keys) == (new_prefix, after.keys)
     ):
         return
-    folder = "c/" if after.keys == ChunkKeys("default", "/") and after.shape else ""
-    for key in route.target.list(new_prefix + folder):
-        coords = _coords(after, after.keys, key[len(new_prefix) :])
+    for key in route.target.list(new_prefix + after.keys.folder(after.grid.ndim)):
+        coords = after.coords(key[len(new_prefix) :])
         if coords is not None and route.source.size(old_prefix + before.keys.key(coords)) is None:
             expected = "no object there: the array has none at these coordinates. Remove it"
             yield Problem("stored object", key, expected)

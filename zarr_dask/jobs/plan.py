@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["Costs", "format_bytes", "parse_bytes"]
+__all__ = ["Costs", "counted", "format_bytes", "parse_bytes"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
@@ -32,6 +32,17 @@ def parse_bytes(size: str | int) -> int:
         raise MemoryBudgetError(f"{size!r} is not a size: expected bytes, or '256MB', '2GiB' ...")
     unit = match[2].lower()
     return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> counted(1, "task"), counted(1200, "task")
+    ('1 task', '1,200 tasks')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size: float) -> str:

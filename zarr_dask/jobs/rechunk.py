@@ -23,7 +23,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Cells, Fixed
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place, prepare_place, put_documents
-from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
+from zarr_dask.jobs.plan import Costs, counted, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
@@ -159,14 +159,14 @@ class RechunkPlan:
             f"{format_bytes(source.nbytes)}",
             f"  chunks  {_grids(source)} -> {_grids(target)}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({_count(self.threads_per_process, 'thread')}), "
-            f"{_count(self.threads, 'task')} at a time",
-            f"  copied  {how}, by {_count(self.tasks, 'task')}",
+            f"({counted(self.threads_per_process, 'thread')}), "
+            f"{counted(self.threads, 'task')} at a time",
+            f"  copied  {how}, by {counted(self.tasks, 'task')}",
         ]
         for number, stage in enumerate(self.stages):
             costs = stage.costs
             lines.append(
-                f"  stage {number + 1}: {_count(stage.tasks, 'task')} of {stage.box}, "
+                f"  stage {number + 1}: {counted(stage.tasks, 'task')} of {stage.box}, "
                 f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
                 f"({costs.decoded / max(source.nbytes, 1):.1f} x the array) in {costs.reads} "
                 f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
@@ -241,7 +241,7 @@ class RechunkPlan:
         needed = max(stage.peak for stage in self.stages) * workers.threads_per_process
         if needed > self.max_mem:
             raise MemoryBudgetError(
-                f"the plan was made for {_count(self.threads_per_process, 'thread')} per process; "
+                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
                 f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
                 f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
             )
@@ -278,10 +278,6 @@ class RechunkPlan:
         if self.temp is not None:
             return open_store(self.temp), name
         return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _grids(array: Array) -> str:

@@ -21,7 +21,6 @@ from zarr_dask.dtypes import is_small, leaves
 from zarr_dask.errors import MetadataError, MissingDependencyError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
     Format,
     GroupMeta,
     NodeMeta,
@@ -347,21 +346,15 @@ class _Node:
             return False
         coords = meta.keys.coords(key, meta.grid.ndim)
         if coords is None:
-            if not _is_of_other_separator(meta, key):
+            other = meta.keys.mistakable
+            if other is None or other.coords(key, meta.grid.ndim) is None:
                 return False
             self.nested += 1
-        elif all(at < n for at, n in zip(coords, meta.grid.counts, strict=True)):
+        elif meta.grid.has_cell(coords):
             self.tally.add(nbytes)
         else:
             self.strays += 1
         return True
-
-
-def _is_of_other_separator(meta: ArrayMeta, key: str) -> bool:
-    if meta.keys.name != "v2":  # the keys of others say their separator
-        return False
-    other = ChunkKeys("v2", "/" if meta.keys.separator == "." else ".")
-    return other.coords(key, meta.grid.ndim) is not None
 
 
 def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zarr_dask.errors import ReadOnlyError
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store
+from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store, list_sizes
 
 __all__ = ["Below", "Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
 
@@ -146,6 +146,10 @@ class ReadOnly(Wrapper):
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
         return self.store.borrow(key)
+
+    def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.SizesLister`."""
+        return list_sizes(self.store, prefix)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Refused."""
