@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import zarr_dask as zd
-from zarr_dask import cli
 from zarr_dask.cli import main
+from zarr_dask.cli.options import GridType
+from zarr_dask.cli.progress import Lines
 from zarr_dask.jobs.rechunk import Progress
 
 PROGRAM = Path(sys.executable).with_name("zarr-dask")
@@ -319,7 +320,7 @@ def test_looking_loads_nothing_heavy(arguments, hierarchy):
     ],
 )
 def test_grids(text, grid):
-    assert cli._GridType().convert(text, None, None) == grid
+    assert GridType().convert(text, None, None) == grid
 
 
 @pytest.mark.parametrize(
@@ -483,7 +484,7 @@ def test_progress_of_several_stages_without_a_terminal(large, target, tmp_path):
 
 
 def test_progress_lines_are_few(capsys):
-    lines = cli._Lines()
+    lines = Lines()
     for _ in range(1000):
         lines(Progress(stage=0, stages=1, nbytes=10, total=10_000))
     said = capsys.readouterr().err.splitlines()
@@ -616,7 +617,7 @@ def test_wrong_usage(maps, target, tmp_path):
 
 
 def test_dead_scheduler(maps, target, monkeypatch):
-    monkeypatch.setattr(cli, "_SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("zarr_dask.cli.rechunk._SCHEDULER_TIMEOUT", 0.5)
     job = ["rechunk", maps, target, "--chunks", "2"]
     message = refuse(*job, "--scheduler", "tcp://127.0.0.1:1")
     assert "no dask scheduler answers at tcp://127.0.0.1:1" in message

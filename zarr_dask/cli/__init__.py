@@ -1,0 +1,49 @@
+"""The command line: ``zarr-dask info | tree | survey | rechunk | plan | migrate | demo``.
+
+A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
+progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
+usage 2, an interrupt 130. Whatever loads dask is imported inside the command that needs it.
+
+Each family of commands is a module; `base` has what all share.
+"""
+
+from __future__ import annotations
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli import demo, info, migrate, rechunk, survey
+from zarr_dask.cli.base import Commands, traceback_option
+
+__all__ = ["main"]
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  zarr-dask info maps.zarr
+  zarr-dask tree s3://bucket/run-7.zarr
+  zarr-dask plan maps.zarr series.zarr --chunks time=-1,lat=32,lon=32
+  zarr-dask rechunk maps.zarr series.zarr --chunks 512,32,32 \\
+      --max-mem 256MB --workers 2
+
+URL, SRC and DST are paths or URLs.""",
+)
+@click.version_option(zd.__version__, prog_name="zarr-dask")
+@traceback_option
+def main() -> None:
+    """Look at Zarr arrays and lay them out anew on Dask, in bounded memory."""
+
+
+for _command in (
+    info.info,
+    info.tree,
+    survey.survey,
+    rechunk.rechunk,
+    rechunk.plan,
+    migrate.migrate,
+    demo.demo,
+):
+    main.add_command(_command)

@@ -1,0 +1,87 @@
+"""What all commands share: errors as one message, warnings as one line, and ``--traceback``."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from zarr_dask.cli.printing import printable, wrapped
+from zarr_dask.errors import ZarrDaskError
+
+__all__ = ["Commands", "Decorated", "Interrupted", "as_options", "traceback_option"]
+
+_TRACEBACK = "zarr_dask.traceback"
+
+
+class _Failure(click.ClickException):
+    """An error of the package, as a message folded to the terminal."""
+
+    def show(self, file: Any = None) -> None:
+        first, *rest = printable(self.message).splitlines() or [""]
+        lines = [wrapped(first, "  ", "Error: ").removeprefix("Error: ")]
+        lines += [wrapped(line.lstrip(), "    ", "  ") for line in rest]
+        click.echo(click.style("Error: ", fg="red") + "\n".join(lines), file=file, err=file is None)
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C."""
+
+    exit_code = 130
+
+    def show(self, file: Any = None) -> None:
+        """Say so, and in what state that leaves the job."""
+        click.echo(f"Interrupted{self.message}", file=file, err=file is None)
+
+
+class Commands(click.Group):
+    """Commands whose errors are messages."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; see `click.Group.invoke`."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except ZarrDaskError as error:
+                if ctx.meta.get(_TRACEBACK):
+                    raise
+                raise _Failure(as_options(str(error))) from error
+            except KeyboardInterrupt as interrupt:
+                raise Interrupted(".") from interrupt
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {printable(str(message))}", err=True)
+
+
+def as_options(message: str) -> str:
+    """What an error tells callers to pass, as options of a command."""
+    named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
+    for option in ("overwrite", "remove_old"):
+        named = named.replace(f"{option}=True", f"--{option.replace('_', '-')}")
+    return named
+
+
+def _remember_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_TRACEBACK] = True
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def traceback_option(command: Decorated) -> Decorated:
+    """Give a command ``--traceback``."""
+    return click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        envvar="ZARR_DASK_TRACEBACK",
+        callback=_remember_traceback,
+        help="Show where in Python an error arose.",
+    )(command)

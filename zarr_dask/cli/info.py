@@ -1,0 +1,212 @@
+"""``zarr-dask info`` and ``zarr-dask tree``: what a node is, and what lies below it.
+
+Neither loads dask, nor reads a chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.array import stored_sizes
+from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
+
+if TYPE_CHECKING:
+    from zarr_dask.codecs.base import Codec
+
+__all__ = ["info", "tree"]
+
+
+@click.command()
+@click.argument("url")
+@click.argument("path", default="")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--no-count", is_flag=True, help="Do not list the stored objects of an array.")
+@traceback_option
+def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
+    """Say what an array or a group is.
+
+    PATH is the path of the node below URL.
+    """
+    node = zd.open(url, path)
+    if isinstance(node, zd.Group):
+        children = list(node.children())
+        facts: dict[str, Any] = {
+            "kind": "group",
+            "where": node.where,
+            "format": node.format,
+            "arrays": [name for name, child in children if isinstance(child, zd.Array)],
+            "groups": [name for name, child in children if isinstance(child, zd.Group)],
+            "attributes": node.attributes,
+        }
+    else:
+        facts = _array_facts(node, None if no_count else _stored(node))
+    if as_json:
+        say(json.dumps(_strict(facts), indent=2, ensure_ascii=False, allow_nan=False))
+    elif isinstance(node, zd.Group):
+        _say_group(node, facts)
+    else:
+        _say_array(node, facts)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("path", default="")
+@traceback_option
+def tree(url: str, path: str) -> None:
+    """Show the hierarchy below a group.
+
+    PATH is the path of the group below URL.
+    """
+    node = zd.open(url, path)
+    if isinstance(node, zd.Group):
+        say(printable(node.tree()))
+        return
+    shards = f" in shards {node.shards}" if node.shards else ""
+    name = node.path.rsplit("/", 1)[-1] or "/"
+    say(
+        printable(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.chunks}{shards}")
+    )
+
+
+def _stored(array: zd.Array) -> tuple[int, int]:
+    """Number and bytes of the stored objects that exist, by one listing."""
+    sizes = list(stored_sizes(array))
+    return len(sizes), sum(sizes)
+
+
+def _array_facts(array: zd.Array, stored: tuple[int, int] | None) -> dict[str, Any]:
+    object_shape = array.write_chunks
+    return {
+        "kind": "array",
+        "where": array.where,
+        "format": array.format,
+        "shape": array.shape,
+        "dimension_names": array.dimension_names,
+        "dtype": array.meta.data_type.label,
+        "chunks": array.chunks,
+        "shards": array.shards,
+        "stored_objects": {
+            "shape": object_shape,
+            "nbytes": math.prod(object_shape) * array.meta.data_type.typical_itemsize,
+            "count": array.meta.grid.ncells,
+            "existing": None if stored is None else stored[0],
+        },
+        "codecs": [_codec_facts(codec) for codec in array.codecs],
+        "fill_value": _fill_fact(array),
+        "nbytes": array.nbytes,
+        "nbytes_stored": None if stored is None else stored[1],
+        "attributes": array.attributes,
+    }
+
+
+def _fill_fact(array: zd.Array) -> Any:
+    """The fill value as JSON; None where there is none."""
+    fill = array.meta.fill
+    return None if fill is None else array.meta.data_type.to_json(fill)
+
+
+def _codec_facts(codec: Codec) -> dict[str, Any]:
+    configuration = codec.configuration()
+    return {"name": configuration.pop("id", codec.name), "configuration": configuration}
+
+
+def _strict(value: Any) -> Any:
+    """A value as strict JSON; what JSON has no word for is spelled as Zarr v3 does."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, complex):
+        return [_strict(value.real), _strict(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:
+    say_title(group, "group")
+    say_field("format", group.format)
+    for kind in ("arrays", "groups"):
+        names = facts[kind]
+        listed = f": {shortened(', '.join(names))}" if names else ""
+        say_field(kind, f"{len(names)}{listed}")
+    say_field("attributes", *_attribute_lines(group.attributes))
+
+
+def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
+    from zarr_dask.jobs.plan import format_bytes
+
+    itemsize = array.meta.data_type.typical_itemsize
+
+    def grid(shape: Sequence[int]) -> str:
+        return f"{tuple(shape)}, {format_bytes(math.prod(shape) * itemsize)} decoded"
+
+    say_title(array, "array")
+    say_field("format", array.format)
+    say_field("shape", _named_shape(array))
+    say_field("data type", array.meta.data_type.label)
+    say_field("chunks", grid(array.chunks))
+    say_field("shards", grid(array.shards) if array.shards else "none")
+    objects = facts["stored_objects"]
+    existing = "" if objects["existing"] is None else f", of which {objects['existing']:,} exist"
+    kind = "one shard" if array.shards else "one chunk"
+    say_field("stored objects", f"{objects['count']:,} ({kind} each){existing}")
+    say_field("codecs", *_codec_lines(facts["codecs"]))
+    say_field("fill value", "none" if array.fill_value is None else str(array.fill_value))
+    say_field("size", _size_line(facts["nbytes"], facts["nbytes_stored"], format_bytes))
+    say_field("attributes", *_attribute_lines(array.attributes))
+
+
+def _named_shape(array: zd.Array) -> str:
+    names = array.dimension_names
+    if names is None:
+        return str(array.shape)
+    lengths = zip(names, array.shape, strict=True)
+    return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
+
+
+def _size_line(nbytes: int, stored: int | None, words: Callable[[float], str]) -> str:
+    line = f"{words(nbytes)} decoded"
+    if stored is None:
+        return line
+    if not stored:
+        return f"{line}, nothing stored"
+    return f"{line}, {words(stored)} stored (ratio {nbytes / stored:.2f})"
+
+
+def _codec_lines(codecs: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
+    """One codec a line, in the order of encoding; those of the chunks in a shard below it."""
+    for codec in codecs:
+        configuration = codec.get("configuration", {})
+        inner = {name: v for name, v in configuration.items() if _are_codecs(v)}
+        own = {name: v for name, v in configuration.items() if name not in inner}
+        words = ", ".join(starmap(_parameter, own.items()))
+        yield f"{indent}{codec['name']}({words})" if words else f"{indent}{codec['name']}"
+        for name, below in inner.items():
+            yield f"{indent}  {name}:"
+            yield from _codec_lines(below, f"{indent}    ")
+
+
+def _are_codecs(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+def _parameter(name: str, value: Any) -> str:
+    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _attribute_lines(attributes: Mapping[str, Any]) -> Iterator[str]:
+    if not attributes:
+        yield "none"
+    for name, value in attributes.items():
+        yield f"{name}: {shortened(json.dumps(value, ensure_ascii=False))}"

@@ -1,0 +1,102 @@
+"""``zarr-dask migrate``: a hierarchy in another format, planned, printed and carried out."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.base import Interrupted, as_options, traceback_option
+from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.progress import migration_progress
+from zarr_dask.errors import ZarrDaskError
+
+__all__ = ["migrate"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask migrate maps.zarr --dry-run
+  zarr-dask migrate maps.zarr
+  zarr-dask migrate maps.zarr --remove-old
+  zarr-dask migrate draft.zarr final.zarr"""
+)
+@click.argument("src")
+@click.argument("dst", required=False)
+@click.option("--path", default="", help="Path of the hierarchy's root below SRC (and DST).")
+@click.option(
+    "--format",
+    type=click.Choice(["v3", "v2"]),
+    default="v3",
+    show_default=True,
+    help="The new format; v2 is for arrays of v1.",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["keep", "rename", "copy"]),
+    help="keep stored objects where they are (the default in place), rename them to the default "
+    "keys of v3, or copy them to DST. Their bytes are never changed.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option(
+    "--remove-old",
+    is_flag=True,
+    help="In place: remove old documents and keys when the new ones are there and verified.",
+)
+@click.option(
+    "--v1-f-order",
+    type=click.Choice(["spec", "legacy"]),
+    default="spec",
+    show_default=True,
+    help="How v1 arrays of order F without blosc are laid out; legacy is what zarr-python 1 wrote.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@traceback_option
+def migrate(
+    src: str,
+    dst: str | None,
+    *,
+    path: str,
+    format: str,
+    data: Any,
+    dry_run: bool,
+    remove_old: bool,
+    v1_f_order: Any,
+    quiet: bool,
+) -> None:
+    """Say in Zarr v3 what a hierarchy of an older format holds.
+
+    No chunk is decoded, and a hierarchy is migrated as a whole or not at all: if a node cannot
+    be, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the new
+    documents are written beside the old ones, which stay unless --remove-old is given; v3 wins
+    where both lie side by side. An interrupted migration leaves a readable hierarchy; run the
+    same command again.
+    """
+    read = zd.ReadOptions(v1_f_order=v1_f_order)
+    try:
+        plan = zd.plan_migration(
+            src, dst, path=path, format=format, data=data, remove_old=remove_old, read=read
+        )
+    except ZarrDaskError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(as_options(str(error))) from error
+    if dry_run and plan.refusals:
+        say_plan(plan)
+        raise click.exceptions.Exit(1)
+    if not quiet and not plan.refusals:
+        say_plan(plan)
+    if dry_run:
+        return
+    try:
+        with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
+            report = plan.run(advance)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            f": {plan.where} can be read as before. Run the same command again to go on."
+        ) from interrupt
+    if not quiet:
+        say(wrapped(f"done: {report}", "  "))

@@ -1,0 +1,131 @@
+"""Options of ``zarr-dask rechunk`` and ``zarr-dask plan``, with the types of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import click
+
+from zarr_dask.cli.base import Decorated, traceback_option
+from zarr_dask.errors import MemoryBudgetError
+
+__all__ = ["GridType", "job_options"]
+
+
+class GridType(click.ParamType[Any]):
+    """Lengths by position (``512,32,32``), for all (``64``), or by name (``time=-1,lat=32``)."""
+
+    name = "GRID"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text[:1] + text[-1:] in {"()", "[]"}:  # as info and plan print them
+            text = text[1:-1].removesuffix(",")
+        items = [item.strip() for item in text.split(",")]
+        named = [item for item in items if "=" in item]
+        if named and len(named) < len(items):
+            self.fail(
+                f"{value!r} mixes lengths by position and by name: write 512,32,32 or "
+                "time=-1,lat=32.",
+                param,
+                ctx,
+            )
+        if named:
+            return self._by_name(value, items, param, ctx)
+        lengths = tuple(self._length(value, item, param, ctx) for item in items)
+        return lengths[0] if len(lengths) == 1 and text == value.strip() else lengths
+
+    def _by_name(
+        self,
+        value: str,
+        items: Sequence[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> dict[str | int, int]:
+        grid: dict[str | int, int] = {}
+        for item in items:
+            name, _, length = (part.strip() for part in item.rpartition("="))
+            if not name:
+                self.fail(f"{value!r}: {item!r} names no dimension.", param, ctx)
+            key = int(name) if re.fullmatch("[0-9]+", name) else name
+            if key in grid:
+                self.fail(f"{value!r} names the dimension {name!r} twice.", param, ctx)
+            grid[key] = self._length(value, length, param, ctx)
+        return grid
+
+    def _length(
+        self, value: str, text: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if not re.fullmatch("-1|0*[1-9][0-9]{,17}", text):
+            self.fail(
+                f"{value!r}: {text!r} is not a length: expected a number of at least 1, or -1 for "
+                "the whole dimension, as in 512,32,32 or time=-1,lat=32.",
+                param,
+                ctx,
+            )
+        return int(text)
+
+
+class _SizeType(click.ParamType[int]):
+    """Bytes, or a text with a unit."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from zarr_dask.jobs.plan import parse_bytes
+
+        try:
+            return parse_bytes(value)
+        except MemoryBudgetError:
+            self.fail(f"{value!r} is not a size: expected bytes, or 256MB, 2GiB ...", param, ctx)
+
+
+_JOB_OPTIONS = [
+    click.argument("src"),
+    click.argument("dst"),
+    click.option(
+        "--chunks",
+        type=GridType(),
+        help="What is decoded at once: 512,32,32, or 64 for all dimensions, or by name or position "
+        "time=-1,lat=32. -1 is a whole dimension; what is not named stays as it is.",
+    ),
+    click.option(
+        "--shards",
+        type=GridType(),
+        help="Stored objects of several chunks, in the same forms. Without it, every chunk is an "
+        "object of its own.",
+    ),
+    click.option(
+        "--max-mem",
+        type=_SizeType(),
+        help="What one process may hold above its idle size, such as 256MB. By default 60 % of "
+        "the workers' limit, or 1 GB.",
+    ),
+    click.option("--path", default="", help="Path of the new array below DST."),
+    click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be."),
+    click.option("--overwrite", is_flag=True, help="Replace what is at DST."),
+    click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there."),
+    click.option(
+        "--scheduler-file",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Run on the Dask scheduler that has written this file.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Run on so many new local processes. By default, on threads of this one.",
+    ),
+    traceback_option,
+]
+
+
+def job_options(command: Decorated) -> Decorated:
+    """Give a command the arguments and options of rechunk."""
+    for option in reversed(_JOB_OPTIONS):
+        command = cast("Callable[[Decorated], Decorated]", option)(command)
+    return command

@@ -1,0 +1,147 @@
+"""How far a job is, on stderr: bars on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    from zarr_dask.jobs.migrate import MigrationPlan
+    from zarr_dask.jobs.rechunk import Progress, RechunkPlan
+
+__all__ = ["Lines", "migration_progress", "rechunk_progress"]
+
+
+def _stage_name(stage: int, stages: int) -> str:
+    return "copying" if stages == 1 else f"stage {stage + 1} of {stages}"
+
+
+@contextmanager
+def rechunk_progress(plan: RechunkPlan) -> Iterator[Callable[[Progress], None]]:
+    """What shows the progress of a rechunking: a bar for each stage, else lines."""
+    console = _terminal()
+    if console is None:
+        yield Lines()
+        return
+    with _stage_bars(plan, console) as advance:
+        yield advance
+
+
+@contextmanager
+def migration_progress(plan: MigrationPlan) -> Iterator[Callable[[int], None]]:
+    """What shows how many bytes a migration has copied: a bar, else lines."""
+    from zarr_dask.jobs.rechunk import Progress
+
+    console = _terminal()
+    if console is None:
+        lines, lock = Lines(), Lock()
+
+        def say(nbytes: int) -> None:
+            with lock:
+                lines(Progress(0, 1, nbytes, plan.nbytes))
+
+        yield say
+        return
+    with _bars(console) as bars:
+        task = bars.add_task("copying", total=plan.nbytes)
+        yield lambda nbytes: bars.advance(task, nbytes)
+
+
+def _terminal() -> Console | None:
+    """Stderr, if it is a terminal on which bars can move."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    can_move = sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+    return console if can_move else None
+
+
+def _bars(console: Console, **options: Any) -> Bars:
+    """Bars that count bytes."""
+    from rich import progress
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.TaskProgressColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+        expand=True,
+        **options,
+    )
+
+
+@contextmanager
+def _stage_bars(plan: RechunkPlan, console: Console) -> Iterator[Callable[[Progress], None]]:
+    stages = len(plan.stages)
+    # one task may take a minute: the rate is that of many
+    with _bars(console, speed_estimate_period=600) as bars:
+        total = plan.source.nbytes
+        ids = [
+            bars.add_task(_stage_name(n, stages), start=False, total=total) for n in range(stages)
+        ]
+
+        def start(stage: int) -> None:
+            bars.start_task(ids[stage])
+            bars.advance(ids[stage], 0)  # the rate counts from here
+
+        def advance(step: Progress) -> None:
+            task = ids[step.stage]
+            bars.advance(task, step.nbytes)
+            if bars.tasks[step.stage].finished and step.stage + 1 < stages:
+                start(step.stage + 1)
+
+        start(0)
+        yield advance
+
+
+@dataclass
+class Lines:
+    """A line for every tenth of a stage, but not more than one a second."""
+
+    stage: int = 0
+    done: int = 0
+    begun: float = field(default_factory=perf_counter)
+    """When the stage began."""
+    last: float = field(default_factory=perf_counter)
+    """When the last task was done."""
+    said: float = -math.inf
+    """When the last line was printed."""
+
+    def __call__(self, step: Progress) -> None:
+        """Count a task that is done, and print a line if it is time for one."""
+        if step.stage != self.stage:
+            self.stage, self.done, self.begun = step.stage, 0, self.last
+        before, self.done = self.done, self.done + step.nbytes
+        self.last = perf_counter()
+        finished = self.done == step.total
+        tenth = step.total and self.done * 10 // step.total > before * 10 // step.total
+        if finished or (tenth and self.last >= self.said + 1):
+            self.said = self.last
+            self._say(step, self.last - self.begun)
+
+    def _say(self, step: Progress, seconds: float) -> None:
+        from zarr_dask.jobs.plan import format_bytes
+
+        percent = self.done * 100 // step.total if step.total else 100
+        rate = f", {format_bytes(self.done / seconds)}/s" if seconds else ""
+        left = step.total - self.done
+        when = f"{seconds * left / self.done:.0f} s left" if left else f"in {seconds:.1f} s"
+        click.echo(
+            f"{_stage_name(step.stage, step.stages)}: {percent} % "
+            f"({format_bytes(self.done)} of {format_bytes(step.total)}){rate}, {when}",
+            err=True,
+        )

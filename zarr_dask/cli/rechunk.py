@@ -1,0 +1,169 @@
+"""``zarr-dask rechunk`` and ``zarr-dask plan``: the same options, carried out or only printed.
+
+Dask is loaded only here, once the arguments are known to be right.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.base import Interrupted
+from zarr_dask.cli.options import job_options
+from zarr_dask.cli.printing import printable, say, say_plan, shortened, wrapped
+from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.errors import NodeTypeError
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+    from zarr_dask.jobs.rechunk import RechunkPlan
+
+__all__ = ["plan", "rechunk"]
+
+_SCHEDULER_TIMEOUT = 5.0
+"""Seconds until a scheduler must have answered."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask rechunk maps.zarr series.zarr --chunks time=-1,lat=32,lon=32
+  zarr-dask rechunk maps.zarr series.zarr --chunks 512,32,32 \\
+      --shards 512,256,256 --max-mem 256MB --workers 2
+"""
+)
+@job_options
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
+    """Copy an array into other chunks and shards.
+
+    SRC is the array, DST the place of the new one. The plan is printed, then carried out within
+    --max-mem. The metadata of the new array are written last: until then, no reader takes it for
+    whole.
+    """
+    with _planned(src, dst, **options) as (plan, client):
+        if not quiet:
+            say_plan(plan)
+        try:
+            with nullcontext() if quiet else rechunk_progress(plan) as advance:
+                report = plan.run(client, advance)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(
+                f": {plan.target.where} is not complete. Run the same command again to start over."
+            ) from interrupt
+        if not quiet:
+            say(wrapped(f"done: {report}", "  "))
+
+
+@click.command(
+    epilog="""\b
+Example:
+  zarr-dask plan maps.zarr series.zarr --chunks time=-1,lat=32,lon=32 \\
+      --max-mem 256MB --plot plan.png
+"""
+)
+@job_options
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the plan into this file (PNG, SVG, PDF ...); needs matplotlib.",
+)
+def plan(src: str, dst: str, *, plot: Path | None, **options: Any) -> None:
+    """Say what rechunk would do; writes nothing.
+
+    The arguments are those of rechunk.
+    """
+    with _planned(src, dst, **options) as (made, _):
+        say_plan(made)
+        if plot is not None:
+            _save(made.plot(), plot)
+            say(f"drawn in {printable(str(plot))}")
+
+
+def _save(figure: Figure, file: Path) -> None:
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if file.suffix[1:].lower() not in known:
+        raise click.BadParameter(
+            f"{str(file)!r} must end in one of {', '.join(f'.{name}' for name in known)}.",
+            param_hint="'--plot'",
+        )
+    try:
+        figure.savefig(file, dpi=110)
+    except OSError as error:
+        raise click.FileError(str(file), error.strerror) from error
+
+
+# --- where it runs --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _planned(
+    src: str,
+    dst: str,
+    *,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    **options: Any,
+) -> Iterator[tuple[RechunkPlan, Client | None]]:
+    """The plan, and the cluster to run it on for as long as the context lasts."""
+    if options["chunks"] is None and options["shards"] is None:
+        raise click.UsageError("give --chunks, --shards or both: without them nothing changes.")
+    if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
+        raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
+    source = _source(src)
+    from zarr_dask.jobs.rechunk import plan_rechunk
+    from zarr_dask.jobs.run import connect
+
+    connection = connect(scheduler, scheduler_file, workers, _SCHEDULER_TIMEOUT)
+    with ExitStack() as stack:
+        with _interrupts_put_off() if workers else nullcontext():
+            client = stack.enter_context(connection)
+        if client is not None and workers:
+            _silence()
+            client.run(_silence)
+        yield plan_rechunk(source, dst, client=client, **options), client
+
+
+@contextmanager
+def _interrupts_put_off() -> Iterator[None]:
+    """Ctrl-C waits until worker processes are there to be ended, and never reaches them."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its start, which workers cause, would undo the mask
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _silence() -> None:
+    """Do not log the errors of tasks, which are raised too, nor workers that end slowly."""
+    for process in ("worker", "nanny"):
+        logging.getLogger(f"distributed.{process}").setLevel(logging.CRITICAL)
+        logging.getLogger(f"distributed.{process}.memory").setLevel(logging.WARNING)
+
+
+def _source(src: str) -> zd.Array:
+    node = zd.open(src)
+    if isinstance(node, zd.Array):
+        return node
+    arrays = [path for path, _ in node.arrays(recursive=True)]
+    held = shortened(", ".join(arrays)) or "none"
+    raise NodeTypeError(f"{node.where} is a group; SRC must be an array. Arrays in it: {held}.")
