@@ -51,17 +51,15 @@ __all__ = [
     "check_place",
     "consolidate_group",
     "delete_node",
-    "find_node",
     "prepare_place",
     "put_documents",
     "remove_leftovers",
-    "remove_node",
     "rename_node",
     "stale_paths",
 ]
 
 
-def find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
+def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
     """The metadata of the node at a path, of any format; None if there is none."""
     try:
         return read_node(store, path, None, options or ReadOptions())[1]
@@ -102,7 +100,7 @@ def _check_names(store: Store, path: str, node_format: Format) -> None:
 
 
 def _check_above(store: Store, path: str, above: str) -> None:
-    if isinstance(find_node(store, above), ArrayMeta):
+    if isinstance(_find_node(store, above), ArrayMeta):
         raise NodeExistsError(
             f"{where(store, path)} would lie inside the array at {where(store, above)}; an "
             "array cannot hold other nodes. Choose another path."
@@ -130,7 +128,7 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
     """
     check_place(store, path, node_format, overwrite=overwrite)
     if overwrite:
-        remove_node(store, path)
+        _remove_node(store, path)
     _prepare_above(store, path, node_format)
     warn_of_stale(store, path, node_format)
 
@@ -199,12 +197,12 @@ def delete_node(store: Store, path: str) -> None:
     present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
         _refuse_nothing(store, path)
-    remove_node(store, path)
+    _remove_node(store, path)
     for node_format in present:
         warn_of_stale(store, path, node_format)
 
 
-def remove_node(store: Store, path: str) -> None:
+def _remove_node(store: Store, path: str) -> None:
     """Delete a node and all that lies below, its documents first; files of no node stay.
 
     A reader that comes meanwhile finds no node rather than one with holes.
@@ -256,7 +254,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
         _check_free(store, new, node_format)
     if not _moved_at_once(store, old, new, present):
         _copy_node(store, old, new, present)
-        remove_node(store, old)
+        _remove_node(store, old)
     for node_format in present:
         warn_of_stale(store, old, node_format)
         warn_of_stale(store, new, node_format)

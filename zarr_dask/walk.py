@@ -28,6 +28,7 @@ from zarr_dask.formats.base import (
     Format,
     GroupMeta,
     NodeMeta,
+    NodeReader,
     ReadOptions,
     checked_documents,
     where,
@@ -48,7 +49,12 @@ _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
 def walk(
-    store: Store, path: str, node_format: Format, options: ReadOptions, *, recursive: bool = True
+    store: Store,
+    path: str,
+    node_format: NodeReader,
+    options: ReadOptions,
+    *,
+    recursive: bool = True,
 ) -> dict[str, Below]:
     """The nodes below a group.
 
@@ -105,7 +111,7 @@ def _order(path: str) -> str:
 
 
 def walk_documents(
-    store: Store, path: str, node_format: Format, options: ReadOptions
+    store: Store, path: str, node_format: NodeReader, options: ReadOptions
 ) -> dict[str, bytes]:
     """The documents of all nodes below a group, readable or not, by full key."""
     return {
@@ -188,7 +194,7 @@ class _Level:
 
 
 def _levels(
-    store: Store, path: str, node_format: Format, options: ReadOptions, *, is_bare: bool = False
+    store: Store, path: str, node_format: NodeReader, options: ReadOptions, *, is_bare: bool = False
 ) -> Iterator[_Level]:
     places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
     bare = {path} if is_bare else set()
@@ -216,11 +222,11 @@ def _levels(
                 groups.append(candidate)
 
 
-def _holds_nodes(store: Store, path: str, node_format: Format, options: ReadOptions) -> bool:
+def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:
     return any(level.nodes for level in _levels(store, path, node_format, options, is_bare=True))
 
 
-def _children(store: Store, groups: Sequence[str], node_format: Format) -> list[str]:
+def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> list[str]:
     """Paths directly below some groups, by one listing for each."""
     if len(groups) == 1:
         found = [node_format.child_names(store, groups[0])]
@@ -241,7 +247,7 @@ def _is_key(name: str) -> bool:
 
 
 def _read_all(
-    store: Store, paths: Sequence[str], node_format: Format, options: ReadOptions
+    store: Store, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
 ) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
     """What lies at some paths and its documents, fetched a batch at a time."""
     keys = {path: node_format.node_keys(path) for path in paths}

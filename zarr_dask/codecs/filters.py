@@ -24,7 +24,7 @@ from zarr_dask.grid import Shape
 from zarr_dask.members import Members, is_int
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["ARRAY_FILTERS", "PREFIX", "ArrayFilter", "Prefixed"]
+__all__ = ["PREFIX", "PREFIXED_FILTERS", "ArrayFilter", "Prefixed"]
 
 PREFIX = "numcodecs."
 
@@ -36,7 +36,7 @@ _TYPES = {
     "packbits": (),
 }
 """Members that name the types of the elements before and after encoding, by filter."""
-ARRAY_FILTERS = tuple(_TYPES)
+PREFIXED_FILTERS = tuple(_TYPES)
 """Ids of the filters for arrays, other than ``bitround``."""
 
 _REQUIRED = {
@@ -63,7 +63,7 @@ class ArrayFilter(ArrayCodec):
     Parameters
     ----------
     id
-        One of `ARRAY_FILTERS`.
+        One of `PREFIXED_FILTERS`.
     options
         The rest of its configuration, as JSON text so that the codec can be hashed.
     """

@@ -28,7 +28,7 @@ from zarr_dask.codecs.compress import (
     Zstd,
 )
 from zarr_dask.codecs.conditional import Conditional
-from zarr_dask.codecs.filters import ARRAY_FILTERS, PREFIX, ArrayFilter, Prefixed
+from zarr_dask.codecs.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
 from zarr_dask.codecs.n5 import N5Default
 from zarr_dask.codecs.packbits import PackBits
 from zarr_dask.codecs.pcodec import Pcodec
@@ -37,10 +37,7 @@ from zarr_dask.codecs.reshape import Reshape
 from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
-from zarr_dask.codecs.vlen import (
-    VlenBytes,
-    VlenUtf8,
-)
+from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
@@ -327,7 +324,7 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "vlen-utf8": lambda members: VlenUtf8(),  # noqa: ARG005  (nothing to configure)
     "vlen-bytes": lambda members: VlenBytes(),  # noqa: ARG005
     f"{PREFIX}bitround": partial(BitRound.of, alias=True),
-    **{f"{PREFIX}{name}": partial(ArrayFilter.of, name) for name in ARRAY_FILTERS},
+    **{f"{PREFIX}{name}": partial(ArrayFilter.of, name) for name in PREFIXED_FILTERS},
     **{f"{PREFIX}{name}": partial(_prefixed, name) for name in _PREFIXED},
 }
 
@@ -433,7 +430,7 @@ def _skipped(
 _ARRAY_CODECS = frozenset(
     {
         *("transpose", "bitround", "cast_value", "reshape", "scale_offset"),
-        *(f"{PREFIX}{name}" for name in ("bitround", *ARRAY_FILTERS)),
+        *(f"{PREFIX}{name}" for name in ("bitround", *PREFIXED_FILTERS)),
     }
 )
 _SERIALIZERS = frozenset(

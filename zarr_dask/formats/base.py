@@ -32,13 +32,19 @@ __all__ = [
     "GroupMeta",
     "Limits",
     "NodeMeta",
+    "NodeReader",
     "ReadOptions",
+    "ancestors",
     "checked_attributes",
     "checked_documents",
+    "child_prefixes",
     "dump_json",
     "load_json",
     "normalise_path",
+    "prefix_of",
     "read_documents",
+    "stored_grid",
+    "where",
 ]
 
 
@@ -311,7 +317,33 @@ class GroupMeta:
 NodeMeta = ArrayMeta | GroupMeta
 
 
-class Format(Protocol):
+class NodeReader(Protocol):
+    """As much of a format as walking a hierarchy needs; also several formats taken together."""
+
+    @property
+    def has_implicit_groups(self) -> bool:
+        """Whether the groups above a node need no documents."""
+        ...
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        """Keys of the documents that a node may have, the most telling first."""
+        ...
+
+    def child_names(self, store: Store, path: str) -> list[str]:
+        """Names directly below a group that may be nodes, by name; by one listing."""
+        ...
+
+    def read(
+        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+    ) -> NodeMeta | None:
+        """The node at `path`; None if there is none.
+
+        `found` holds documents that were fetched already; what else is needed is fetched here.
+        """
+        ...
+
+
+class Format(NodeReader, Protocol):
     """One version of the storage format: where documents and data lie, and what they say.
 
     Formats are frozen values; one that comes in several layouts has them as fields.
@@ -338,20 +370,11 @@ class Format(Protocol):
         ...
 
     @property
-    def has_implicit_groups(self) -> bool:
-        """Whether the groups above a node need no documents."""
-        ...
-
-    @property
     def names_attribute(self) -> str | None:
         """The attribute that names dimensions, where they are no member of the document."""
         ...
 
     # --- keys -------------------------------------------------------------------------------------
-
-    def node_keys(self, path: str) -> tuple[str, ...]:
-        """Keys of the documents that a node may have, the most telling first."""
-        ...
 
     def data_prefix(self, path: str) -> str:
         """Prefix of the stored objects of an array."""
@@ -365,20 +388,7 @@ class Format(Protocol):
         """Whether a name below a group may be a node."""
         ...
 
-    def child_names(self, store: Store, path: str) -> list[str]:
-        """Names directly below a group that may be nodes, by name; by one listing."""
-        ...
-
     # --- documents --------------------------------------------------------------------------------
-
-    def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
-    ) -> NodeMeta | None:
-        """The node at `path`; None if there is none.
-
-        `found` holds documents that were fetched already; what else is needed is fetched here.
-        """
-        ...
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """The documents of a node by key, the one that makes it visible last.

@@ -37,7 +37,6 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.typestr import (
-    dtype_from_json,
     dtype_to_json,
     fill_from_json,
     fill_to_json,
@@ -52,6 +51,7 @@ from zarr_dask.formats.v2 import (
     numcodecs_form,
     order_of,
     stored_dtype,
+    take_dtype,
     take_grid,
 )
 from zarr_dask.members import Members, anything, is_int, is_object, one_of
@@ -222,16 +222,9 @@ def parse(
 
 
 def _type(members: Members) -> np.dtype[Any] | None:
-    expected = "a NumPy type string, or a list of fields"
-    document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
-    if document is None:
-        return None
-    stored = dtype_from_json(document, members.at("dtype"))
-    if isinstance(stored, list):
-        members.problems.extend(stored)
-        return None
-    if stored.hasobject:
-        members.blame("dtype", document, "elements of a fixed size", "data_type")
+    stored = take_dtype(members)
+    if stored is not None and stored.hasobject:
+        members.blame("dtype", dtype_to_json(stored), "elements of a fixed size", "data_type")
         return None
     return stored
 

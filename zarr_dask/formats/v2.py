@@ -27,7 +27,7 @@ from zarr_dask.codecs.registry_numcodecs import (
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem, ZarrDaskWarning
+from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -60,6 +60,7 @@ from zarr_dask.stores.base import Store, join
 __all__ = [
     "DIMENSIONS",
     "V2",
+    "FormatV2",
     "chain_from_v2",
     "chunk_keys_with_separator",
     "dimension_names",
@@ -67,6 +68,7 @@ __all__ = [
     "numcodecs_form",
     "order_of",
     "stored_dtype",
+    "take_dtype",
     "take_grid",
 ]
 
@@ -108,8 +110,7 @@ class FormatV2:
             if documents.get(group_key) is not None:
                 warn(
                     f"{where(store, path)} is both an array and a group; the array is used, and "
-                    "what lies below it is not.",
-                    ZarrDaskWarning,
+                    "what lies below it is not."
                 )
             document = load_json(store, array_key, array_text)
             return parse(document, attributes, where(store, array_key), options)
@@ -231,7 +232,7 @@ def parse(
     members = Members(document)
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
     grid = take_grid(members)
-    stored = _type(members)
+    stored = take_dtype(members)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
     separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
     ndim = 0 if grid is None else grid.ndim
@@ -279,7 +280,8 @@ def take_grid(members: Members) -> Grid | None:
         return None
 
 
-def _type(members: Members) -> np.dtype[Any] | None:
+def take_dtype(members: Members) -> np.dtype[Any] | None:
+    """The dtype as stored, which ``dtype`` names."""
     expected = "a NumPy type string, or a list of fields"
     document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
     if document is None:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from zarr_dask.errors import MetadataError, MissingGroupWarning, Problem
 from zarr_dask.formats.base import (
@@ -136,10 +136,7 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class _Either:
-    """Nodes of two formats in one hierarchy: the old documents first, the new ones without them.
-
-    As much of a `Format` as walking needs.
-    """
+    """Nodes of two formats in one hierarchy: the old documents first, the new ones without them."""
 
     formats: tuple[Format, ...]
     by_path: dict[str, Format] = field(default_factory=dict)
@@ -182,7 +179,7 @@ def _found(route: Route) -> Iterator[_Found]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingGroupWarning)  # they get documents
-        below = walk(route.source, route.path, cast("Format", either), route.options)
+        below = walk(route.source, route.path, either, route.options)
     left_out = consolidated_node(route)
     for name, meta in below.items():
         path = join(route.path, name)

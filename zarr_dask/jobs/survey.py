@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
@@ -220,10 +220,7 @@ _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True)
 class _AnyFormat:
-    """Nodes of any of some formats.
-
-    As much of a `Format` as walking needs.
-    """
+    """Nodes of any of some formats."""
 
     formats: tuple[Format, ...]
     """Several whose documents lie in the same folders, or one."""
@@ -435,7 +432,7 @@ def _below(
 ) -> dict[str, NodeMeta | MetadataError]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a group without a document is no node of its own
-        below = walk(store, path, cast("Format", formats), options)
+        below = walk(store, path, formats, options)
     return {join(path, name): meta for name, meta in below.items()}
 
 
