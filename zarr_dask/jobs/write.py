@@ -302,12 +302,10 @@ def plan_write(
         raise ValueError(f"mode={mode!r}: expected 'a', 'w', 'w-' or 'r+'.")
     if overwrite and (mode == "r+" or region is not None or isinstance(url, Array)):
         raise ValueError("overwrite=True replaces an array; mode='r+' and region= keep it.")
-    if isinstance(url, Array):
-        target = open_array(url, component or "", "r+") if component else url
-        creates = False
-    elif mode == "r+" or region is not None:
-        target = open_array(url, component or "", "r+", None, storage_options)
-        creates = False
+    creates = not isinstance(url, Array) and mode != "r+" and region is None
+    if isinstance(url, Array) or not creates:
+        target = _existing_array(url, component, storage_options)
+        _check_existing(target, chunks, shards, codecs, keywords)
     else:
         given = ArraySpec(
             shape=values.shape,
@@ -321,11 +319,7 @@ def plan_write(
             format=format,
         )
         spec = _with_grids(spec_from_keywords(given, keywords), values.chunks)
-        keywords = {}
         target = _new_array(spec, url, component, storage_options)
-        creates = True
-    if not creates:
-        _check_existing(target, chunks, shards, codecs, keywords)
     replaces = creates and (overwrite or mode == "w")
     _check_not_read(values, target)
     if creates:
@@ -335,12 +329,7 @@ def plan_write(
     origin = tuple(s.start for s in where_to)
     cut = _partial_objects(target, where_to)
     if cut and partial != "own":
-        raise PartialWriteError(
-            f"the region {_shown(where_to)} covers {len(cut)} stored objects of {target.where} "
-            f"only in part (the first at {cut[0]}; they have the shape {target.write_chunks}), so "
-            "that another job may be writing to the same ones. Extend the region to whole stored "
-            'objects, or pass partial="own" if no other job writes there.'
-        )
+        raise _partial_write(target, where_to, cut)
     return WritePlan(
         values=values,
         target=target,
@@ -431,6 +420,25 @@ def to_zarr(
         return plan.collection()
     report = plan.run()
     return plan.target.to_dask() if return_stored else report
+
+
+def _partial_write(
+    target: Array, region: Region, cut: tuple[tuple[int, ...], ...]
+) -> PartialWriteError:
+    return PartialWriteError(
+        f"the region {_shown(region)} covers {len(cut)} stored objects of {target.where} only in "
+        f"part (the first at {cut[0]}; they have the shape {target.write_chunks}), so that another "
+        "job may be writing to the same ones. Extend the region to whole stored objects, or pass "
+        'partial="own" if no other job writes there.'
+    )
+
+
+def _existing_array(
+    url: Location | Array, component: str | None, storage_options: Mapping[str, Any] | None
+) -> Array:
+    if isinstance(url, Array) and not component:
+        return url
+    return open_array(url, component or "", "r+", None, storage_options)
 
 
 def _with_grids(spec: ArraySpec, blocks: Blocks) -> ArraySpec:
