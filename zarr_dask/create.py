@@ -267,7 +267,7 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
     if value is None:
         if not node_format.has_undefined_fill:
             raise DataTypeError(
-                f"{at}: fill_value=None: format {node_format.name!r} has no undefined values."
+                f"{at}: fill_value=None: format {node_format.name!r} has no undefined values; give one."
             )
         return None
     try:

@@ -447,8 +447,8 @@ def create_array(
         For v3 a list of codecs (names, objects with ``name`` and ``configuration``, or codecs of
         this package); within shards where `shards` is given; a missing ``bytes`` codec is put
         in. For v2 a list of numcodecs configurations, the compressor last; for v1 only that (one
-        of blosc, zlib, bz2, lzma). By default blosc (lz4, level 5, shuffled by bytes, or by bits
-        for elements of one byte).
+        of blosc, zlib, bz2, lzma). For the drafts either form, as far as they have the codecs. By
+        default blosc (lz4, level 5, shuffled by bytes, or by bits for elements of one byte).
     fill_value
         Value of what is not written; None (v1 and v2) for an undefined one. 0 is the zero of any
         data type: an empty text, a record of zeros.

@@ -29,7 +29,12 @@ from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import Problem
 from zarr_dask.formats.draft_types import NamedType
-from zarr_dask.formats.v2 import chain_from_v2, numcodecs_form
+from zarr_dask.formats.v2 import (
+    OBJECT_CODECS,
+    chain_from_v2,
+    default_compressor,
+    numcodecs_form,
+)
 from zarr_dask.grid import Shape
 from zarr_dask.members import Members, anything, is_ints, is_object, one_of
 
@@ -289,8 +294,7 @@ def chain_from_names(
     byte order among them counts more than that of the data type.
     """
     if wanted is None:
-        shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
-        wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
+        wanted = [default_compressor(data_type)]
     elif isinstance(wanted, str | Codec | Mapping):
         wanted = [wanted]
     configs: list[_Config] = []
@@ -303,11 +307,8 @@ def chain_from_names(
         else:
             configs.append(step)
     if data_type.variable and not (configs and is_object_codec(configs[0][1])):
-        configs.insert(0, ("codecs", {"id": _OBJECT_CODECS.get(data_type.name, data_type.name)}))
+        configs.insert(0, ("codecs", {"id": OBJECT_CODECS.get(data_type.name, data_type.name)}))
     return chain_from_v2(configs, stored, order, ndim)
-
-
-_OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 
 
 def _wanted_step(

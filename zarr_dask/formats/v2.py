@@ -59,10 +59,12 @@ from zarr_dask.stores.base import Store, join
 
 __all__ = [
     "DIMENSIONS",
+    "OBJECT_CODECS",
     "V2",
     "FormatV2",
     "chain_from_v2",
     "chunk_keys_with_separator",
+    "default_compressor",
     "dimension_names",
     "inexpressible",
     "numcodecs_form",
@@ -158,13 +160,12 @@ class FormatV2:
     ) -> Chain | list[Problem]:
         """See `Format.chain`."""
         if wanted is None:
-            shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
-            wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
+            wanted = [default_compressor(data_type)]
         elif isinstance(wanted, Mapping):
             wanted = [wanted]
         documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
         if stored.hasobject and not any(is_object_codec(item) for _, item in documents[:1]):
-            codec = _OBJECT_CODECS.get(data_type.name)
+            codec = OBJECT_CODECS.get(data_type.name)
             if codec is None:
                 expected = (
                     "an object codec first, such as {'id': 'json2'}; or the data type 'string' or "
@@ -203,7 +204,13 @@ def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
     return keys
 
 
-_OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
+def default_compressor(data_type: DataType) -> dict[str, Any]:
+    """The numcodecs configuration of the compressor of a new array, where the user names none."""
+    shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
+    return {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}
+
+
+OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 """The codec of elements of any length, where the user names none."""
 
 
