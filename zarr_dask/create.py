@@ -267,7 +267,8 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
     if value is None:
         if not node_format.has_undefined_fill:
             raise DataTypeError(
-                f"{at}: fill_value=None: format {node_format.name!r} has no undefined values; give one."
+                f"{at}: fill_value=None: format {node_format.name!r} has no undefined values. "
+                "Give a value."
             )
         return None
     try:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "ABSENT",
     "ChunkMissingError",
     "ConsolidatedMetadataWarning",
     "CorruptObjectError",

@@ -26,7 +26,19 @@ from zarr_dask.errors import GridError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Cells", "Dimension", "Edges", "Fixed", "Grid", "Part", "Region", "Shape", "Span", "cut"]
+__all__ = [
+    "Blocks",
+    "Cells",
+    "Dimension",
+    "Edges",
+    "Fixed",
+    "Grid",
+    "Part",
+    "Region",
+    "Shape",
+    "Span",
+    "cut",
+]
 
 Shape = tuple[int, ...]
 """One length per dimension."""

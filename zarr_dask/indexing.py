@@ -20,7 +20,7 @@ from zarr_dask.errors import GridError, SelectionError
 if TYPE_CHECKING:
     from zarr_dask.grid import Cells, Region, Shape
 
-__all__ = ["Selection", "checked_region", "parse_basic"]
+__all__ = ["Selection", "checked_cells", "checked_region", "checked_shape", "parse_basic"]
 
 
 @dataclass(frozen=True, slots=True)

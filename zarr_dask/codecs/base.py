@@ -34,6 +34,7 @@ __all__ = [
     "Reading",
     "Serializer",
     "Size",
+    "joined",
 ]
 
 

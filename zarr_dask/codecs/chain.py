@@ -33,7 +33,7 @@ from zarr_dask.grid import Region, Shape
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import WHOLE, Buffer
 
-__all__ = ["BoundChain", "Chain"]
+__all__ = ["BoundChain", "Chain", "build", "fill_absent"]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,19 @@ from zarr_dask.codecs.snappy import decompress_frame, is_snappy
 from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Blosc", "Bz2", "Gzip", "Lz4", "Lzma", "Shuffle", "Zlib", "Zstd"]
+__all__ = [
+    "BLOSC_CNAMES",
+    "BLOSC_SHUFFLES",
+    "ZSTD_LEVELS",
+    "Blosc",
+    "Bz2",
+    "Gzip",
+    "Lz4",
+    "Lzma",
+    "Shuffle",
+    "Zlib",
+    "Zstd",
+]
 
 Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
 

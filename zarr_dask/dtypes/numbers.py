@@ -23,9 +23,11 @@ __all__ = [
     "Complex",
     "Float",
     "Integer",
+    "complex_of",
     "float_from_json",
     "float_to_json",
     "integer_from_json",
+    "parts_of",
 ]
 
 

@@ -44,6 +44,7 @@ from zarr_dask.stores.wrappers import Wrapper
 
 __all__ = [
     "Consolidated",
+    "Documents",
     "consolidated_documents",
     "consolidated_key",
     "recorded_documents",

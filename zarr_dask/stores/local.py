@@ -22,7 +22,7 @@ from zarr_dask.errors import StoreError
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "read_at"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
