@@ -40,8 +40,7 @@ class Pcodec(Serializer):
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
-        configuration: dict[str, Any] = json.loads(self.options)
-        return configuration
+        return dict(json.loads(self.options))
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
         """Only some data types."""

@@ -131,8 +131,7 @@ class Zfpy(_ZfpSerializer):
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
-        configuration: dict[str, Any] = json.loads(self.options)
-        return configuration
+        return dict(json.loads(self.options))
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -143,7 +143,7 @@ def _node_of(
             warn(
                 f"{where(store, path)} has documents of the formats "
                 f"{', '.join(c.name for c in present)}; {chosen.name} is used. "
-                f"Pass format= to choose.",
+                f"Pass format= to choose."
             )
         return chosen, meta
     return None

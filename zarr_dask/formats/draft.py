@@ -152,7 +152,7 @@ class FormatDraft:
             if group_text is not None:
                 warn(
                     f"{where(store, path)} is both an array and a group; the array is used. Nodes "
-                    "below the group open by their paths.",
+                    "below the group open by their paths."
                 )
             document = load_json(store, keys[0], array_text)
             meta = array_from_json(document, generation, where(store, keys[0]), options)

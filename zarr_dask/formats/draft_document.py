@@ -36,7 +36,7 @@ from zarr_dask.formats.draft_codecs import (
     steps_to_json,
 )
 from zarr_dask.formats.draft_types import NamedType
-from zarr_dask.formats.v2 import dimension_names, order_of, stored_dtype
+from zarr_dask.formats.v2 import data_type_in_memory, dimension_names, order_of, stored_dtype
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.members import Members, anything, is_ints, is_lengths, is_list, is_object, one_of
 from zarr_dask.notices import warn
@@ -208,9 +208,8 @@ def _attributes(members: Members, default: Any) -> dict[str, Any]:
 def _rest(members: Members, generation: Generation) -> dict[str, Any]:
     """What a writer must keep though it means nothing to us."""
     extensions = _check_extensions(members, [])
-    members.take(
-        "dimension_separator", anything, "", None
-    )  # zarr-python 2 repeats that of the grid
+    # zarr-python 2 repeats that of the grid
+    members.take("dimension_separator", anything, "", None)
     if generation == "2022-12":
         members.refuse_rest()
     return {**({"extensions": extensions} if extensions else {}), **members.rest()}
@@ -237,7 +236,8 @@ def array_from_json(
     attributes = _attributes(members, ABSENT)
     ndim = 0 if grid is None else grid.ndim
     chain = _chain(members, generation, named, layout, ndim, attributes, options)
-    data_type = _data_type(members, named, chain)
+    stored = None if named is None else named.stored
+    data_type = data_type_in_memory(members, "data_type", stored, chain)
     fill = _fill(members, named, data_type, generation, at)
     if grid is not None and chain is not None:
         grid, chain = _gathered(members, grid, chain)
@@ -332,20 +332,6 @@ def _chain(
     return chain
 
 
-def _data_type(members: Members, named: NamedType | None, chain: Chain | None) -> DataType | None:
-    """The data type in memory; for objects, their codec says which."""
-    if named is None:
-        return None
-    if named.stored.hasobject:
-        serializer = None if chain is None else chain.serializer
-        return serializer.data_type if isinstance(serializer, ObjectSerializer) else None
-    made = typestr.memory_type(named.stored, "data_type")
-    if isinstance(made, Problem):
-        members.problems.append(made)
-        return None
-    return made
-
-
 def _fill(
     members: Members,
     named: NamedType | None,
@@ -358,9 +344,7 @@ def _fill(
         return None
     if value is None:
         if generation == "2022-12":
-            warn(
-                f"{at}: fill_value is null, which the text forbids; it is read as zero.",
-            )
+            warn(f"{at}: fill_value is null, which the text forbids; it is read as zero.")
         return data_type.zero
     try:
         if named.stored.hasobject:

@@ -64,6 +64,7 @@ __all__ = [
     "FormatV2",
     "chain_from_v2",
     "chunk_keys_with_separator",
+    "data_type_in_memory",
     "default_compressor",
     "dimension_names",
     "inexpressible",
@@ -244,7 +245,7 @@ def parse(
     separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
-    data_type = _data_type(members, stored, codecs)
+    data_type = data_type_in_memory(members, "dtype", stored, codecs)
     fill = _fill_value(members, stored, data_type)
     if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
@@ -300,16 +301,16 @@ def take_dtype(members: Members) -> np.dtype[Any] | None:
     return stored
 
 
-def _data_type(
-    members: Members, stored: np.dtype[Any] | None, codecs: Chain | None
+def data_type_in_memory(
+    members: Members, name: str, stored: np.dtype[Any] | None, codecs: Chain | None
 ) -> DataType | None:
-    """The data type in memory; for objects, their codec says which."""
+    """The data type of what is stored as a dtype, which `name` names; of objects, their codec's."""
     if stored is None:
         return None
     if stored.hasobject:
         serializer = None if codecs is None else codecs.serializer
         return serializer.data_type if isinstance(serializer, ObjectSerializer) else None
-    made = memory_type(stored, members.at("dtype"))
+    made = memory_type(stored, members.at(name))
     if isinstance(made, Problem):
         members.problems.append(made)
         return None
