@@ -28,6 +28,7 @@ from zarr_dask.stores.base import Buffer
 
 __all__ = [
     "BLOSC_CNAMES",
+    "BLOSC_LARGEST_TYPESIZE",
     "BLOSC_SHUFFLES",
     "ZSTD_LEVELS",
     "Blosc",
@@ -58,7 +59,8 @@ BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC_WRITES = tuple(_blosc.list_compressors())
 """What this build of numcodecs has; snappy is missing from most."""
 BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
-_BLOSC_MAX_TYPESIZE = 255
+BLOSC_LARGEST_TYPESIZE = 255
+"""Bytes of an element; blosc takes larger ones for bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
 
 
@@ -181,7 +183,7 @@ _BLOSC_STORED, _BLOSC_BITS = 2, 4  # flags of the header
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
     """The bytes as elements of `itemsize`, which is how blosc learns what to shuffle."""
     raw = np.frombuffer(buffer, np.uint8)
-    if itemsize > _BLOSC_MAX_TYPESIZE or raw.size % itemsize:
+    if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
         return raw
     return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
 

@@ -20,7 +20,8 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, MixedBytes, endian_of
 from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, Reading, joined
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Blosc, Gzip
+from zarr_dask.codecs.compress import BLOSC_LARGEST_TYPESIZE, Blosc, Gzip
+from zarr_dask.codecs.filters import PREFIX
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
@@ -307,7 +308,7 @@ def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
         if codec.shuffle is None:
             how = codec.resolved(itemsize).shuffle
             work.notes.append(f"blosc: automatic shuffle (-1) is {how!r} for {itemsize} bytes")
-        return codec.resolved(itemsize if itemsize <= _LARGEST_TYPESIZE else 1)
+        return codec.resolved(itemsize if itemsize <= BLOSC_LARGEST_TYPESIZE else 1)
     if isinstance(codec, Gzip) and codec.level < 0:
         work.notes.append("gzip: level -1 becomes 6, which is what it means")
         return Gzip(6)
@@ -316,9 +317,9 @@ def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
         del configuration["id"]
         if codec.id == "crc32c" and configuration.get("location", "end") == "end":
             return {"name": "crc32c"}
-        return {"name": f"numcodecs.{codec.id}", "configuration": _without_order(configuration)}
+        return {"name": f"{PREFIX}{codec.id}", "configuration": _without_order(configuration)}
     if codec.name in _NUMCODECS_ONLY:
-        return {"name": f"numcodecs.{codec.name}", "configuration": configuration}
+        return {"name": f"{PREFIX}{codec.name}", "configuration": configuration}
     return codec
 
 
@@ -338,7 +339,6 @@ _TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
 
 _NUMCODECS_ONLY = frozenset({"bz2", "lz4", "lzma", "zlib"})
 """Compressors without a registered name of their own in v3."""
-_LARGEST_TYPESIZE = 255  # blosc takes larger elements for bytes
 
 
 # --- trying ---------------------------------------------------------------------------------------

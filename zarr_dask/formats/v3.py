@@ -15,7 +15,7 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Blosc
+from zarr_dask.codecs.compress import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.registry import (
     Stored,
     chain_from_v3,
@@ -170,9 +170,9 @@ def _default_compressor(data_type: DataType) -> Codec:
 
 
 def _shuffled_bytes(data_type: DataType) -> int:
-    """Bytes of what blosc takes for an element; it knows of 255 at most."""
+    """Bytes of what blosc is to take for an element."""
     size = data_type.itemsize
-    return size if size <= 255 else element_bytes(data_type.dtype)
+    return size if size <= BLOSC_LARGEST_TYPESIZE else element_bytes(data_type.dtype)
 
 
 def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:

@@ -483,7 +483,6 @@ def _codec_names(codecs: tuple[Codec, ...]) -> Iterator[str]:
 _PACKAGES: Mapping[str, str] = {
     "zfp": "zarr-dask[zfp]: codec zfp",
     "numcodecs.zfpy": "zarr-dask[zfp]: codec numcodecs.zfpy",
-    "pcodec": "zarr-dask[pcodec]: codec pcodec",
     "numcodecs.pcodec": "zarr-dask[pcodec]: codec numcodecs.pcodec",
 }
 """Optional packages that codecs need."""
@@ -567,6 +566,7 @@ def _counted(store: Store, node: _Node, seen: Collection[str]) -> NodeSurvey:
 
 
 _SHOWN = 5
+"""Paths that are named at most."""
 
 
 def _stale(store: Store, node: _Node, seen: Collection[str]) -> list[str]:
