@@ -4,12 +4,13 @@ import json
 import shutil
 import uuid
 
+import dask.array as da
 import numpy as np
 import pytest
 from http_server import Files, WithoutRanges, serving
 
 import zarr_dask as zd
-from zarr_dask.errors import ListingError
+from zarr_dask.errors import ListingError, NodeExistsError
 from zarr_dask.stores import LocalStore, MemoryStore, open_store
 
 VALUES = np.arange(60, dtype="<f4").reshape(6, 10)
@@ -140,3 +141,65 @@ def test_an_array_wins_over_a_group_with_a_warning():
         assert zd.open(store, "x")[...].tolist() == [2, 2]
     with pytest.warns(UserWarning, match="both an array and a group"):
         assert [path for path, _ in group.arrays()] == ["x"]
+
+
+# --- nodes above and below each other -------------------------------------------------------------
+
+FORMATS_WITH_GROUPS = ["v2", "v3", "v3draft", "v3draft-2022-05"]
+
+
+def with_array_below(format_name):
+    """A store with an array at a/b and no document at a."""
+    values = {}
+    array = zd.create_array(values, "a/b", shape=(4,), dtype="i2", chunks=2, format=format_name)
+    array[...] = 7
+    for name in ("a/zarr.json", "a/.zgroup", "a/.zattrs"):
+        values.pop(name, None)
+    return values
+
+
+@pytest.mark.parametrize("format_name", FORMATS_WITH_GROUPS)
+def test_no_array_above_others(format_name):
+    values = with_array_below(format_name)
+    before = dict(values)
+    options = {"shape": (4,), "dtype": "i2", "chunks": 2, "format": format_name}
+    with pytest.raises(NodeExistsError, match="nodes lie below"):
+        zd.create_array(values, "a", **options)
+    with pytest.raises(NodeExistsError, match="nodes lie below"):
+        zd.to_zarr(da.ones(4, chunks=2), values, "a", format=format_name)
+    assert values == before
+    zd.create_array(values, "a", overwrite=True, **options)
+    assert not [key for key in values if "/b" in key]
+
+
+@pytest.mark.parametrize("format_name", ["v3draft", "v3draft-2022-05"])
+def test_deleting_an_array_leaves_whole_what_lies_below(format_name):
+    values = {}
+    options = {"shape": (4,), "dtype": "i2", "chunks": 2, "format": format_name}
+    zd.create_array(values, "a", **options)[...] = 1
+    above = {key: value for key, value in values.items() if key != "zarr.json"}
+    for key in above:
+        del values[key]
+    zd.create_array(values, "a/b", **options)[...] = 7
+    values.update(above)  # as another implementation may have written them
+    zd.delete(values, "a")
+    assert not above.keys() & values.keys()
+    assert zd.open_array(values, "a/b")[...].tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_leftovers_of_a_killed_job_are_no_values(overwrite):
+    values = {}
+    zd.to_zarr(da.full((10,), 7, chunks=1), values, chunks=(1,))
+    del values["zarr.json"]
+    zd.to_zarr(da.full((5,), 1, chunks=1), values, chunks=(1,), overwrite=overwrite)
+    grown = zd.open_array(values, mode="r+").resize(10)
+    assert grown[...].tolist() == [1] * 5 + [0] * 5
+
+
+@pytest.mark.parametrize("format_name", FORMATS_WITH_GROUPS)
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MissingGroupWarning")
+def test_a_group_without_a_document_gets_one_with_its_attributes(format_name):
+    values = with_array_below(format_name)
+    zd.open_group(values, "a", mode="r+").update_attributes({"x": 1}).update_attributes({"y": 2})
+    assert zd.open_group(values, "a").attributes == {"x": 1, "y": 2}

@@ -35,9 +35,9 @@ from zarr_dask.formats.update import with_attributes
 from zarr_dask.hierarchy import (
     consolidate_group,
     delete_node,
+    prepare_array_place,
     prepare_place,
     put_documents,
-    remove_leftovers,
     rename_node,
     stale_paths,
 )
@@ -507,8 +507,7 @@ def create_array(
     node_format = format_for_new(store, format, path)
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
-    prepare_place(store, path, node_format, overwrite=overwrite)
-    remove_leftovers(store, node_format.data_prefix(path), meta)
+    prepare_array_place(store, path, node_format, meta, overwrite=overwrite)
     put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
@@ -538,7 +537,7 @@ def create_group(
     node_format = format_for_new(store, format, path)
     meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
     documents = node_format.documents(meta, path)
-    prepare_place(store, path, node_format, overwrite=overwrite)
+    prepare_place(store, path, node_format, overwrite=overwrite, is_group=True)
     put_documents(store, documents)
     return Group(store, path, meta, node_format)
 

@@ -45,15 +45,15 @@ from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
-from zarr_dask.walk import walk, walk_documents
+from zarr_dask.walk import implied_formats, is_implied, walk, walk_documents
 
 __all__ = [
     "check_place",
     "consolidate_group",
     "delete_node",
+    "prepare_array_place",
     "prepare_place",
     "put_documents",
-    "remove_leftovers",
     "rename_node",
     "stale_paths",
 ]
@@ -70,20 +70,30 @@ def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> N
 # --- creating -------------------------------------------------------------------------------------
 
 
-def check_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
+def check_place(
+    store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool = False
+) -> None:
     """Whether a node may be created at a path; changes nothing.
 
     Raises
     ------
     NodeExistsError
-        If something is there and may not be replaced, or an array lies above.
+        If something is there and may not be replaced, an array lies above, or nodes lie below what
+        shall be an array.
     StoreKeyError
         If the format has no nodes of such a name.
     """
     _check_names(store, path, node_format)
     for above in ancestors(path):
         _check_above(store, path, above)
-    if not overwrite and _is_taken(store, path, node_format):
+    if overwrite:
+        return
+    if not is_group and is_implied(store, path):
+        raise NodeExistsError(
+            f"{where(store, path)} has no document, but nodes lie below it, and an array cannot "
+            "hold other nodes. Choose another path, or pass overwrite=True to replace all of them."
+        )
+    if _is_taken(store, path, node_format):
         raise NodeExistsError(
             f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
             "replace it, or open it with mode='r+' to write into it."
@@ -118,7 +128,23 @@ def _is_taken(store: Store, path: str, node_format: Format) -> bool:
     return not (is_implicit and found.name == node_format.name)  # it may be given a document
 
 
-def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bool) -> None:
+def prepare_array_place(
+    store: Store, path: str, node_format: Format, meta: ArrayMeta, *, overwrite: bool
+) -> None:
+    """Make room for an array: as `prepare_place`, and nothing is left that would be its values.
+
+    Raises
+    ------
+    NodeExistsError, StoreKeyError
+        As `check_place`.
+    """
+    prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
+    _remove_leftovers(store, node_format.data_prefix(path), meta)
+
+
+def prepare_place(
+    store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool
+) -> None:
     """Make room for a node: remove what it replaces, create the groups above.
 
     Raises
@@ -126,9 +152,9 @@ def prepare_place(store: Store, path: str, node_format: Format, *, overwrite: bo
     NodeExistsError, StoreKeyError
         As `check_place`.
     """
-    check_place(store, path, node_format, overwrite=overwrite)
+    check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
     if overwrite:
-        _remove_node(store, path)
+        _remove_all(store, path)
     _prepare_above(store, path, node_format)
     warn_of_stale(store, path, node_format)
 
@@ -171,23 +197,22 @@ def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
         store.set(key, [document])
 
 
-def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
+def _remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of a job that never finished: they are no values of a new array."""
     ndim = len(meta.shape)
     try:
         keys = list(store.list(prefix))
     except ListingError:
         return  # nobody can know what is there
-    for key in keys:
-        if meta.keys.coords(key[len(prefix) :], ndim) is not None:
-            store.delete(key)
+    old = [key for key in keys if meta.keys.coords(key[len(prefix) :], ndim) is not None]
+    for_each(store.delete, old, None)
 
 
 # --- removing -------------------------------------------------------------------------------------
 
 
 def delete_node(store: Store, path: str) -> None:
-    """Delete the node at a path and all that lies below.
+    """Delete the node at a path and all that lies below; behind links, too.
 
     Raises
     ------
@@ -197,24 +222,55 @@ def delete_node(store: Store, path: str) -> None:
     present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
         _refuse_nothing(store, path)
-    _remove_node(store, path)
+    remove_node(store, path)
     for node_format in present:
         warn_of_stale(store, path, node_format)
 
 
-def _remove_node(store: Store, path: str) -> None:
+def remove_node(store: Store, path: str) -> None:
     """Delete a node and all that lies below, its documents first; files of no node stay.
 
-    A reader that comes meanwhile finds no node rather than one with holes.
+    A reader that comes meanwhile finds no node rather than one with holes. What lies below an array
+    of a draft, where that is possible, stays.
     """
-    prefixes: set[str] = set()
-    for candidate, meta in formats_at(store, path):
-        for key in (*candidate.node_keys(path), *(() if path else candidate.root_documents())):
-            store.delete(key)
-        is_array = isinstance(meta, ArrayMeta)
-        prefixes.update([candidate.data_prefix(path)] if is_array else candidate.prefixes(path))
-    for prefix in sorted(prefixes):
+    present = formats_at(store, path)
+    for candidate, _ in present:
+        _remove_documents(store, path, candidate)
+    for candidate, meta in present:
+        if isinstance(meta, ArrayMeta):
+            _remove_objects(store, path, candidate, meta)
+        else:
+            _remove_below(store, path, candidate)
+
+
+def _remove_all(store: Store, path: str) -> None:
+    """Make room: delete what is at a path and below it, with or without a document there."""
+    present = {candidate.name: candidate for candidate, _ in formats_at(store, path)}
+    present |= {candidate.name: candidate for candidate in implied_formats(store, path)}
+    for candidate in present.values():
+        _remove_documents(store, path, candidate)
+    for candidate in present.values():
+        _remove_below(store, path, candidate)
+
+
+def _remove_documents(store: Store, path: str, node_format: Format) -> None:
+    for key in (*node_format.node_keys(path), *(() if path else node_format.root_documents())):
+        store.delete(key)
+
+
+def _remove_below(store: Store, path: str, node_format: Format) -> None:
+    for prefix in node_format.prefixes(path):
         store.delete_prefix(prefix)
+
+
+def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+    """Delete the stored objects of an array; of it alone, if there are documents below it."""
+    data = node_format.data_prefix(path)
+    others = [prefix for prefix in node_format.prefixes(path) if prefix != data]
+    if any(next(iter(store.list(prefix)), None) is not None for prefix in others):
+        _remove_leftovers(store, data, meta)
+    else:
+        store.delete_prefix(data)
 
 
 def _refuse_nothing(store: Store, path: str) -> None:
@@ -250,11 +306,11 @@ def rename_node(store: Store, old: str, new: str) -> None:
             "place, and a node cannot go into itself or to the place of a group above."
         )
     for node_format in present:
-        check_place(store, new, node_format, overwrite=False)
+        check_place(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)
     if not _moved_at_once(store, old, new, present):
         _copy_node(store, old, new, present)
-        _remove_node(store, old)
+        remove_node(store, old)
     for node_format in present:
         warn_of_stale(store, old, node_format)
         warn_of_stale(store, new, node_format)

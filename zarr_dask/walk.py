@@ -33,7 +33,7 @@ from zarr_dask.formats.base import (
     checked_documents,
     where,
 )
-from zarr_dask.formats.detect import FORMATS, format_named, read_node
+from zarr_dask.formats.detect import FORMATS, format_named, formats_at, read_node
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import WHOLE, Store, check_key, join
 from zarr_dask.stores.urls import real_place
@@ -171,6 +171,21 @@ def _implied(
     for candidate in candidates:
         if _holds_nodes(store, path, candidate, options):
             yield candidate
+
+
+def implied_formats(store: Store, path: str) -> list[Format]:
+    """Formats of which there are nodes below a path that has no document of theirs."""
+    documented = {found.name for found, _ in formats_at(store, path)}
+    candidates = [candidate for candidate in FORMATS if candidate.name not in documented]
+    return list(_implied(store, path, candidates, ReadOptions()))
+
+
+def is_implied(store: Store, path: str) -> bool:
+    """Whether a path has no document, but nodes below it."""
+    present = formats_at(store, path)
+    if present:
+        return all(isinstance(meta, GroupMeta) and meta.implicit for _, meta in present)
+    return any(True for _ in _implied(store, path, FORMATS, ReadOptions()))
 
 
 def _warn_of_missing(store: Store, path: str) -> None:

@@ -15,6 +15,7 @@ from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
     GroupMeta,
+    NodeMeta,
     ReadOptions,
     checked_attributes,
     where,
@@ -66,7 +67,9 @@ def current(
     MetadataChangedError
         If the node has gone, or says something else besides its attributes.
     """
-    present = node_format.read(store, path, options, found={})
+    present: NodeMeta | None = node_format.read(store, path, options, found={})
+    if present is None and _has_no_document(meta):
+        return meta  # it gets its document now
     without = replace(meta, attributes={})
     if not isinstance(present, type(meta)) or node_format.documents(
         without, path
@@ -82,8 +85,12 @@ def put_changed(
     store: Store, path: str, node_format: Format, present: AnyMeta, changed: AnyMeta
 ) -> None:
     """Write the documents of a node that say something else than before."""
-    before = node_format.documents(present, path)
+    before = {} if _has_no_document(present) else node_format.documents(present, path)
     for key, document in node_format.documents(changed, path).items():
         if document != before.get(key):
             store.set(key, [document])
     warn_of_stale(store, path, node_format)
+
+
+def _has_no_document(meta: NodeMeta) -> bool:
+    return isinstance(meta, GroupMeta) and meta.implicit

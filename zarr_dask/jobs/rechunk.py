@@ -22,7 +22,7 @@ from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Cells, Fixed
 from zarr_dask.group import open_array
-from zarr_dask.hierarchy import check_place, prepare_place, put_documents
+from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, parse_bytes
 from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
 from zarr_dask.jobs.plot import plot_rechunk
@@ -216,7 +216,9 @@ class RechunkPlan:
         self._check_memory(workers)
         target, node_format = self.target, self.target.node_format
         arrays = [self.source, *self._intermediates(), target]
-        prepare_place(target.store, target.path, node_format, overwrite=self.overwrite)
+        prepare_array_place(
+            target.store, target.path, node_format, target.meta, overwrite=self.overwrite
+        )
         done: list[Copied] = []
         try:
             for number, plan in enumerate(self.stages):

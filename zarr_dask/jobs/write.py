@@ -33,7 +33,7 @@ from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import open_array
-from zarr_dask.hierarchy import check_place, prepare_place, put_documents
+from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
 from zarr_dask.jobs.plan import format_bytes
@@ -200,7 +200,13 @@ class WritePlan:
 
         target = self.target
         if self.creates:
-            prepare_place(target.store, target.path, target.node_format, overwrite=self.overwrite)
+            prepare_array_place(
+                target.store,
+                target.path,
+                target.node_format,
+                target.meta,
+                overwrite=self.overwrite,
+            )
         values = self.values
         if self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")
