@@ -1451,6 +1451,54 @@ def test_newer_attributes_of_the_root_survive_the_removal_of_a_draft(drafted):
     assert zd.open_group(store).attributes == {"newer": True}
 
 
+@pytest.mark.parametrize("generation", ["v3draft", "v3draft-2022-05"])
+@pytest.mark.parametrize("root", ["group", "array"])
+def test_a_removal_that_stopped_before_the_last_of_a_draft_is_finished(generation, root):
+    store = {}
+    if root == "group":
+        zd.create_group(store, format=generation, attributes={"r": 1})
+    path = "" if root == "array" else "a"
+    zd.create_array(
+        store, path, shape=(4,), dtype="i2", chunks=2, format=generation, attributes={"r": 1}
+    )[...] = 1
+    store = with_consolidated(store)
+    left = {key: store[key] for key in store if "consolidated" in key and ".group" not in key}
+    entry = store["zarr.json"]
+    zd.migrate(store, data="rename", remove_old=True)
+    finished = dict(store)
+    assert not any(key.startswith(("meta", "data")) or "migrated" in key for key in store)
+
+    for stopped in ({"zarr.json.migrated": entry}, {"zarr.json.migrated": entry, **left}):
+        store.update(stopped)
+        zd.migrate(store, data="rename")  # without remove_old there is nothing left to do
+        assert store == {**finished, **stopped}
+        zd.migrate(store, data="rename", remove_old=True)
+        assert store == finished
+    assert dict(zd.open(store).attributes) == {"r": 1}
+
+
+@pytest.mark.parametrize("remove_old", [False, True])
+def test_nodes_that_were_deleted_after_the_migration_of_a_draft_stay_deleted(remove_old):
+    store = {}
+    for path in ("a", "b", "g/c"):
+        array = zd.create_array(store, path, shape=(4,), dtype="i2", chunks=2, format="v3draft")
+        array[...] = 1
+    zd.migrate(store, data="rename")
+    zd.delete(store, "a")
+    zd.delete(store, "g")
+    before = dict(store)
+    with pytest.raises(MigrationError) as caught:
+        zd.migrate(store, data="rename", remove_old=remove_old)
+    assert store == before
+    assert [path for path, _ in caught.value.refusals] == ["a", "g", "g/c"]
+    assert "deleted since" in str(caught.value)
+    for key in [key for key in store if key.startswith(("meta/a", "data/a/", "meta/g", "data/g"))]:
+        assert key in str(caught.value) or key.startswith(("data/a/", "data/g/"))
+        del store[key]  # what the message says
+    zd.migrate(store, data="rename", remove_old=True)
+    assert sorted(store) == ["b/c/0", "b/c/1", "b/zarr.json", "zarr.json"]
+
+
 def test_drafts_cannot_keep_their_keys_and_are_migrated_from_their_root(drafted):
     store, _ = drafted
     with pytest.raises(ValueError, match="data='rename'"):

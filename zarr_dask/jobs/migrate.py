@@ -324,8 +324,9 @@ class MigrationPlan:
         holder = consolidated_node(route)
         group = [] if holder is None else list(route.source_format.node_keys(holder))
         groups = (node for node in self.nodes if isinstance(node.before, GroupMeta))
-        keys = (consolidated_key(node.path, node.node_format) for node in groups)
-        return [*group, *(key for key in keys if key is not None)]
+        keys = [consolidated_key(node.path, node.node_format) for node in groups]
+        keys.append(consolidated_key(route.path, route.source_format))  # of a root that is new only
+        return [*group, *dict.fromkeys(key for key in keys if key is not None)]
 
     def _remove_keys(self, keys: Sequence[str]) -> int:
         target = self.route.target

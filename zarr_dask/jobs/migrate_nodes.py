@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from zarr_dask.errors import MetadataError, MissingGroupWarning, Problem
+from zarr_dask.errors import ABSENT, MetadataError, MissingGroupWarning, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -172,9 +172,14 @@ class _Either:
 def _found(route: Route) -> Iterator[_Found]:
     """The nodes of a hierarchy, parents before children."""
     either = _Either(tuple(dict.fromkeys((route.source_format, route.target_format))))
-    root = read_or_problems(route.source, route.path, route.source_format, route.options)
+    root_format = route.source_format
+    root = read_or_problems(route.source, route.path, root_format, route.options)
     root = GroupMeta(implicit=True) if root is None else root
-    yield _Found(route.path, route.source_format, root)
+    new_root = _new_root(route)
+    if new_root is not None and not _has_old_nodes(route):
+        # a former run has removed them all: what the root said is in the new document only
+        root_format, root = route.target_format, new_root
+    yield _Found(route.path, root_format, root)
     if not isinstance(root, GroupMeta):
         return
     with warnings.catch_warnings():
@@ -186,6 +191,26 @@ def _found(route: Route) -> Iterator[_Found]:
         if path == left_out:
             continue
         yield _Found(path, either.by_path.get(path, route.source_format), meta)
+
+
+def _new_root(route: Route) -> NodeMeta | None:
+    """The root as a former run has written it where the old entry point was; None if none has.
+
+    It is written last: where it is there, all the other new documents were.
+    """
+    if not any(route.target.size(key + BACKUP) is not None for key in route.replaced):
+        return None
+    root = read_or_problems(route.target, route.path, route.target_format, route.options)
+    return None if isinstance(root, MetadataError) else root
+
+
+def _has_old_nodes(route: Route) -> bool:
+    """Whether there is an old document, of the root or below, or an old node implied by one."""
+    keys = route.source_format.node_keys(route.path)
+    if any(route.source.size(key) is not None for key in keys):
+        return True
+    names = route.source_format.child_names(route.source, route.path)
+    return any(join(route.path, name) != consolidated_node(route) for name in names)
 
 
 def consolidated_node(route: Route) -> str | None:
@@ -204,7 +229,8 @@ def consolidated_node(route: Route) -> str | None:
 def node_plans(route: Route) -> tuple[NodePlan, ...]:
     """What becomes of every node, parents before children; stored objects are not looked at."""
     nodes = _consolidated(route, [_node_plan(route, *found) for found in _found(route)])
-    return tuple(_beside_present(route, node) for node in nodes)
+    is_complete = _new_root(route) is not None
+    return tuple(_beside_present(route, node, is_complete=is_complete) for node in nodes)
 
 
 def _node_plan(
@@ -229,7 +255,9 @@ def _node_plan(
 def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
     """A node that has the new documents only."""
     keys = node.node_format.node_keys(node.path)
-    texts = read_documents(route.source, keys, route.options.limits)
+    # in place the source shows the old entry point under a key of the new root
+    store = route.target if route.in_place else route.source
+    texts = read_documents(store, keys, route.options.limits)
     documents = {key: text for key, text in texts.items() if text is not None}
     return replace(node, after=node.before, documents=documents)
 
@@ -293,11 +321,16 @@ def _name_problems(route: Route, path: str) -> Iterator[Problem]:
         yield Problem("name", path, expected)
 
 
-def _beside_present(route: Route, node: NodePlan) -> NodePlan:
-    """The plan of a node, where a former run may have written its documents already."""
+def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodePlan:
+    """The plan of a node, where a former run may have written its documents already.
+
+    If it has written all of them (`is_complete`), a node without has been deleted since.
+    """
     if not node.documents:
         return node
     present = read_documents(route.target, list(node.documents), route.options.limits)
+    if is_complete and all(text is None for text in present.values()):
+        return replace(node, problems=(*node.problems, _deleted_since(route, node)))
     chosen, problems = dict(node.documents), []
     for key, text in present.items():
         if text is None or (key in route.replaced and text == route.source.get(key)):
@@ -316,6 +349,20 @@ def _beside_present(route: Route, node: NodePlan) -> NodePlan:
         is_written=chosen == present,
         problems=(*node.problems, *problems),
     )
+
+
+def _deleted_since(route: Route, node: NodePlan) -> Problem:
+    texts = read_documents(
+        route.target, node.node_format.node_keys(node.path), route.options.limits
+    )
+    documents = [key for key, text in texts.items() if text is not None]
+    left = [*documents, *node.node_format.prefixes(node.path)]
+    expected = (
+        f"its new document, which was written when the hierarchy was migrated: the node has been "
+        f"deleted since, and is not brought back. Delete what is left of it in the old format, "
+        f"{' and '.join(left)}, and run the migration again"
+    )
+    return Problem(", ".join(node.documents), ABSENT, expected)
 
 
 def _json(text: bytes) -> Any:
