@@ -686,12 +686,18 @@ def test_data_types_that_users_name(given, written, fill):
         ("M8[s]", "NaT", np.datetime64("NaT", "s")),
         ("M8[s]", "1970-01-02", np.datetime64("1970-01-02")),
         ("m8[s]", 60, np.timedelta64(1, "m")),
+        ("m8[s]", "120", np.timedelta64(2, "m")),
+        ("m8[ns]", np.timedelta64(5, "D"), np.timedelta64(5, "D")),
+        ("m8[s]", np.timedelta64("NaT", "ns"), np.timedelta64("NaT", "s")),
+        ("M8[ns]", np.datetime64("NaT", "D"), np.datetime64("NaT", "ns")),
+        ("M8[s]", np.datetime64("2000-01-01", "ns"), np.datetime64("2000-01-01")),
+        ("M8[25s]", "1970-01-01T00:00:50", np.datetime64(50, "s")),
         ("bfloat16", 1.5, 1.5),
         ("int4", -8, -8),
         ([("a", "u1"), ("b", "U2")], (1, "x"), (1, "x")),
         ([("a", "u1"), ("b", "U2")], {"a": 1, "b": "x"}, (1, "x")),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_fill_values_that_users_give(dtype, fill, value):
     array = zd.create_array({}, shape=2, dtype=dtype, chunks=2, fill_value=fill)
@@ -711,6 +717,26 @@ def test_fill_values_that_users_give(dtype, fill, value):
         ("V3", b"abcd"),
         ("M8[s]", 1.5),
         ("M8[s]", "yesterday"),
+        ("M8[ns]", np.datetime64("9999-01-01")),
+        ("M8[ns]", "9999-01-01"),
+        ("M8[ns]", "1600-01-01T00:00:00.000000000"),
+        ([("t", "M8[ns]")], (np.datetime64("9999-01-01"),)),
+        ("M8[s]", np.datetime64("2000-01-01T00:00:00.5")),
+        ("M8[s]", "2000-01-01T00:00:00.5"),
+        ("M8[25s]", np.datetime64(51, "s")),
+        ("M8[D]", np.timedelta64(5, "ns")),
+        ("M8[D]", True),
+        ("m8[ns]", True),
+        ("m8[s]", np.timedelta64(5, "ns")),
+        ("m8[ns]", np.timedelta64(5, "ps")),
+        ("m8[s]", np.datetime64("2000-01-01")),
+        ("m8[s]", np.timedelta64(1, "Y")),
+        ("m8[s]", "99999999999999999999"),
+        ("m8[s]", np.datetime64("NaT", "s")),
+        ("i8", np.timedelta64(5, "ns")),
+        ("f8", np.timedelta64(5, "ns")),
+        ("bool", np.timedelta64(1, "ns")),
+        ("c16", np.timedelta64(5, "ns")),
         ("int4", 8),
         ("bool", 2),
         ([("a", "u1")], {"b": 1}),
@@ -718,13 +744,74 @@ def test_fill_values_that_users_give(dtype, fill, value):
         ([("a", "u1")], "x"),
         ("f4", [1, 2]),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_fill_values_that_do_not_fit(dtype, fill):
     store = {}
     with pytest.raises(DataTypeError, match="fill_value="):
         zd.create_array(store, shape=2, dtype=dtype, chunks=2, fill_value=fill)
     assert not store
+
+
+FAR = np.datetime64("9999-01-01")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("M8[ns]", "9999-01-01"),
+        ("M8[ns]", b"9999-01-01"),
+        ("M8[ns]", [FAR, FAR]),
+        ("M8[ns]", [FAR, np.datetime64("2000-01-01", "ns")]),
+        ("M8[ns]", [0, "9999-01-01"]),
+        ("M8[ns]", FAR.item()),
+        ("M8[ns]", np.array(["9999-01-01", "NaT"])),
+        ("M8[ns]", np.array([FAR, None], object)),
+        ("M8[ns]", np.array([FAR, FAR])),
+        ("M8[ns]", "1600-01-01T00:00:00.000000000"),
+        ("M8[ps]", "2000-01-01"),
+        ("M8[as]", "1970-01-01T00:01"),
+        ("m8[ns]", [np.timedelta64(1 << 40, "D"), 7]),
+        ("m8[ns]", ["99999999999999999999", "NaT"]),
+    ],
+    ids=repr,
+)
+def test_times_out_of_range_are_not_written(dtype, values):
+    store = {}
+    array = zd.create_array(store, shape=2, dtype=dtype, chunks=2)
+    before = dict(store)
+    with pytest.raises(DataTypeError, match="cannot hold"):
+        array[...] = values
+    with pytest.raises(DataTypeError, match="cannot hold"):
+        array.append(values)
+    assert store == before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("M8[s]", "1600-01-01T00:00:01.500000000"),
+        ("M8[D]", ["2000-01-01T23:59:59.999999999999", None]),
+        ("M8[25s]", ["1970-01-01T00:01:07", 3]),
+        ("M8[ns]", [FAR.astype("M8[s]") - np.timedelta64(8000 * 366, "D"), "NaT"]),
+        ("M8[ps]", "1970-01-01T00:00:01.000000000001"),
+        ("M8[as]", "1970-01-01T00:00:01.000000000000000001"),
+        ("M8[us]", [[FAR.item()], ["0001-01-01"]]),
+        ("M8[s]", np.array(["9999-01-01", ""])),
+        ("m8[s]", [np.timedelta64(5, "D"), "7"]),
+        ("m8[s]", np.timedelta64(5, "ms").item()),
+        ("m8[s]", range(2)),
+    ],
+    ids=repr,
+)
+def test_times_are_cast_as_numpy_does(dtype, values):
+    array = zd.create_array(
+        {}, shape=np.shape(values) or 2, dtype=dtype, chunks=2 if np.ndim(values) < 2 else (2, 1)
+    )
+    expected = np.zeros(array.shape, dtype)
+    array[...] = expected[...] = values
+    np.testing.assert_array_equal(array[...], expected)
+    assert array.dtype == expected.dtype
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class Bool(DataType):
 
     def scalar(self, value: Any) -> np.ndarray:
         """See `DataType.scalar`; 0 and 1 will do."""
+        _refuse_times(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim:
             value = value.item()
         if not isinstance(value, int) or value not in (0, 1):
@@ -103,7 +104,14 @@ def integer_from_json(value: Any) -> int:
     return _integer(value)
 
 
+def _refuse_times(value: Any) -> None:
+    """Refuse datetimes and timedeltas of NumPy, which pass for the number of their units."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "mM":
+        raise TypeError(f"{value!r} is a time, not a number")
+
+
 def _integer(value: Any) -> int:
+    _refuse_times(value)
     number = value
     if isinstance(value, np.ndarray | np.generic) and not value.ndim:
         number = value.item()
@@ -262,6 +270,7 @@ def _nan(dtype: np.dtype[Any]) -> np.ndarray:
 
 def _float(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """A float from a number of any kind."""
+    _refuse_times(value)
     if isinstance(value, str):
         return float_from_json(value, dtype)
     if isinstance(value, int):

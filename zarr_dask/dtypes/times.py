@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", 
 """Units by their name in documents, which is NumPy's."""
 
 _NAT = -(1 << 63)
+
+_WITH_OWN_UNIT = (str, bytes, date, timedelta)
+"""Of Python; datetimes are dates."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,84 @@ class Time(DataType):
         return int(value.view("i8"))
 
     def scalar(self, value: Any) -> np.ndarray:
-        """See `DataType.scalar`; whatever NumPy makes a time of, integers are counts."""
+        """See `DataType.scalar`; integers are counts, times of other units must fit exactly."""
         same = self.same(value)
         if same is not None:
             return same
+        if hasattr(value, "__array__"):
+            array = np.asarray(value)
+            if array.ndim:
+                raise TypeError(f"an array of shape {array.shape} is not a scalar")
+            value = array[()]
+        if isinstance(value, np.datetime64 | np.timedelta64):  # which NumPy takes for an integer
+            return self._exact(np.asarray(value))
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return self._of(int(value))
-        result = np.array(value, self.dtype)
-        if result.ndim:
-            raise TypeError(f"an array of shape {result.shape} is not a scalar")
-        return result
+        if value is None or isinstance(value, _WITH_OWN_UNIT):
+            return self._exact(self._parsed(value))
+        raise TypeError(f"{value!r} is neither a time nor a count")
 
     def cast(self, values: Any) -> np.ndarray:
-        """See `DataType.cast`."""
-        array = super().cast(values)
+        """See `DataType.cast`; counts that would wrap around are refused, whatever their form."""
+        if hasattr(values, "__array__"):
+            array = np.asarray(values)
+            if array.dtype.kind in "OSTU":
+                return self._each(array.ravel().tolist(), array.shape)
+            return self._converted(array)
+        if isinstance(values, _WITH_OWN_UNIT):
+            unit, _ = np.datetime_data(self.dtype)
+            return self._converted(self._parsed(values, f"[{unit}]"))
+        if isinstance(values, Sequence):
+            return self._listed(values)
+        return super().cast(values)
+
+    def _listed(self, values: Sequence[Any]) -> np.ndarray:
+        """A list item by item: NumPy would wrap around where it finds a unit for all of them."""
+        if all(type(value) is int for value in values):
+            return np.asarray(values, self.dtype)
+        return np.stack([self.cast(value) for value in values])
+
+    def _each(self, values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Objects or texts as an array of a shape."""
+        result = np.empty(len(values), self.dtype)
+        for index, value in enumerate(values):
+            result[index] = self.cast(value)
+        return result.reshape(shape)
+
+    def _parsed(self, value: Any, unit: str = "") -> np.ndarray:
+        """A time of Python in a unit, such as ``"[s]"``; by default in the one it is written in."""
+        kind = self.dtype.kind
+        if not isinstance(value, str | bytes):
+            return np.array(value, f"{kind}8")
+        text = value.decode("ascii") if isinstance(value, bytes) else value
+        if text.lower() in ("", "nat"):
+            return self._of(_NAT)
+        return _point(text, f"M8{unit}") if kind == "M" else self._of(int(text))
+
+    def _exact(self, time: np.ndarray) -> np.ndarray:
+        """A time of any unit in this type's.
+
+        Raises
+        ------
+        ValueError
+            If it is of the other kind, or between two counts.
+        OverflowError
+            If it is outside the range.
+        """
+        if not np.can_cast(time.dtype, self.dtype, "same_kind"):
+            raise ValueError(f"{time.dtype} cannot be turned into {self.dtype}")
+        if np.isnat(time):
+            return self._of(_NAT)
+        if np.datetime_data(time.dtype)[0] == "generic":
+            return self._of(int(time.view("i8")))
+        result = time.astype(self.dtype)
+        if result.dtype != self.dtype or result.astype(time.dtype) != time:
+            raise ValueError(f"{time} ({time.dtype}) is not a whole count of {self.dtype}")
+        return result
+
+    def _converted(self, array: np.ndarray) -> np.ndarray:
+        """An array cast by NumPy, which checks the range between arrays of times."""
+        array = array.astype(self.dtype, copy=False)
         if array.dtype.str != self.dtype.str:  # NumPy takes types without a unit for the same
             array = array.view(f"{array.dtype.str[0]}i8").astype("i8").view(self.dtype)
         return array
@@ -67,3 +136,25 @@ class Time(DataType):
         if not _NAT <= count < -_NAT:
             raise OverflowError(f"{count} is outside the range of 64-bit counts")
         return np.array(count, "i8").view(self.dtype)
+
+
+def _point(text: str, dtype: str) -> np.ndarray:
+    """A point in time from a text; NumPy, which parses it, does not check the range of its unit.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    OverflowError
+        If the unit cannot hold it.
+    """
+    point = np.array(text, dtype)
+    unit, _ = np.datetime_data(point.dtype)
+    checked = point
+    for coarser in ("ms", "s", "Y"):  # none wraps around within the next, and years never do
+        if UNITS.index(coarser) <= UNITS.index(unit):
+            whole = np.array(text, f"M8[{coarser}]")
+            if checked.astype(whole.dtype) != whole:
+                raise OverflowError(f"{text!r} is outside the range of {point.dtype}")
+            checked = whole
+    return point
