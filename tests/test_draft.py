@@ -696,6 +696,32 @@ def test_fallbacks_are_for_those_who_ask():
             values(one_array(data, data_type=UNKNOWN | fallback), fallback_dtypes=True)
 
 
+@pytest.mark.parametrize(
+    ("make", "key"), [(one_array, "meta/a.array.json"), (array_of_may, "meta/root/a.array.json")]
+)
+@pytest.mark.parametrize("fill", [7, "1.5"])
+@pytest.mark.filterwarnings("ignore:.*decimal16")
+def test_what_is_read_as_a_fallback_keeps_its_own_type_and_fill_value(make, key, fill):
+    store = make(data_type=UNKNOWN | {"fallback": ">i2"}, fill_value=fill)
+    before = json.loads(store[key])
+    options = zd.ReadOptions(fallback_dtypes=True)
+    array = zd.open_array(store, "a", mode="r+", read=options)
+    array = array.update_attributes({"new": 1}).resize(9)
+    after = json.loads(store[key])
+    for name in ("data_type", "fill_value", "chunk_grid", "chunk_memory_layout"):
+        assert after[name] == before[name]
+    assert after.get("codecs", []) == before.get("codecs", [])
+    assert (after["shape"], after["attributes"]["new"]) == ([9], 1)
+    stored = dict(store)
+    with pytest.raises(errors.UnknownCodecError, match="decimal16"):
+        array[0] = 1
+    with pytest.raises(errors.UnknownCodecError, match="decimal16"):
+        array.resize(1, prune=True)
+    with pytest.raises(errors.MigrationError, match=r"decimal16.*fallback"):
+        zd.migrate(store, {}, read=options)
+    assert store == stored
+
+
 def test_a_known_extension_needs_no_fallback():
     """The second example of the text, whose null is forbidden by its prose."""
     extension = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"

@@ -79,7 +79,8 @@ class ReadOptions:
     consolidated
         Use consolidated metadata where there are any; False asks for every document.
     fallback_dtypes
-        Read draft arrays of an unknown data type as the first known of their fallbacks.
+        Read draft arrays of an unknown data type as the first known of their fallbacks; their
+        elements cannot be written.
     allow_pickle
         Decode object arrays that were pickled. A pickle runs the code of whoever wrote it.
     limits
@@ -190,7 +191,10 @@ class ArrayMeta:
     absence_hint: str = field(default="", compare=False)
     """Why all chunks may seem to be absent although they are not; nothing where that cannot be."""
     skipped: tuple[str, ...] = ()
-    """Steps besides the codecs that are not known and were skipped: nothing can be written."""
+    """What is not known besides the codecs, and was skipped: nothing can be written.
+
+    Storage transformers, and a data type that was read as its fallback.
+    """
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -216,7 +220,7 @@ class ArrayMeta:
             If a codec or another step was skipped in reading; `at` says where, for the message.
         """
         if self.skipped:
-            expected = "no unknown steps: they may be skipped in reading, but not in writing"
+            expected = "nothing unknown: it may be skipped in reading, but not in writing"
             raise UnknownCodecError(at, [Problem("", list(self.skipped), expected, "codec")])
         self.codecs.check_writable(at)
 

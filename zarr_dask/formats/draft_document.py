@@ -244,6 +244,13 @@ def array_from_json(
     else:
         members.take("storage_transformers", anything, "", [])
     extra = _rest(members, generation)
+    skipped: tuple[str, ...] = ()
+    if named is not None and named.is_fallback:
+        # only who knows the type can say it and its fill value in other words
+        extra |= {name: document.get(name) for name in ("data_type", "fill_value")}
+        if generation == "2022-12":  # whose codecs would say the byte order of the fallback
+            extra["codecs"] = document.get("codecs", [])
+        skipped = (f"data type {document['data_type'].get('type')!r}, read as {named.stored}",)
     if members.problems or grid is None or data_type is None or chain is None or fill is None:
         raise MetadataError.of(at, members.problems)
     filters = filters_of(attributes) if generation == "2022-05" else []
@@ -257,6 +264,7 @@ def array_from_json(
         dimension_names(attributes, grid.ndim),
         extra,
         options.limits,
+        skipped=skipped,
     )
     problems = list(meta.problems())
     if problems:
@@ -413,7 +421,7 @@ def array_to_json(meta: ArrayMeta, generation: Generation, at: str) -> dict[str,
         "extensions": [],
         "attributes": {**meta.attributes, **attributes},
         **({"storage_transformers": [sharding_to_json(n, uri) for n in shards]} if shards else {}),
-        **meta.extra,
+        **meta.extra,  # with what is said of a type that is not known
     }
 
 

@@ -173,6 +173,9 @@ def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
 def _type_problems(meta: ArrayMeta) -> Iterator[Problem]:
     data_type = meta.data_type
     rewrite = "write the array anew (zarr_dask.to_zarr) to migrate it"
+    if meta.skipped:
+        expected = f"a data type that is known, not one to be read as its fallback; {rewrite}"
+        yield Problem("data_type", ", ".join(meta.skipped), expected, "data_type")
     if data_type.name == "object":
         codec = meta.codecs.serializer.name
         expected = f"a data type of v3: it has none for objects of codec {codec!r}; {rewrite}"
