@@ -441,6 +441,44 @@ def test_rechunking_by_name():
             zd.plan_rechunk(source, MemoryStore(), chunks=chunks)
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30)), min_size=1, max_size=6),
+    st.integers(0, 20),
+    st.integers(0, 8),
+)
+def test_groups_end_at_the_last_boundary_in_reach(runs, more, over):
+    end = sum(size * count for size, count in runs)
+    edges = Edges(tuple(runs), max(end - over, 1))
+    length = edges.largest + more
+    sizes, start = [], 0
+    while start < edges.extent:
+        stop = edges.boundary_at_or_before(start + length)
+        sizes.append(stop - start)
+        start = stop
+    assert edges.groups(length) == Edges.of(sizes, edges.extent)
+
+
+def test_grids_of_too_many_cells_are_refused_before_they_are_listed():
+    edges = Edges(((1, 1 << 61), (2, 1 << 60)), 1 << 62)
+    assert edges.groups(2).count == 1 << 61
+    with pytest.raises(GridError, match="cells along one dimension"):
+        _ = edges.lengths
+    store = MemoryStore()
+    zd.create_array(store, shape=(60,), dtype="i1", chunks=((10, 20, 30),))
+    document = json.loads(store.values["zarr.json"])
+    document["shape"] = [1 << 62]
+    document["chunk_grid"]["configuration"]["chunk_shapes"] = [[[1, 1 << 61], [2, 1 << 61]]]
+    store.values["zarr.json"] = json.dumps(document).encode()
+    array = zd.open(store)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GridError, match="cells along one dimension"):
+            zd.plan_rechunk(array, {}, chunks=(2,), max_mem="1GB")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_plans_for_many_cells_are_made_in_time():
     sizes = tuple(np.random.default_rng(1).integers(1, 40, 20_000).tolist())
     shape = (sum(sizes), 50)

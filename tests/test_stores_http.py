@@ -1,5 +1,6 @@
 """HTTP: what servers answer, well and badly."""
 
+import contextlib
 import os
 import pickle
 
@@ -9,11 +10,13 @@ from http_server import Files, WithoutRanges, serving
 import zarr_dask as zd
 from zarr_dask.errors import (
     ListingError,
+    MetadataError,
     NodeNotFoundError,
     ReadOnlyError,
     StoreError,
     StoreKeyError,
 )
+from zarr_dask.formats.base import read_documents
 from zarr_dask.stores import MemoryStore, Range, Store, open_store
 from zarr_dask.stores.http import HTTPStore
 
@@ -177,6 +180,38 @@ def test_headers_and_tokens_are_sent_and_not_shown():
         assert store.identity != open_store(url).identity
         with pytest.raises(StoreError, match="401"):
             open_store(url).get("secret")
+
+
+class Endless(Files):
+    """Ignores ranges and does not say how much it sends, nor stop."""
+
+    def do_GET(self):  # noqa: N802
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(bytes(1 << 16))
+
+
+def test_answers_without_end_are_read_as_far_as_wanted():
+    with serving(Endless, {}) as (url, _):
+        store = open_store(url, {"largest": 1 << 20})
+        assert store.get_ranges([("x", Range(5, 9))]) == [bytes(4)]
+        for wanted in (Range(0), Range(-5), Range(0, 1 << 30)):
+            with pytest.raises(StoreError, match=r"more than 1048576 bytes.*'largest'"):
+                store.get_ranges([("x", wanted)])
+        options = zd.ReadOptions(limits=zd.Limits(metadata_bytes=1000))
+        with pytest.raises(MetadataError, match="at most 1000 bytes"):
+            read_documents(store, ["zarr.json"], options.limits)
+
+
+def test_values_larger_than_the_bound_are_refused():
+    with serving(Files, {"x": bytes(1000)}) as (url, _):
+        assert open_store(url, {"largest": 1000}).get("x") == bytes(1000)
+        assert open_store(url, {"largest": 999}).get_ranges([("x", Range(-3))]) == [bytes(3)]
+        with pytest.raises(StoreError, match="more than 999 bytes"):
+            open_store(url, {"largest": 999}).get("x")
 
 
 def test_nobody_is_there():

@@ -224,6 +224,11 @@ class Edges:
     @property
     def lengths(self) -> tuple[int, ...]:
         """Elements of the dimension in each cell; less than its size where that reaches beyond."""
+        if self.count > _MOST_LISTED:
+            raise GridError(
+                f"{self.count} cells along one dimension are more than can be listed, which is "
+                f"{_MOST_LISTED}: cut it into larger cells."
+            )
         lengths: list[int] = []
         left = self.extent
         for size, count in self.runs:
@@ -267,14 +272,24 @@ class Edges:
         """Whole cells put together to groups of at most `length`, no cell being longer."""
         known: dict[int, Edges] = self.__dict__.setdefault("_groups", {})  # plans ask often
         if length not in known:
-            sizes = []
-            start = 0
-            while start < self.extent:
-                end = self.boundary_at_or_before(start + length)
-                sizes.append(end - start)
-                start = end
-            known[length] = Edges.of(sizes, self.extent)
+            known[length] = Edges(tuple(self._grouped(length)), self.extent)
         return known[length]
+
+    def _grouped(self, length: int) -> Iterator[tuple[int, int]]:
+        """Runs of groups: those that end inside a run of cells at once, others one by one."""
+        start = 0
+        while start < self.extent:
+            run = bisect_right(self._starts, start) - 1
+            size = self.runs[run][0]
+            group = length // size * size
+            cells_left = (self._starts[run + 1] - start) // size
+            inside = (cells_left - 1) // (group // size)
+            before_end = -(-(self.extent - length - start) // group)
+            same = min(inside, before_end)
+            if same < 1:
+                group, same = self.boundary_at_or_before(start + length) - start, 1
+            yield group, same
+            start += group * same
 
     def _common_borders(self, length: int) -> int:
         """How many borders between cells are multiples of a length."""
@@ -308,6 +323,8 @@ class Edges:
 _LONGEST = 1 << 63
 """No dimension has that many elements."""
 _FEW_RUNS = 16
+_MOST_LISTED = 1 << 25
+"""Cells of differing sizes along a dimension that are listed at most, each with its size."""
 
 
 def _joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

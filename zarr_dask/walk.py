@@ -31,11 +31,12 @@ from zarr_dask.formats.base import (
     NodeReader,
     ReadOptions,
     checked_documents,
+    document_range,
     where,
 )
 from zarr_dask.formats.detect import FORMATS, format_named, formats_at, read_node
 from zarr_dask.notices import warn
-from zarr_dask.stores.base import WHOLE, Store, check_key, join
+from zarr_dask.stores.base import Store, check_key, join
 from zarr_dask.stores.urls import real_place
 
 __all__ = ["Below", "read_as", "read_or_imply", "walk", "walk_documents"]
@@ -266,10 +267,11 @@ def _read_all(
 ) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
     """What lies at some paths and its documents, fetched a batch at a time."""
     keys = {path: node_format.node_keys(path) for path in paths}
+    part = document_range(options.limits)
     step = max(1, _KEYS_PER_BATCH // max((len(k) for k in keys.values()), default=1))
     for first in range(0, len(paths), step):
         batch = paths[first : first + step]
-        wanted = [(key, WHOLE) for path in batch for key in keys[path]]
+        wanted = [(key, part) for path in batch for key in keys[path]]
         values = dict(zip((key for key, _ in wanted), store.get_ranges(wanted), strict=True))
         for path in batch:
             found: dict[str, bytes | None] = {}

@@ -23,7 +23,7 @@ from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType
 from zarr_dask.errors import GridError, MetadataError, Problem, UnknownCodecError
 from zarr_dask.grid import Edges, Grid, Shape
-from zarr_dask.stores.base import WHOLE, Buffer, Store
+from zarr_dask.stores.base import Buffer, Range, Store
 
 __all__ = [
     "ArrayMeta",
@@ -38,6 +38,7 @@ __all__ = [
     "checked_attributes",
     "checked_documents",
     "child_prefixes",
+    "document_range",
     "dump_json",
     "load_json",
     "normalise_path",
@@ -449,6 +450,11 @@ def child_prefixes(store: Store, prefix: str) -> list[str]:
 # --- documents ------------------------------------------------------------------------------------
 
 
+def document_range(limits: Limits) -> Range:
+    """What to fetch of a document: all of it, or one byte more than `limits` allow."""
+    return Range(0, limits.metadata_bytes + 1)
+
+
 def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[str, bytes | None]:
     """Several documents in one batch; None for those that are not there.
 
@@ -457,9 +463,7 @@ def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[st
     MetadataError
         If one is larger than `limits` allow.
     """
-    values = (
-        [store.get(keys[0])] if len(keys) == 1 else store.get_ranges([(key, WHOLE) for key in keys])
-    )
+    values = store.get_ranges([(key, document_range(limits)) for key in keys])
     return checked_documents(store, dict(zip(keys, values, strict=True)), limits)
 
 
@@ -477,7 +481,7 @@ def checked_documents(
     for key, value in found.items():
         if value is not None and len(value) > limits.metadata_bytes:
             expected = f"a document of at most {limits.metadata_bytes} bytes"
-            raise MetadataError(where(store, key), [Problem(key, f"{len(value)} bytes", expected)])
+            raise MetadataError(where(store, key), [Problem(key, "more bytes", expected)])
         documents[key] = None if value is None else bytes(value)
     return documents
 

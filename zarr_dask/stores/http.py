@@ -33,6 +33,9 @@ _MOVED = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 5
 _SIDE_BY_SIDE = 16  # requests of one batch at a time
 _SECONDS = 60.0
+_LARGEST = (1 << 31) + (1 << 24)  # a chunk of the default limit, and what its encoding may add
+_MOST_TOLD = 1 << 16  # bytes of a page that tells of an error; no connection is kept beyond
+_PIECE = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -54,11 +57,14 @@ class HTTPStore:
         Headers to send, as JSON text so that the store can be hashed.
     timeout
         Seconds to wait for a connection, and for each part of an answer.
+    largest
+        Bytes of a value at most, where all of it is asked for or sent: a server can send for ever.
     """
 
     root: str
     headers: str = "{}"
     timeout: float = _SECONDS
+    largest: int = _LARGEST
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
 
@@ -71,16 +77,17 @@ class HTTPStore:
         StoreError
             If an option is not known, or the URL names no host.
         """
-        unknown = sorted(options.keys() - {"headers", "timeout"})
+        unknown = sorted(options.keys() - {"headers", "timeout", "largest"})
         if unknown:
             raise StoreError(
                 f"storage_options {unknown} mean nothing to {url}: HTTP takes 'headers' (an object "
-                "of strings) and 'timeout' (seconds)."
+                "of strings), 'timeout' (seconds) and 'largest' (bytes of a value)."
             )
         if not urlsplit(url).hostname:
             raise StoreError(f"{url!r} names no host.")
         headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
-        return HTTPStore(url, headers, float(options.get("timeout", _SECONDS)))
+        timeout = float(options.get("timeout", _SECONDS))
+        return HTTPStore(url, headers, timeout, int(options.get("largest", _LARGEST)))
 
     @property
     def url(self) -> str:
@@ -136,7 +143,7 @@ class HTTPStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        answer = self._ask("HEAD", key, {})
+        answer = self._ask("HEAD", key, {}, WHOLE)
         if answer is None:
             return None
         length = answer.headers.get("content-length")
@@ -153,7 +160,7 @@ class HTTPStore:
         if wanted != WHOLE:
             last = "" if stop is None else max(stop - 1, start)
             headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{last}"
-        answer = self._ask("GET", key, headers)
+        answer = self._ask("GET", key, headers, wanted)
         if answer is None:
             return None
         if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and headers:
@@ -161,19 +168,23 @@ class HTTPStore:
         if answer.status == HTTPStatus.OK:
             return answer.body if wanted == WHOLE else answer.body[start:stop]
         if answer.status == HTTPStatus.PARTIAL_CONTENT and headers:
-            self._check_range(key, start, answer)
+            self._check_range(key, wanted, answer)
             return answer.body if stop is None else answer.body[: stop - start]
         raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
 
-    def _check_range(self, key: str, start: int, answer: _Answer) -> None:
+    def _check_range(self, key: str, wanted: Range, answer: _Answer) -> None:
+        start = wanted.start
         told = answer.headers.get("content-range", "")
         found = _CONTENT_RANGE.fullmatch(told)
         if found is None or (start >= 0 and int(found[1]) != start):
             raise self._failed(key, f"asked for bytes from {start}, the server sent {told!r}")
-        if int(found[2]) - int(found[1]) + 1 != len(answer.body):
+        sent = int(found[2]) - int(found[1]) + 1
+        if min(sent, _most_of_part(wanted, sent)) != len(answer.body):
             raise self._failed(key, f"the server sent {len(answer.body)} bytes as {told!r}")
 
-    def _ask(self, method: str, key: str, headers: Mapping[str, str]) -> _Answer | None:
+    def _ask(
+        self, method: str, key: str, headers: Mapping[str, str], wanted: Range
+    ) -> _Answer | None:
         """The answer to a request, redirects followed; None if there is nothing."""
         check_key(key)
         parts = urlsplit(self.root)
@@ -182,7 +193,7 @@ class HTTPStore:
         own = {**json.loads(self.headers), "Accept-Encoding": "identity", **headers}
         for _ in range(_MOST_REDIRECTS + 1):
             try:
-                answer = _send(method, at, own, self.timeout)
+                answer = _send(method, at, own, self, wanted)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise self._failed(key, str(error) or type(error).__name__) from error
             if answer.status in _ABSENT:
@@ -252,20 +263,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_IDLE.forget)
 
 
-def _send(method: str, at: SplitResult, headers: Mapping[str, str], timeout: float) -> _Answer:
+def _send(
+    method: str, at: SplitResult, headers: Mapping[str, str], store: HTTPStore, wanted: Range
+) -> _Answer:
     """One request; once more if a connection that was idle turns out to be closed."""
     connection = _IDLE.take(at.scheme, at.netloc)
     if connection is not None:
         try:
-            return _exchange(connection, method, at, headers)
+            return _exchange(connection, method, at, headers, store.largest, wanted)
         except (ConnectionError, http.client.BadStatusLine):
             pass
     made = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
-    return _exchange(made(at.netloc.rpartition("@")[2], timeout=timeout), method, at, headers)
+    connection = made(at.netloc.rpartition("@")[2], timeout=store.timeout)
+    return _exchange(connection, method, at, headers, store.largest, wanted)
 
 
 def _exchange(
-    connection: http.client.HTTPConnection, method: str, at: SplitResult, headers: Mapping[str, str]
+    connection: http.client.HTTPConnection,
+    method: str,
+    at: SplitResult,
+    headers: Mapping[str, str],
+    largest: int,
+    wanted: Range,
 ) -> _Answer:
     target = f"{at.path}?{at.query}" if at.query else at.path
     try:
@@ -274,13 +293,60 @@ def _exchange(
         answer = _Answer(
             response.status,
             {name.lower(): value for name, value in response.getheaders()},
-            response.read(),
+            _body(response, largest, wanted),
         )
     except BaseException:
         connection.close()
         raise
-    if response.will_close:
+    if response.will_close or not response.isclosed():  # more may come than was wanted
         connection.close()
     else:
         _IDLE.put(at.scheme, at.netloc, connection)
     return answer
+
+
+def _body(response: http.client.HTTPResponse, largest: int, wanted: Range) -> bytes:
+    """What an answer holds, read no further than is wanted.
+
+    Raises
+    ------
+    ValueError
+        If more than `largest` bytes would have to be read.
+    """
+    if response.status == HTTPStatus.OK:  # a server that ignores ranges begins at the beginning
+        most = largest + 1 if wanted.stop is None else max(wanted.stop, 1)
+    elif response.status == HTTPStatus.PARTIAL_CONTENT:
+        most = _most_of_part(wanted, largest + 1)
+    else:
+        return _read(response, _MOST_TOLD)
+    claimed = min(response.length or 0, most)
+    body = b"" if claimed > largest else _read(response, min(most, largest + 1))
+    if max(claimed, len(body)) > largest:
+        raise ValueError(
+            f"the server sends more than {largest} bytes; "
+            "storage_options={'largest': ...} sets another bound"
+        )
+    return body
+
+
+def _most_of_part(wanted: Range, otherwise: int) -> int:
+    """Bytes that the answer to a range can hold; at least one is always asked for."""
+    if wanted.stop is not None:
+        return max(wanted.stop - wanted.start, 1)
+    return -wanted.start if wanted.start < 0 else otherwise
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The first bytes of an answer, `most` of them at most."""
+    length = response.length
+    if length is not None and length <= most:
+        return response.read()
+    pieces = []
+    left = most
+    while left and (piece := response.read(min(left, _PIECE))):
+        pieces.append(piece)
+        left -= len(piece)
+    body = b"".join(pieces)
+    if length is not None and left:
+        raise http.client.IncompleteRead(body, left)
+    return body

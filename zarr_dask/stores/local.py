@@ -120,10 +120,11 @@ class LocalStore:
     def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
         try:
             start, stop = wanted
-            if stop is None:
+            if stop is None or stop - start > self.coalescing.largest:
+                # memory is allocated for what there is, not for what is asked
                 size = os.fstat(descriptor).st_size
                 start = start if start >= 0 else max(size + start, 0)
-                stop = max(size, start)
+                stop = max(size if stop is None else min(size, stop), start)
             return read_at(descriptor, start, stop - start)
         except IsADirectoryError:
             return None
