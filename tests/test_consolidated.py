@@ -84,7 +84,7 @@ def test_opening_is_one_batch_and_for_v2_one_document_more(store):
     recording = Recording(store)
     zd.open_group(recording)
     v2 = key_of(store) == ".zmetadata"
-    assert recording.batches == ({"get_ranges": 1, "get": 1} if v2 else {"get_ranges": 1})
+    assert recording.batches == {"get_ranges": 2 if v2 else 1}
 
 
 def test_warnings_point_at_the_line_of_the_caller(store):
