@@ -347,9 +347,9 @@ def test_zarr_python_and_we_share_texts(tmp_path, dtype, values, shards, compres
         assert list(zarr.open_array(tmp_path / "ours", mode="r")[:]) == expected
         theirs = zarr.create_array(
             tmp_path / "theirs",
-            shape=7,
-            chunks=2,
-            shards=shards,
+            shape=(7,),
+            chunks=(2,),
+            shards=shards and (shards,),
             dtype="string" if dtype == "string" else zarr.dtype.VariableLengthBytes(),
             compressors="auto" if compressed else None,
             fill_value=expected[6],
