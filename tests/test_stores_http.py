@@ -35,8 +35,8 @@ def in_memory():
 
 @pytest.fixture(params=[Files, WithoutRanges])
 def store(request):
-    with serving(request.param, {f"root/{key}": value for key, value in VALUES.items()}) as found:
-        yield open_store(f"{found[0]}/root/")
+    with serving(request.param, {f"served/{key}": value for key, value in VALUES.items()}) as found:
+        yield open_store(f"{found[0]}/served/")
 
 
 def test_values(store):

@@ -3,7 +3,7 @@
 A data type has a name of its own (``float64``, ``r24``), or a NumPy type string (``<f8``: the
 names of May 2022, and of the examples in December 2022), or it belongs to an extension: an object
 whose ``type`` is such a string, or a list of fields for structs. What an extension calls itself is
-not looked at, because writers disagree on it (zarr-python 2 wrote "TODO"); its ``type`` tells.
+not looked at, because writers disagree on it (zarr-python 2 wrote a placeholder); its type tells.
 
 Source: v3 draft, "Core data types", "Array metadata" (data_type, fill_value), and its extensions
 for datetimes, strings and structs.

@@ -266,7 +266,7 @@ def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
         try:
             with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 found = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:
+        except (zipfile.BadZipFile, ValueError, RuntimeError, OverflowError) as error:
             raise StoreError(
                 f"{path} is no zip archive that can be read, or a part of it is missing: {error}."
             ) from error
