@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["Costs", "counted", "format_bytes", "parse_bytes"]
+__all__ = ["Costs", "counted", "format_bytes", "format_region", "parse_bytes"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
@@ -58,6 +58,17 @@ def format_bytes(size: float) -> str:
             number = size / unit
             return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"
     return f"{size:.0f} B"
+
+
+def format_region(region: tuple[slice, ...]) -> str:
+    """A region as one writes it in an index.
+
+    Examples
+    --------
+    >>> format_region((slice(0, 10), slice(5, 6)))
+    '[0:10, 5:6]'
+    """
+    return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"
 
 
 @dataclass(frozen=True, slots=True)

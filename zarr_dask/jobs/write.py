@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from secrets import token_hex
@@ -33,11 +33,11 @@ from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import open_array
-from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
+from zarr_dask.hierarchy import check_place, prepare_array_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
-from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.jobs.plan import format_bytes, format_region
+from zarr_dask.jobs.target import ArrayTarget, WriteReport
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 from zarr_dask.stores.wrappers import ReadOnly
 
@@ -46,90 +46,9 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import StoredWrite
 
-__all__ = ["WritePlan", "WriteReport", "plan_write", "to_zarr"]
+__all__ = ["WritePlan", "plan_write", "to_zarr"]
 
 WriteMode = Literal["a", "w", "w-", "r+"]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteReport:
-    """What a write has done."""
-
-    objects: int = 0
-    """Stored objects that were written."""
-    empty: int = 0
-    """Stored objects left out because they hold fill values only."""
-    nbytes: int = 0
-    """Decoded bytes."""
-    stored: int = 0
-    """Encoded bytes."""
-
-    def __str__(self) -> str:
-        return (
-            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
-            f"({format_bytes(self.stored)}), {self.empty} left out as fill values"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayTarget:
-    """An array as the tasks of a graph write it; see `zarr_dask.graph.Target`."""
-
-    array: Array
-    creates: bool
-    """Whether the last task writes the metadata document."""
-
-    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
-        """Write the stored objects of a region, one after the other."""
-        array = self.array
-        self._check(block, region)
-        values = array.cast(block)
-        with keeping_freed_memory():
-            sizes = [
-                array.write_part(part, values)
-                for part in array.meta.grid.parts(checked_region(region, array.shape))
-            ]
-        empty = sizes.count(0)
-        return WriteReport(len(sizes) - empty, empty, values.nbytes, sum(sizes))
-
-    def _check(self, block: Any, region: tuple[slice, ...]) -> None:
-        """Refuse what a graph has computed against its own word."""
-        shape = tuple(s.stop - s.start for s in region)
-        if np.shape(block) != shape:
-            raise GridError(
-                f"a block for the region {_shown(region)} of {self.array.where} has the shape "
-                f"{np.shape(block)}, but dask said {shape}; give map_blocks the right chunks=."
-            )
-        if isinstance(block, np.ma.MaskedArray):
-            raise DataTypeError(
-                f"a block for {self.array.where} is masked, and a mask cannot be stored; fill it "
-                "first (da.ma.filled)."
-            )
-        dtype = np.asarray(block).dtype
-        if not self.array.meta.data_type.holds(dtype):
-            raise DataTypeError(
-                f"a block for {self.array.where} has the data type {dtype}, but dask said "
-                f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
-            )
-
-    def merge(self, results: Sequence[WriteReport]) -> WriteReport:
-        """Add reports up."""
-        return WriteReport(
-            sum(r.objects for r in results),
-            sum(r.empty for r in results),
-            sum(r.nbytes for r in results),
-            sum(r.stored for r in results),
-        )
-
-    def finish(self, result: WriteReport) -> WriteReport:
-        """Make a new array visible."""
-        if self.creates:
-            array = self.array
-            put_documents(array.store, array.node_format.documents(array.meta, array.path))
-        return result
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "zarr_dask.ArrayTarget", self.array.token, self.creates
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,10 +351,10 @@ def _partial_write(
     target: Array, region: Region, cut: tuple[tuple[int, ...], ...]
 ) -> PartialWriteError:
     return PartialWriteError(
-        f"the region {_shown(region)} covers {len(cut)} stored objects of {target.where} only in "
-        f"part (the first at {cut[0]}; they have the shape {target.write_chunks}), so that another "
-        "job may be writing to the same ones. Extend the region to whole stored objects, or pass "
-        'partial="own" if no other job writes there.'
+        f"the region {format_region(region)} covers {len(cut)} stored objects of {target.where} "
+        f"only in part (the first at {cut[0]}; they have the shape {target.write_chunks}), so that "
+        "another job may be writing to the same ones. Extend the region to whole stored objects, "
+        'or pass partial="own" if no other job writes there.'
     )
 
 
@@ -562,10 +481,12 @@ def _place_of(source: Any) -> str | None:
 def _check_fits(values: da.Array, target: Array, region: Region) -> None:
     shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
     if any(s.step != 1 for s in region):
-        raise GridError(f"region {_shown(region)} has steps; regions to write are contiguous.")
+        raise GridError(
+            f"region {format_region(region)} has steps; regions to write are contiguous."
+        )
     if values.shape != shape:
         raise GridError(
-            f"the dask array has shape {values.shape}, the region {_shown(region)} of "
+            f"the dask array has shape {values.shape}, the region {format_region(region)} of "
             f"{target.where} has {shape}."
         )
     if not target.meta.data_type.holds(values.dtype):
@@ -585,7 +506,3 @@ def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ..
     if clean:
         return ()
     return tuple(part.coords for part in grid.parts(region) if not part.whole)
-
-
-def _shown(region: tuple[slice, ...]) -> str:
-    return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"
