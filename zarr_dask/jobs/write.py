@@ -7,13 +7,10 @@ objects is refused. The metadata document of a new array is written last, by the
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import gcd, prod
-from secrets import token_hex
+from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,128 +24,27 @@ from zarr_dask.errors import (
     NodeExistsError,
     PartialWriteError,
     ReadOnlyError,
-    SourceIsTargetError,
 )
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import open_array
-from zarr_dask.hierarchy import check_place, prepare_array_place
+from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.dialect import spec_from_keywords
-from zarr_dask.jobs.plan import format_bytes, format_region
-from zarr_dask.jobs.target import ArrayTarget, WriteReport
-from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+from zarr_dask.jobs.guards import check_not_read
+from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.write_plan import WritePlan
+from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
 
 if TYPE_CHECKING:
     import dask.array as da
 
-    from zarr_dask.graph import StoredWrite
 
-__all__ = ["WritePlan", "plan_write", "to_zarr"]
+__all__ = ["plan_write", "to_zarr"]
 
 WriteMode = Literal["a", "w", "w-", "r+"]
-
-
-@dataclass(frozen=True, eq=False)
-class WritePlan:
-    """Everything that a write will do; made by `plan_write`."""
-
-    values: da.Array
-    """What is written, in the blocks it came in."""
-    target: Array
-    """Where; it does not exist yet if `creates`."""
-    region: Region
-    """Which elements of the target."""
-    blocks: Blocks
-    """Sizes of the blocks that are written, each a union of stored objects."""
-    partial: tuple[tuple[int, ...], ...]
-    """Coordinates of stored objects that the region covers only in part."""
-    creates: bool
-    overwrite: bool = False
-
-    @property
-    def regrouped(self) -> bool:
-        """Whether the blocks are cut anew to fit the stored objects."""
-        return bool(self.blocks != self.values.chunks)
-
-    @property
-    def tasks(self) -> int:
-        """Number of writing tasks."""
-        return prod(map(len, self.blocks))
-
-    @property
-    def objects(self) -> int:
-        """Number of stored objects in the region."""
-        return self.target.meta.grid.count_parts(self.region)
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def explain(self) -> str:
-        """The plan in words and numbers."""
-        target = self.target
-        grids = f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
-        how = (
-            f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers"
-            if self.regrouped
-            else "written as they are"
-        )
-        shape = tuple(s.stop - s.start for s in self.region)
-        lines = [
-            f"write {self.values.shape} {self.values.dtype.name}, "
-            f"{format_bytes(self.values.nbytes)}",
-            f"   to {target.where}, {'a new' if self.creates else 'an existing'} {target.format} "
-            f"array of {grids}",
-            f"  region  {shape} at {tuple(s.start for s in self.region)}",
-            f"  blocks  {_sizes(self.values.chunks)}, {how}",
-            f"  tasks   {self.tasks}, for {self.objects} stored objects",
-        ]
-        if self.partial:
-            lines.append(
-                f"  in part {len(self.partial)} stored objects are read, changed and written by "
-                f"their single owner: {', '.join(map(str, self.partial[:5]))}"
-                f"{' ...' if len(self.partial) > 5 else ''}"
-            )
-        return "\n".join(lines)
-
-    def collection(self) -> StoredWrite:
-        """The tasks, after making room at the target: what it replaces is gone."""
-        from zarr_dask.graph import write_array
-
-        target = self.target
-        if self.creates:
-            prepare_array_place(
-                target.store,
-                target.path,
-                target.node_format,
-                target.meta,
-                overwrite=self.overwrite,
-            )
-        values = self.values
-        if self.regrouped:
-            values = values.rechunk(self.blocks, method="tasks")
-        origin = tuple(s.start for s in self.region)
-        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
-        token = f"{target.token}-{token_hex(8)}"
-        return write_array(values, ArrayTarget(target, self.creates), origin, token)
-
-    def run(self) -> WriteReport:
-        """Do it, on the current client's cluster or dask's configured scheduler."""
-        return self.collection().compute()  # type: ignore[no-any-return]
-
-
-def _sizes(blocks: Blocks) -> str:
-    return (
-        "x".join(
-            str(sizes[0])
-            if len(set(sizes[:-1]) | {sizes[0]}) == 1
-            else f"{min(sizes)}..{max(sizes)}"
-            for sizes in blocks
-        )
-        or "one element"
-    )
 
 
 # --- making a plan --------------------------------------------------------------------------------
@@ -246,7 +142,7 @@ def plan_write(
         spec = _with_grids(spec_from_keywords(given, keywords), values.chunks)
         target = _new_array(spec, url, component, storage_options)
     replaces = creates and (overwrite or mode == "w")
-    _check_not_read(values, target)
+    check_not_read(values, target.store, target.path)
     if creates:
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
     where_to = checked_region(region, target.shape)
@@ -449,33 +345,6 @@ def _check_existing(
             f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
             "them out, or write to another place."
         )
-
-
-def _check_not_read(values: da.Array, target: Array) -> None:
-    """Refuse to write over what the graph reads lazily."""
-    from zarr_dask.graph import sources_of
-
-    place = real_place(target.store, target.path)
-    zarr = sys.modules.get("zarr")  # whoever reads through zarr-python has imported it
-    foreign = () if zarr is None else (zarr.Array,)
-    for source in sources_of(values, (ArraySource, Array, *foreign)):
-        read = _place_of(source)
-        if read is not None and overlap(read, place):
-            raise SourceIsTargetError(
-                f"the dask array reads {read}, which would be written: values would be lost "
-                "before they are read. Write to another place, and replace the array by it "
-                "afterwards."
-            )
-
-
-def _place_of(source: Any) -> str | None:
-    """Where a source lies; None for an array of zarr-python that is in no folder."""
-    if isinstance(source, ArraySource):
-        source = source.array
-    if isinstance(source, Array):
-        return real_place(source.store, source.path)
-    root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
-    return None if root is None else f"{os.path.realpath(root)}/{source.path}".rstrip("/")
 
 
 def _check_fits(values: da.Array, target: Array, region: Region) -> None:
