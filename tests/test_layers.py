@@ -19,7 +19,7 @@ LAYERS = [
     {"codecs"},
     {"formats"},
     {"graph"},
-    {"array", "create", "group", "hierarchy", "resizing", "tree", "walk"},
+    {"array", "create", "group", "hierarchy", "reading", "resizing", "tree", "walk"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]

@@ -1,7 +1,7 @@
 """An array: a store, a path and what the metadata say.
 
-Reading and writing go through one loop over the stored objects that a region meets. A node is
-frozen: what changes its metadata returns a new one.
+Reading goes through `zarr_dask.reading`, writing through one loop over the stored objects that a
+region meets. A node is frozen: what changes its metadata returns a new one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.codecs.chain import fill_absent
-from zarr_dask.codecs.fetch import answer
 from zarr_dask.dtypes import bits_of, full_of, is_full_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
@@ -23,8 +21,9 @@ from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
+from zarr_dask.reading import read_region
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
-from zarr_dask.stores.base import Store, list_sizes, read_ranges
+from zarr_dask.stores.base import Store, list_sizes
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -226,10 +225,7 @@ class Array:
             out = self._room(shape)
         else:
             self._check_out(out, shape)
-        destination = out
-        for_each(
-            lambda part: self._read_part(part, destination), self.meta.grid.parts(region), threads
-        )
+        read_region(self, region, out, threads)
         return out
 
     def _room(self, shape: Shape) -> np.ndarray:
@@ -250,22 +246,6 @@ class Array:
                 f"out must be a writeable array of {self.dtype}; got {out.dtype}"
                 f"{'' if out.flags.writeable else ', read-only'}."
             )
-
-    def _read_part(self, part: Part, out: np.ndarray) -> None:
-        """Put what a stored object holds of a region into the region's array."""
-        key = self.key(part.coords)
-        bound = self.meta.bound(part.coords)
-        destination = cut(out, part.out)
-        region = None if destination.shape == bound.spec.shape else part.inside
-        reading = self.options.reading
-        fetch = bound.read(region, destination, reading, whole=part.whole)
-        try:
-            present = answer(fetch, lambda wanted: read_ranges(self.store, key, wanted))
-        except CorruptObjectError as error:
-            raise error.at(self.where, key, part.coords) from error
-        if not present:
-            what = f"{self.where}: the stored object {key!r} (chunk {part.coords})"
-            fill_absent(destination, bound.spec, reading, what, self.meta.absence_hint)
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """The array as a lazy dask array.

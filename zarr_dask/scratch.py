@@ -18,7 +18,7 @@ import numpy as np
 
 __all__ = ["keeping_freed_memory", "scratch"]
 
-Use = Literal["encoded", "decoded"]
+Use = Literal["encoded", "decoded", "chunk"]
 
 _LARGEST_KEPT = 1 << 26
 _STEP = 1 << 20  # encoded chunks differ a little in size; memory is not made anew for each
@@ -40,7 +40,8 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
     Parameters
     ----------
     use
-        ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk.
+        ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk on their
+        way to where they go, ``"chunk"`` for a whole chunk of which several regions are taken.
     nbytes
         How many bytes; more than 64 MiB are not kept.
     """

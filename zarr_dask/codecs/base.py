@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ __all__ = [
     "BytesCodec",
     "ChunkSpec",
     "Codec",
+    "Cut",
     "Reading",
     "Serializer",
     "Size",
@@ -97,6 +98,15 @@ class Reading:
 
     absent_is_error: bool = False
     """Raise `ChunkMissingError` for absent chunks, those inside shards included."""
+
+
+class Cut(NamedTuple):
+    """What is wanted of a chunk, and where it goes."""
+
+    region: Region | None
+    """Which elements of the chunk; None for all of them."""
+    out: np.ndarray
+    """Memory of the region's shape."""
 
 
 class Codec(ABC):
@@ -201,12 +211,13 @@ class BoundSerializer(ABC):
     ) -> None:
         """Put a region of the chunk (None: all of it) into `out`, from all of its bytes."""
 
-    def read(self, region: Region | None, out: np.ndarray, reading: Reading) -> Fetch[bool]:
-        """As `decode`, asking for the bytes; False if there are none."""
+    def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+        """As `decode` for each of some cuts, asking for the bytes; False if there are none."""
         received = yield (WHOLE,)
         if received is None:
             return False
-        self.decode(received[0], region, out, reading)
+        for region, out in cuts:
+            self.decode(received[0], region, out, reading)
         return True
 
 

@@ -21,6 +21,7 @@ from zarr_dask.codecs.base import (
     BytesCodec,
     ChunkSpec,
     Codec,
+    Cut,
     Reading,
     Serializer,
     Size,
@@ -254,14 +255,16 @@ class BoundChain:
     def read(
         self, region: Region | None, out: np.ndarray, reading: Reading, *, whole: bool
     ) -> Fetch[bool]:
-        """Fetch a region of a chunk (None: all of it) into `out`.
+        """Fetch one region of a chunk (None: all of it) into `out`; see `read_cuts`."""
+        return self.read_cuts((Cut(region, out),), reading, whole=whole)
+
+    def read_cuts(self, cuts: Sequence[Cut], reading: Reading, *, whole: bool) -> Fetch[bool]:
+        """Fetch some regions of a chunk, each byte of it at most once.
 
         Parameters
         ----------
-        region
-            Which elements of the chunk.
-        out
-            Where they go; of the region's shape.
+        cuts
+            The regions and where they go.
         reading
             How to read.
         whole
@@ -270,31 +273,55 @@ class BoundChain:
         Returns
         -------
         bool
-            False if there is nothing stored; `out` is then as it was.
+            False if there is nothing stored; the memory is then as it was.
         """
-        if region is None or whole or not self.partial:
+        if whole or not self.partial or any(cut.region is None for cut in cuts):
             received = yield (WHOLE,)
             if received is None:
                 return False
-            self.decode(received[0], region, out, reading)
+            self.decode_cuts(received[0], cuts, reading)
             return True
-        return (yield from self._read_from(0, region, out, reading))
+        return (yield from self._read_parts(cuts, reading))
 
-    def _read_from(
-        self, stage: int, region: Region, out: np.ndarray, reading: Reading
-    ) -> Fetch[bool]:
-        """As `read`, from one of the array codecs on; all of them are pointwise."""
-        for position, (codec, spec) in enumerate(self._stages[stage:], stage):
-            region = codec.region(region)
-            view = codec.view(out)
-            if view is None:
-                encoded = self._room_after(position, region)
-                present = yield from self._read_from(position + 1, region, encoded, reading)
-                if present:
-                    codec.decode(encoded, spec, out)
-                return present
-            out = view
-        return (yield from self._serializer.read(region, out, reading))
+    def decode_cuts(self, buffer: Buffer, cuts: Sequence[Cut], reading: Reading) -> None:
+        """As `decode` for each of some cuts, from bytes that are decoded once.
+
+        Raises
+        ------
+        CorruptObjectError
+            If the bytes do not decode to a chunk.
+        """
+        if len(cuts) == 1 or self.partial:
+            for region, out in cuts:
+                self._decode_from(0, buffer, region, out, reading)
+            return
+        spec = self.spec
+        if spec.dtype.hasobject:
+            chunk = np.empty(spec.shape, spec.dtype)
+        else:
+            chunk = scratch("chunk", spec.nbytes).view(spec.dtype).reshape(spec.shape)
+        self._decode_from(0, buffer, None, chunk, reading)
+        for region, out in cuts:
+            out[...] = chunk if region is None else chunk[region]
+
+    def _read_parts(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+        """Read through the array codecs, all of which are pointwise."""
+        decoding: list[tuple[ArrayCodec, ChunkSpec, np.ndarray, np.ndarray]] = []
+        for position, (codec, spec) in enumerate(self._stages):
+            inner: list[Cut] = []
+            for region, out in cuts:
+                within = None if region is None else codec.region(region)
+                encoded = codec.view(out)
+                if encoded is None:
+                    encoded = self._room_after(position, within)
+                    decoding.append((codec, spec, encoded, out))
+                inner.append(Cut(within, encoded))
+            cuts = inner
+        present = yield from self._serializer.read(cuts, reading)
+        if present:
+            for codec, spec, encoded, out in reversed(decoding):
+                codec.decode(encoded, spec, out)
+        return present
 
 
 def fill_absent(

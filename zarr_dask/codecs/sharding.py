@@ -20,6 +20,7 @@ from zarr_dask.codecs.base import (
     BoundSerializer,
     ChunkSpec,
     Codec,
+    Cut,
     Reading,
     Serializer,
     Size,
@@ -35,6 +36,8 @@ from zarr_dask.stores.base import Buffer, Range
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
 
 IndexLocation = Literal["start", "end"]
+
+Coords = tuple[int, ...]
 
 _ABSENT = (1 << 64) - 1
 _INDEX_DTYPE = np.dtype("uint64")
@@ -180,7 +183,7 @@ class _BoundSharding(BoundSerializer):
             offset, nbytes = index[part.coords].tolist()
             destination = cut(out, part.out)
             if offset == _ABSENT and nbytes == _ABSENT:
-                self._fill(part, destination, reading)
+                self._fill(part.coords, destination, reading)
                 continue
             if offset + nbytes > len(shard):
                 raise _outside(offset, nbytes, len(shard)).inside(part.coords)
@@ -212,12 +215,12 @@ class _BoundSharding(BoundSerializer):
             raise CorruptObjectError(f"its shard index does not decode: {error.reason}") from error
         return index
 
-    def _fill(self, part: Part, destination: np.ndarray, reading: Reading) -> None:
-        fill_absent(destination, self.spec, reading, f"chunk {part.coords} of the shard")
+    def _fill(self, coords: Coords, destination: np.ndarray, reading: Reading) -> None:
+        fill_absent(destination, self.spec, reading, f"chunk {coords} of the shard")
 
     # --- reading a region -----------------------------------------------------------------------
 
-    def read(self, region: Region | None, out: np.ndarray, reading: Reading) -> Fetch[bool]:
+    def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
         size = self._index_size
         received = yield (Range(0, size) if self._index_first else Range(-size, None),)
         if received is None:
@@ -225,33 +228,43 @@ class _BoundSharding(BoundSerializer):
         index = self._decode_index(self._cut_index(memoryview(received[0])))
         yield from abreast(
             [
-                self._chunk(part, index[part.coords].tolist(), cut(out, part.out), reading)
-                for part in self._parts(region)
+                self._chunk(coords, index[coords].tolist(), inner, reading)
+                for coords, inner in self._cuts_by_chunk(cuts).items()
             ]
         )
         return True
 
+    def _cuts_by_chunk(self, cuts: Sequence[Cut]) -> dict[Coords, list[Cut]]:
+        """What is wanted of each inner chunk."""
+        found: dict[Coords, list[Cut]] = {}
+        shape = self._inner.spec.shape
+        for region, out in cuts:
+            for part in self._parts(region):
+                destination = cut(out, part.out)
+                inside = None if destination.shape == shape else part.inside
+                found.setdefault(part.coords, []).append(Cut(inside, destination))
+        return found
+
     def _chunk(
-        self, part: Part, place: list[int], destination: np.ndarray, reading: Reading
+        self, coords: Coords, place: list[int], cuts: list[Cut], reading: Reading
     ) -> Fetch[None]:
         offset, nbytes = place
         if offset == _ABSENT and nbytes == _ABSENT:
-            self._fill(part, destination, reading)
+            for _, out in cuts:
+                self._fill(coords, out, reading)
             return
-        whole = destination.shape == self._inner.spec.shape
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
             raise CorruptObjectError(
                 f"the shard index gives it {nbytes} bytes from byte {offset} on"
-            ).inside(part.coords)
+            ).inside(coords)
         try:
-            inner = self._inner.read(
-                None if whole else part.inside, destination, reading, whole=part.whole
+            present = yield from window(
+                self._inner.read_cuts(cuts, reading, whole=False), offset, nbytes
             )
-            present = yield from window(inner, offset, nbytes)
         except CorruptObjectError as error:
-            raise error.inside(part.coords) from error
+            raise error.inside(coords) from error
         if not present:
-            raise CorruptObjectError("it was removed while it was being read").inside(part.coords)
+            raise CorruptObjectError("it was removed while it was being read").inside(coords)
 
 
 def _outside(offset: int, nbytes: int, length: int) -> CorruptObjectError:
