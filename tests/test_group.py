@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import pickle
+import random
+import zipfile
 
 import pytest
 
@@ -18,8 +20,9 @@ from zarr_dask.errors import (
     ReadOnlyError,
     StoreError,
     StoreKeyError,
+    ZarrDaskError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import Faulty, MemoryStore, Recording, open_store
 
 
 @pytest.fixture(params=["v2", "v3"])
@@ -299,16 +302,112 @@ def large(format: str) -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize(("format", "documents"), [("v2", 3), ("v3", 1)])
-def test_a_walk_costs_what_the_groups_cost(format, documents):
-    recording = Recording(large(format))
-    group = zd.open_group(recording, format=format)
-    nodes = 11  # below the root
-    for look in (
+def looks(group):
+    return (
         lambda: list(group.arrays(recursive=True)),
         group.tree,
         lambda: list(group.walk()),
-    ):
+    )
+
+
+@pytest.mark.parametrize(("format", "documents"), [("v2", 2), ("v3", 1)])
+@pytest.mark.parametrize("kind", ["memory", "mapping", "zip"])
+def test_a_walk_is_one_listing_where_it_costs_no_more_than_a_folder(
+    format, documents, kind, tmp_path
+):
+    store = large(format)
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "h.zip", "w") as archive:
+            for key, value in store.values.items():
+                archive.writestr(key, value)
+        store = open_store(tmp_path / "h.zip")
+    recording = Recording(open_store(store.values) if kind == "mapping" else store)
+    group = zd.open_group(recording, format=format)
+    nodes = 11  # below the root
+    for look in looks(group):
+        recording.clear()
+        look()
+        assert [one.key for one in recording.requests if one.method == "list"] == [""]
+        assert set(recording.per_key().values()) == {1}  # and what is not there not at all
+        assert len(recording.per_key()) == nodes * documents
+        assert recording.batches == {"list": 1, "get_ranges": 3}  # one batch per level
+    recording.clear()
+    below = dict(zd.open_group(group, "g1").walk())
+    assert list(below) == ["a", "b", "h", "h/a", "h/b"]
+    assert [one.key for one in recording.requests if one.method == "list"] == ["g1/"]
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_a_walk_of_consolidated_metadata_asks_for_nothing(format):
+    store = large(format)
+    expected = dict(zd.open_group(store).walk())
+    zd.consolidate(store)
+    recording = Recording(store)
+    group = zd.open_group(recording, format=format)
+    assert set(recording.per_key().values()) == {1}
+    for look in looks(group):
+        recording.clear()
+        look()
+        assert recording.requests == []
+    assert [path for path, _ in group.walk()] == list(expected)
+
+
+class Folders(MemoryStore):
+    """A store where a listing of everything would cost more than one of a folder."""
+
+    lists_at_once = False
+
+
+@pytest.mark.parametrize("format", ["v2", "v3", "v3draft", "v3draft-2022-05"])
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.ZarrDaskWarning")
+def test_one_listing_finds_what_many_find(format, seed):
+    """Nodes below arrays, groups without documents, folders of chunks, names that are none."""
+    chance = random.Random(seed)
+    store = MemoryStore()
+    names = ["a", "b", "c", "0", "1", "__x", ".x", "zarr.json", "é"]
+    zd.create_group(store, format=format)
+    roots = set(store.values)
+    for _ in range(12):
+        path = "/".join(chance.choices(names[:2] + ["0", "é"][: chance.randrange(3)], k=3))
+        try:
+            if chance.random() < 0.5:
+                zd.create_group(store, path, format=format)
+            else:
+                options = {"shape": (2,), "dtype": "u1", "chunks": 1, "format": format}
+                zd.create_array(store, path, **options)[...] = 1
+        except ZarrDaskError:
+            continue  # below an array, or a name that the draft does not allow
+    for key in list(store.values):
+        draw = chance.random()
+        if key not in roots and draw < 0.2:
+            del store.values[key]
+        elif key not in roots and draw < 0.3:
+            store.values[key] = b"{"
+        elif draw < 0.5:
+            store.values["/".join([*key.split("/")[:-1], *chance.choices(names, k=2)])] = b"{}"
+    at_once, by_folder = (
+        zd.open_group(one, format=format)
+        for one in (Recording(store), Recording(Folders(store.values)))
+    )
+    assert repr_of(at_once) == repr_of(by_folder)
+    assert at_once.store.store.batches["list"] >= 1
+    assert by_folder.store.store.batches["list"] == 0
+
+
+def repr_of(group):
+    return {
+        path: type(node).__name__ if isinstance(node, Exception) else repr(node.meta)
+        for path, node in group.walk()
+    }
+
+
+@pytest.mark.parametrize(("format", "documents"), [("v2", 3), ("v3", 1)])
+def test_a_walk_costs_what_the_groups_cost(format, documents):
+    recording = Recording(Folders(large(format).values))
+    group = zd.open_group(recording, format=format)
+    nodes = 11  # below the root
+    for look in looks(group):
         recording.clear()
         look()
         asked = [request.key for request in recording.requests if request.method == "list_dir"]

@@ -138,7 +138,9 @@ class Group:
     def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """Path and node of everything below, or what is wrong with its documents.
 
-        One listing per group, and one batch of requests for the documents of each level.
+        No request with consolidated metadata. Else one batch of requests for the documents of each
+        level, and one listing: of everything in memory or in an archive, of each group elsewhere.
+        Folders of arrays are not listed there.
 
         Parameters
         ----------

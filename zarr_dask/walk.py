@@ -1,9 +1,9 @@
 """Walking a hierarchy: the nodes below a path, level by level.
 
-Each level costs one listing per group and one batch of requests for the documents of all nodes
-on it. The folder of an array is never listed: a walk costs what the groups cost, however many
-stored objects their arrays have. Where documents and listings are in memory (consolidated
-metadata, a zip archive) a walk asks for nothing.
+Each level costs one batch of requests for the documents of all nodes on it. What lies below the
+groups is listed at once where that costs no more than listing a folder (`stores.listed`), else by
+one listing per group: the folder of an array is never listed, and a walk costs what the groups
+cost, however many stored objects their arrays have. Of consolidated metadata nothing is asked.
 
 A prefix without a document but with nodes below is a group too: the final v3 had such groups
 before 2024, and other writers leave them behind. Reading takes them as groups without attributes
@@ -34,9 +34,11 @@ from zarr_dask.formats.base import (
     document_range,
     where,
 )
+from zarr_dask.formats.consolidated import Consolidated
 from zarr_dask.formats.detect import FORMATS, format_named, formats_at, read_node
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, check_key, join
+from zarr_dask.stores.listed import Listed, lists_at_once
 from zarr_dask.stores.urls import real_place
 
 __all__ = ["Below", "read_as", "read_or_imply", "walk", "walk_documents"]
@@ -80,7 +82,8 @@ def walk(
     StoreError
         If the store fails, or cannot list.
     """
-    levels = _levels(store, path, node_format, options)
+    listed = Listed(store) if recursive and lists_at_once(store) else store
+    levels = _levels(listed, path, node_format, options)
     nodes: dict[str, Below] = {}
     bare: list[str] = []
     for level in levels:
@@ -115,9 +118,10 @@ def walk_documents(
     store: Store, path: str, node_format: NodeReader, options: ReadOptions
 ) -> dict[str, bytes]:
     """The documents of all nodes below a group, readable or not, by full key."""
+    listed = Listed(store) if lists_at_once(store) else store
     return {
         key: text
-        for level in _levels(store, path, node_format, options)
+        for level in _levels(listed, path, node_format, options)
         for key, text in level.documents.items()
     }
 
@@ -244,8 +248,8 @@ def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: Read
 
 def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> list[str]:
     """Paths directly below some groups, by one listing for each."""
-    if len(groups) == 1:
-        found = [node_format.child_names(store, groups[0])]
+    if len(groups) == 1 or isinstance(store, Listed | Consolidated):  # nothing to wait for
+        found = [node_format.child_names(store, group) for group in groups]
     else:
         with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
             found = list(threads.map(lambda group: node_format.child_names(store, group), groups))

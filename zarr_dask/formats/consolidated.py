@@ -40,6 +40,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Buffer, Listing, Range, Store, check_key, join
+from zarr_dask.stores.listed import below_of, listing_of
 from zarr_dask.stores.wrappers import Wrapper
 
 __all__ = [
@@ -94,9 +95,12 @@ class Consolidated(Wrapper):
         """Documents directly below a prefix, and prefixes with any below, where they are known."""
         if not prefix.startswith(self.scope):
             return self.store.list_dir(prefix)
-        below = sorted(self._below.get(prefix, ()))
-        keys = [name for name in below if not name.endswith("/")]
-        return Listing(keys, [name for name in below if name.endswith("/")])
+        return listing_of(self._below, prefix)
+
+    @property
+    def lists_at_once(self) -> bool:
+        """False: every folder is in memory already."""
+        return False
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -123,17 +127,7 @@ class Consolidated(Wrapper):
     @cached_property
     def _below(self) -> Mapping[str, set[str]]:
         """What lies directly below each prefix: keys, and prefixes with a "/"."""
-        below: dict[str, set[str]] = {}
-        for key in self.documents:
-            child = key
-            while len(child) > len(self.scope):
-                above = child[: child.rfind("/", 0, -1) + 1]
-                known = above in below
-                below.setdefault(above, set()).add(child)
-                if known:
-                    break
-                child = above
-        return below
+        return below_of(self.documents, self.scope)
 
 
 def _is_document(key: str, endings: tuple[str, ...]) -> bool:

@@ -35,6 +35,7 @@ class MemoryStore:
     """
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+    lists_at_once: ClassVar[bool] = True
 
     def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
         self.values: MutableMapping[str, bytes] = {} if values is None else values

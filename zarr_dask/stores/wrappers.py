@@ -38,6 +38,11 @@ class Wrapper:
         """The wrapped store's wish."""
         return self.store.coalescing
 
+    @property
+    def lists_at_once(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.listed.ListsAtOnce`."""
+        return bool(getattr(self.store, "lists_at_once", False))
+
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.store.get(key)

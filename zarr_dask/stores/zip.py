@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.listed import below_of, listing_of
 from zarr_dask.stores.local import read_at
 
 __all__ = ["ZipStore"]
@@ -66,6 +67,7 @@ class ZipStore:
     largest: int = 1 << 28
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+    lists_at_once: ClassVar[bool] = True
 
     @staticmethod
     def from_path(path: str, folder: str = "", largest: int = 1 << 28) -> ZipStore:
@@ -148,10 +150,9 @@ class ZipStore:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         if self.stamp is None:
             return Listing([], [])
-        below = _directory(self.root, self.stamp).below.get(self.folder + prefix, set())
-        names = sorted(name[len(self.folder) :] for name in below)
-        keys = [name for name in names if not name.endswith("/")]
-        return Listing(keys, [name for name in names if name.endswith("/")])
+        found = listing_of(_directory(self.root, self.stamp).below, self.folder + prefix)
+        start = len(self.folder)
+        return Listing([k[start:] for k in found.keys], [p[start:] for p in found.prefixes])
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -246,17 +247,7 @@ class _Directory:
     @cached_property
     def below(self) -> dict[str, set[str]]:
         """What lies directly below each folder: names of entries, and folders with a "/"."""
-        below: dict[str, set[str]] = {}
-        for name in self.entries:
-            child = name
-            while True:
-                folder = child[: child.rfind("/", 0, -1) + 1]
-                known = folder in below
-                below.setdefault(folder, set()).add(child)
-                if known or not folder:
-                    break
-                child = folder
-        return below
+        return below_of(self.entries)
 
 
 @lru_cache(maxsize=16)

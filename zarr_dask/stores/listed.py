@@ -1,0 +1,116 @@
+"""What lies below prefixes, worked out from keys that are known: a listing without requests.
+
+`below_of` and `listing_of` are for whoever has all keys already. `Listed` is a store that lists
+everything below a prefix at once and answers from memory afterwards. It pays where a listing of
+everything costs no more than one of a folder: in memory, and in an archive with a directory.
+Elsewhere such a listing would walk through the key of every chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from zarr_dask.stores.base import Buffer, Listing, Range, Store
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = ["Listed", "below_of", "listing_of", "lists_at_once"]
+
+Below = dict[str, set[str]]
+"""What lies directly below each prefix: keys, and prefixes with a "/"."""
+
+
+def below_of(keys: Iterable[str], scope: str = "") -> Below:
+    """What lies directly below each prefix that some keys have, from `scope` on.
+
+    Examples
+    --------
+    >>> below_of(["a/b", "a/c/d"]) == {"": {"a/"}, "a/": {"a/b", "a/c/"}, "a/c/": {"a/c/d"}}
+    True
+    """
+    below: Below = {}
+    for key in keys:
+        child = key
+        while len(child) > len(scope):
+            above = child[: child.rfind("/", 0, -1) + 1]
+            known = below.get(above)
+            if known is not None:
+                known.add(child)
+                break
+            below[above] = {child}
+            child = above
+    return below
+
+
+def listing_of(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
+    """What lies directly below a prefix, of what is known to lie below all of them."""
+    names = sorted(below.get(prefix, ()))
+    keys = [name for name in names if not name.endswith("/")]
+    return Listing(keys, [name for name in names if name.endswith("/")])
+
+
+@runtime_checkable
+class ListsAtOnce(Protocol):
+    """A store that says what a listing of everything costs."""
+
+    @property
+    def lists_at_once(self) -> bool:
+        """Whether listing all keys below a prefix costs no more than listing a folder."""
+        ...
+
+
+def lists_at_once(store: Store) -> bool:
+    """Whether listing all keys below a prefix costs no more than listing a folder.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import LocalStore, MemoryStore
+    >>> lists_at_once(MemoryStore()), lists_at_once(LocalStore("/data"))
+    (True, False)
+    """
+    return isinstance(store, ListsAtOnce) and store.lists_at_once
+
+
+@dataclass(frozen=True)
+class Listed(Wrapper):
+    """A store as it was when its keys were listed: once, below the first prefix that is asked for.
+
+    What is not among the keys is not asked for either. For one look at a hierarchy, not to keep.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore, Recording
+    >>> store = Recording(MemoryStore({"a/b": b"1", "a/c/d": b"2"}))
+    >>> listed = Listed(store)
+    >>> listed.list_dir("a/")
+    Listing(keys=['a/b'], prefixes=['a/c/'])
+    >>> listed.list_dir("a/c/").keys, listed.get_ranges([("a/x", Range(0)), ("a/b", Range(0))])
+    (['a/c/d'], [None, b'1'])
+    >>> store.batches
+    Counter({'list': 1, 'get_ranges': 1})
+    """
+
+    _known: dict[str, Below] = field(default_factory=dict, compare=False)
+    """By the prefix that was listed."""
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        below = self._around(prefix)
+        if below is None:
+            below = self._known[prefix] = below_of(self.store.list(prefix), prefix)
+        return listing_of(below, prefix)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        asked = [one for one in requests if self._may_hold(one[0])]
+        fetched = dict(zip(asked, self.store.get_ranges(asked) if asked else [], strict=True))
+        return [fetched.get(one) for one in requests]
+
+    def _around(self, name: str) -> Below | None:
+        """What is known of the part of the store that a key or a prefix lies in."""
+        return next((b for scope, b in self._known.items() if name.startswith(scope)), None)
+
+    def _may_hold(self, key: str) -> bool:
+        below = self._around(key)
+        return below is None or key in below.get(key[: key.rfind("/") + 1], ())
