@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"errors", "grid", "dtypes", "indexing", "members", "notices", "pool", "scratch"},
+    {"blocks", "errors", "grid", "dtypes", "indexing", "members", "notices", "pool", "scratch"},
     {"stores"},
     {"codecs"},
     {"formats"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 from zarr_dask.dtypes import bits_of, full_of, is_full_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
+from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
@@ -253,11 +255,21 @@ class Array:
         Parameters
         ----------
         chunks
-            Blocks: None for one stored object each, ``"auto"`` for stored objects merged up to
-            dask's ``array.chunk-size``, ``"chunks"`` or ``"shards"`` for those, or any form that
-            dask takes, dimensions by position or by name.
+            Blocks: None for one stored object each, or whole chunks of it where it is larger than
+            dask's ``array.chunk-size``; ``"auto"`` for whole stored objects merged up to that
+            size; ``"chunks"`` or ``"shards"`` for those; or any form that dask takes. Dimensions
+            by position or by name, each with any of these: ``{"time": "auto", "x": -1}`` leaves
+            stored objects along the others.
         name
-            Name in the graph; by default it tells the array and its metadata.
+            Name in the graph; by default it tells the array and its metadata, attributes
+            included, and is the same in every process.
+
+        Raises
+        ------
+        GridError
+            If `chunks` gives no blocks of the array.
+        DaskBackendError
+            If dask's array-expr backend is turned on.
         """
         from zarr_dask.graph import blocks_of, read_array
 
@@ -265,9 +277,9 @@ class Array:
         names = meta.dimension_names or ()
         itemsize = meta.data_type.typical_itemsize
         blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
-        return read_array(ArraySource(self), blocks, self.token, name)
+        return read_array(ArraySource.of(self), blocks, self.token, name)
 
-    @property
+    @cached_property
     def token(self) -> str:
         """Tells this array from others, and from itself with other metadata."""
         meta = self.meta
@@ -275,6 +287,16 @@ class Array:
         more = (meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys)
         rest = (meta.attributes, meta.dimension_names)
         return sha256(repr((facts, more, rest)).encode()).hexdigest()[:32]
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "zarr_dask.Array", self.token
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return pack((self.meta, self.node_format, self.options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self.store, self.path, self._packed)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -504,11 +526,25 @@ class Array:
         clear_outside(self.store, prefix, meta, self.where)
 
 
+def _unpacked(store: Store, path: str, packed: bytes) -> Array:
+    meta, node_format, options = unpack(packed)
+    return Array(store, path, meta, node_format, options)
+
+
 @dataclass(frozen=True, eq=False)
 class ArraySource:
     """An array as the tasks of a graph see it: each reads in its own thread only."""
 
     array: Array
+    """The array without what is not needed to read it: attributes and names of dimensions."""
+    token: str
+    """That of the array with all it has; see `Array.token`."""
+
+    @staticmethod
+    def of(array: Array) -> ArraySource:
+        """The source of an array's blocks."""
+        bare = replace(array.meta, attributes={}, dimension_names=None, extra={})
+        return ArraySource(replace(array, meta=bare), array.token)
 
     @property
     def shape(self) -> Shape:
@@ -531,8 +567,11 @@ class ArraySource:
         values = self.array.read(selection.region, threads=1)
         return values if selection.plain else values[selection.finish]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArraySource, (self.array, self.token)
+
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "zarr_dask.ArraySource", self.array.token
+        return "zarr_dask.ArraySource", self.token
 
 
 def stored_sizes(array: Array) -> Iterator[int]:

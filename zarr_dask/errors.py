@@ -26,6 +26,7 @@
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
     ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
+    ├── DaskBackendError         (RuntimeError)       dask's arrays are of a kind without layers
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
     ZarrDaskWarning              (UserWarning)        something odd that was read all the same
@@ -50,6 +51,7 @@ __all__ = [
     "ChunkMissingError",
     "ConsolidatedMetadataWarning",
     "CorruptObjectError",
+    "DaskBackendError",
     "DataTypeError",
     "GridError",
     "ListingError",
@@ -306,6 +308,10 @@ class SchedulerError(ZarrDaskError, ConnectionError):
 
 class WorkerLostError(ZarrDaskError, RuntimeError):
     """Workers have died of one and the same task, so that it was given up."""
+
+
+class DaskBackendError(ZarrDaskError, RuntimeError):
+    """dask is configured to make arrays of a kind that takes no layers from other packages."""
 
 
 class MissingDependencyError(ZarrDaskError, ImportError):

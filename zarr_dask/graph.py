@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import dask.array as da
 import numpy as np
+from dask import config
+from dask.array.core import Array as LayeredArray
 from dask.array.core import getter, normalize_chunks
 from dask.base import DaskMethodsMixin, tokenize
 from dask.blockwise import blockwise, optimize_blockwise
@@ -26,8 +28,10 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArrayBlockwiseDep
 from dask.task_spec import Task, TaskRef
 from dask.threaded import get as threaded_get
+from dask.utils import parse_bytes
 
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
+from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
 from zarr_dask.grid import Blocks, Grid, Shape
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "StoredWrite",
     "Target",
     "blocks_of",
+    "check_backend",
     "checked_array",
     "read_array",
     "sources_of",
@@ -110,6 +115,23 @@ def _edges(sizes: Sequence[int]) -> Callable[[int], tuple[int, int]]:
     return lambda i: (starts[i], starts[i + 1])
 
 
+def check_backend() -> None:
+    """Refuse to make or take arrays of dask's array-expr backend, which has no layers.
+
+    Raises
+    ------
+    DaskBackendError
+        If it is turned on.
+    """
+    if da.Array is not LayeredArray:
+        raise DaskBackendError(
+            "dask's array-expr backend is turned on, whose arrays take no layers from other "
+            "packages: dask.array.from_zarr and to_zarr do not work with it either. Set dask's "
+            "configuration array.query-planning to False before dask.array is imported; or use "
+            "the package dask-array, whose dask_array.from_array takes an open zarr_dask.Array."
+        )
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -127,10 +149,11 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
     name
         Name of the array in the graph; made of the token by default.
     """
+    check_backend()
     shape, dtype = source.shape, source.dtype
-    name = name or f"zarr-read-{tokenize(token, blocks)}"
-    indices = tuple(range(len(shape)))
     regions = BlockRegions(blocks, (0,) * len(shape))
+    name = name or f"zarr-read-{tokenize(token, regions)}"
+    indices = tuple(range(len(shape)))
     layer = blockwise(
         getter, name, indices, source, None, regions, indices, numblocks={}, _data_producer=True
     )
@@ -163,69 +186,82 @@ def blocks_of(
         If it names no blocks of this array.
     """
     if chunks is None:
-        return _default_blocks(grid, chunk_shape, itemsize)
-    if isinstance(chunks, str) and chunks == "shards":
-        return cells_of(grid)
-    if isinstance(chunks, str) and chunks == "chunks":
-        return _regular(grid.shape, chunk_shape)
-    if isinstance(chunks, Mapping):
-        chunks = _by_position(chunks, names, cells_of(grid))
-    sized = np.dtype((np.void, itemsize))
+        return bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
     try:
-        return normalize_chunks(  # type: ignore[no-any-return]
-            chunks, grid.shape, dtype=sized, previous_chunks=cells_of(grid)
-        )
+        wanted = _along_each(chunks, names, grid.ndim)
+        return _blocks_along(wanted, grid, chunk_shape, itemsize)
     except (ValueError, TypeError) as error:
         raise GridError(
-            f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}."
+            f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
         ) from error
 
 
-def cells_of(grid: Grid) -> Blocks:
-    """One block per stored object."""
-    if max(grid.counts, default=0) > _MOST_BLOCKS:
-        raise GridError(
-            f"{max(grid.counts)} stored objects along one dimension are more than a dask array can "
-            f"list, which is {_MOST_BLOCKS}; read regions of the array instead."
-        )
-    return tuple(dimension.lengths or (0,) for dimension in grid.dimensions)
+def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:
+    """What is wanted along each dimension."""
+    if isinstance(chunks, Mapping):
+        return _by_position(chunks, names, ndim)
+    if not isinstance(chunks, tuple | list):
+        return (chunks,) * ndim
+    if ndim == 1 and len(chunks) > 1 and not any(isinstance(one, str) for one in chunks):
+        return (tuple(chunks),)  # dask takes the sizes of all blocks of one dimension so, too
+    if len(chunks) != ndim:
+        raise ValueError(f"expected one item for each of {ndim} dimensions.")
+    return tuple(chunks)
 
 
-_MOST_BLOCKS = 1 << 25
-"""Blocks along a dimension at most: dask keeps the size of each."""
+def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, itemsize: int) -> Blocks:
+    """The blocks, from what is wanted along each dimension."""
+    named: dict[str, Blocks] = {}
+    if "shards" in map(_text, wanted):
+        named["shards"] = cells_of(grid)
+    if "chunks" in map(_text, wanted):
+        named["chunks"] = chunks_of(grid, chunk_shape)
+    limits = {axis: _byte_limit(one) for axis, one in enumerate(wanted) if _is_limit(one)}
+    plain = tuple(
+        named[one][axis] if _text(one) in named else (-1 if axis in limits else one)
+        for axis, one in enumerate(wanted)
+    )
+    blocks = list(normalize_chunks(plain, grid.shape, dtype=np.dtype((np.void, itemsize))))
+    if limits:
+        fixed = prod(max(sizes) for axis, sizes in enumerate(blocks) if axis not in limits)
+        budget = min(limits.values()) // max(fixed * itemsize, 1)
+        extents = {axis: grid.shape[axis] for axis in limits}
+        for axis, sizes in merged_blocks(grid, extents, budget).items():
+            blocks[axis] = sizes
+    return tuple(blocks)
 
 
-def _regular(shape: Shape, cell: Shape) -> Blocks:
-    return cells_of(Grid.regular(shape, cell))
+def _text(one: Any) -> str:
+    return one if isinstance(one, str) else ""
 
 
-def _default_blocks(grid: Grid, chunk_shape: Shape, itemsize: int) -> Blocks:
-    """Stored objects; whole chunks of them where one is larger than dask likes blocks to be."""
-    from dask import config
-    from dask.utils import parse_bytes
-
-    limit = parse_bytes(config.get("array.chunk-size"))
-    cell = grid.largest_cell
-    if prod(cell) * itemsize <= limit or cell == chunk_shape or grid.cell_shape is None:
-        return cells_of(grid)
-    block = list(chunk_shape)
-    for axis in reversed(range(len(block))):  # grow along the fastest dimension first
-        room = max(limit // max(prod(block) * itemsize, 1), 1)
-        count = cell[axis] // chunk_shape[axis]
-        block[axis] *= max(n for n in range(1, count + 1) if count % n == 0 and n <= room)
-    return _regular(grid.shape, tuple(block))
+def _is_limit(one: Any) -> bool:
+    return isinstance(one, str) and one not in {"shards", "chunks"}
 
 
-def _by_position(chunks: Mapping[Any, Any], names: Sequence[str | None], default: Blocks) -> Any:
-    ndim = len(default)
-    unknown = [key for key in chunks if key not in names and key not in range(ndim)]
+def _byte_limit(text: str) -> int:
+    """``"auto"``, or a number of bytes such as ``"64 MiB"``."""
+    return _bytes_of_auto() if text == "auto" else int(parse_bytes(text))
+
+
+def _bytes_of_auto() -> int:
+    return int(parse_bytes(config.get("array.chunk-size")))
+
+
+def _by_position(
+    chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: int
+) -> tuple[Any, ...]:
+    unknown = [key for key in chunks if key not in names and key not in range(-ndim, ndim)]
     if unknown:
-        raise GridError(
-            f"chunks names {unknown}, which are no dimensions of the array; it has "
+        raise ValueError(
+            f"{unknown} are no dimensions of the array; it has "
             f"{list(names) or f'{ndim} dimensions without names'}."
         )
-    by_name = {names.index(key) if isinstance(key, str) else key: v for key, v in chunks.items()}
-    return tuple(by_name.get(axis, sizes) for axis, sizes in enumerate(default))
+    wanted: list[Any] = ["shards"] * ndim
+    for key, value in chunks.items():
+        axis = names.index(key) if key in names else key
+        wanted[axis] = "shards" if value is None else value
+    return tuple(wanted)
 
 
 def sources_of(array: da.Array, kind: type | tuple[type, ...]) -> Iterator[Any]:
@@ -262,7 +298,10 @@ def checked_array(array: Any) -> da.Array:
         If it is something else.
     GridError
         If sizes are unknown.
+    DaskBackendError
+        If dask's array-expr backend is turned on.
     """
+    check_backend()
     if not isinstance(array, da.Array):
         raise DataTypeError(
             f"expected a dask array, got {type(array).__name__}; dask.array.from_array makes one."

@@ -1,0 +1,144 @@
+"""Blocks to read an array in, worked out from its grid.
+
+Blocks are made of whole stored objects where they can be: a block that cuts through an object
+makes two tasks fetch it. Only an object that is larger than a block should be is cut, at the
+borders of its chunks. Pure integers; what dask's own forms of ``chunks=`` mean is `graph.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from zarr_dask.errors import GridError
+from zarr_dask.grid import Blocks, Dimension, Fixed, Grid, Shape
+
+__all__ = ["bounded_blocks", "cells_of", "chunks_of", "merged_blocks"]
+
+_MOST_BLOCKS = 1 << 25
+"""Blocks along a dimension at most: dask keeps the size of each."""
+
+
+def cells_of(grid: Grid) -> Blocks:
+    """One block per stored object.
+
+    Raises
+    ------
+    GridError
+        If there are more than a dask array can list.
+
+    Examples
+    --------
+    >>> cells_of(Grid.regular((10, 4), (4, 4)))
+    ((4, 4, 2), (4,))
+    """
+    return tuple(map(_lengths, grid.dimensions))
+
+
+def chunks_of(grid: Grid, chunk_shape: Shape) -> Blocks:
+    """One block per chunk.
+
+    Parameters
+    ----------
+    grid
+        The stored objects.
+    chunk_shape
+        The shape of a chunk; of the largest, where every chunk is an object and they differ.
+
+    Examples
+    --------
+    >>> chunks_of(Grid.regular((10, 4), (4, 4)), (2, 4))
+    ((2, 2, 2, 2, 2), (4,))
+    """
+    return tuple(map(_pieces, grid.dimensions, chunk_shape))
+
+
+def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) -> Blocks:
+    """One block per stored object; whole chunks of them where one is larger than `limit` bytes.
+
+    Such a block grows along the last dimension first, so that its chunks lie side by side in the
+    object, and never beyond the object.
+
+    Examples
+    --------
+    >>> bounded_blocks(Grid.regular((8, 8), (8, 8)), (2, 2), itemsize=1, limit=8)
+    ((2, 2, 2, 2), (4, 4))
+    """
+    cell = grid.largest_cell
+    if prod(cell) * itemsize <= limit or cell == chunk_shape:
+        return cells_of(grid)
+    block = list(chunk_shape)
+    for axis in reversed(range(grid.ndim)):
+        room = max(limit // max(prod(block) * itemsize, 1), 1)
+        count = grid.common_cell[axis] // chunk_shape[axis]
+        block[axis] *= max(n for n in range(1, min(count, room) + 1) if count % n == 0)
+    return tuple(map(_pieces, grid.dimensions, block))
+
+
+def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[int, tuple[int, ...]]:
+    """Whole stored objects put together along some dimensions, as far as a budget allows.
+
+    The shortest side of a block grows first, so that blocks become about cubic. An object that is
+    larger than the budget is a block of its own: it is never cut.
+
+    Parameters
+    ----------
+    grid
+        The stored objects.
+    limits
+        For each dimension along which blocks may grow, how many elements at most.
+    budget
+        Elements of a block, counted along these dimensions only.
+
+    Returns
+    -------
+    dict
+        Sizes of the blocks along each of these dimensions.
+
+    Examples
+    --------
+    >>> merged_blocks(Grid.regular((100, 100), (10, 5)), {0: 100, 1: 100}, budget=1600)
+    {0: (40, 40, 20), 1: (40, 40, 20)}
+    """
+    sides = {axis: grid.dimensions[axis].largest for axis in limits}
+    growing = set(limits)
+    while growing:
+        axis = min(growing, key=lambda one: (sides[one], one))
+        cell = grid.dimensions[axis].largest
+        others = prod(side for other, side in sides.items() if other != axis)
+        most = min(budget // max(others, 1), -(-limits[axis] // cell) * cell)
+        wanted = min(2 * sides[axis], most // cell * cell)
+        if wanted > sides[axis]:
+            sides[axis] = wanted
+        else:
+            growing.discard(axis)
+    return {axis: _lengths(grid.dimensions[axis].groups(side)) for axis, side in sides.items()}
+
+
+def _pieces(dimension: Dimension, length: int) -> tuple[int, ...]:
+    """Each cell cut into pieces of one length, the last of which may be shorter."""
+    if isinstance(dimension, Fixed) and dimension.size % length == 0:
+        return _lengths(Fixed(length, dimension.extent))
+    _check_count(dimension.count + dimension.extent // length, "chunks")
+    return tuple(_cut(_lengths(dimension), length))
+
+
+def _cut(cells: Sequence[int], length: int) -> Iterator[int]:
+    for cell in cells:
+        whole, rest = divmod(cell, length)
+        yield from (length,) * whole
+        if rest:
+            yield rest
+
+
+def _lengths(dimension: Dimension) -> tuple[int, ...]:
+    _check_count(dimension.count, "stored objects")
+    return dimension.lengths or (0,)
+
+
+def _check_count(count: int, what: str) -> None:
+    if count > _MOST_BLOCKS:
+        raise GridError(
+            f"{count} {what} along one dimension are more than a dask array can list, which is "
+            f"{_MOST_BLOCKS}; read regions of the array instead."
+        )
