@@ -450,15 +450,17 @@ import sys
 from importlib import import_module
 from zarr_dask.cli import main
 from zarr_dask.grid import Grid
-from zarr_dask.jobs.planner import Layout, StagePlan
+from zarr_dask.jobs.planner import Alternative
+from zarr_dask.jobs.stages import Layout, StagePlan
 
-def plan_stages(source, target, *_):
+def in_two(source, target, *_):
     cell = (8, 64, 256)
     middle = Layout(Grid.regular((32, 256, 256), cell), cell, 4)
     first, second = (8, 256, 256), (32, 64, 256)
-    return StagePlan(source, middle, first), StagePlan(middle, target, second)
+    stages = StagePlan(source, middle, first), StagePlan(middle, target, second)
+    return [Alternative("in 2 stages", stages, 1.0)]
 
-import_module("zarr_dask.jobs.rechunk").plan_stages = plan_stages
+import_module("zarr_dask.jobs.rechunk").alternatives = in_two
 main(sys.argv[1:])
 """
 """The program with a planner that always takes two stages, of four tasks each."""

@@ -16,7 +16,9 @@ from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Edges, Fixed, Grid
 from zarr_dask.jobs import planner
 from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
-from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
+from zarr_dask.jobs.planner import alternatives, plan_stages
+from zarr_dask.jobs.speeds import speeds_of
+from zarr_dask.jobs.stages import CostModel, Layout, StagePlan, seconds
 from zarr_dask.stores import MemoryStore, Recording
 
 LENGTHS = st.integers(1, 40)
@@ -81,7 +83,7 @@ def test_promises_of_every_plan(pair, share, threads):
     source, target = pair
     budget = budget_of(source, target, share)
     stages = plan_stages(source, target, budget, threads, MODEL)
-    assert len(stages) in {1, 2}
+    assert 1 <= len(stages) <= 4
     assert stages[0].source == source
     assert stages[-1].target == target
     for earlier, later in pairwise(stages):
@@ -133,7 +135,7 @@ def test_more_memory_never_makes_a_slower_plan(pair, share, other, threads):
     source, target = pair
     budgets = sorted(budget_of(source, target, part) for part in (share, other))
     slower, faster = (
-        sum(planner.seconds(stage, threads, MODEL) for stage in stages)
+        sum(seconds(stage, threads, MODEL) for stage in stages)
         for stages in (plan_stages(source, target, budget, threads, MODEL) for budget in budgets)
     )
     assert faster <= slower * 1.0001
@@ -150,14 +152,76 @@ SLABS_TO_SERIES = [
 @pytest.mark.parametrize(("shape", "source", "target"), SLABS_TO_SERIES, ids=str)
 def test_more_memory_never_makes_a_slower_plan_of_slabs(shape, source, target):
     old, new = (Layout(Grid.regular(shape, chunk), chunk, 4) for chunk in (source, target))
-    seconds = [
-        sum(planner.seconds(stage, 1, MODEL) for stage in plan_stages(old, new, budget, 1, MODEL))
+    times = [
+        alternatives(old, new, budget, 1, MODEL)[0].seconds
         for budget in range(2_200_000, 20 * MB, MB // 2)
     ]
-    best = seconds[0]
-    for number, now in enumerate(seconds):
+    best = times[0]
+    for number, now in enumerate(times):
         assert now <= best * 1.0001, f"{2.2 + number / 2:.1f} MB: {now:.2f} s after {best:.2f} s"
         best = now
+
+
+@given(layouts(), BUDGETS, st.integers(1, 8))
+def test_many_stages_are_judged_as_each_judges_itself(pair, share, threads):
+    source, target = pair
+    boxes = planner._candidates(source, target)
+    sides = planner._Side(source), planner._Side(target)
+    peaks, times = planner._judge(*sides, boxes, threads, MODEL)
+    for row, box in enumerate(boxes):
+        stage = StagePlan(source, target, tuple(map(int, box)))
+        assert peaks[row] == stage.peak
+        assert times[row] == pytest.approx(seconds(stage, threads, MODEL))
+    for way in alternatives(source, target, budget_of(source, target, share), threads, MODEL):
+        assert way.seconds == pytest.approx(sum(seconds(s, threads, MODEL) for s in way.stages))
+
+
+def test_more_stages_where_two_would_meet_in_small_objects():
+    shape = (10**6, 10**5)
+    old, new = (Layout(Grid.regular(shape, c), c, 4) for c in ((1, 10**5), (10**6, 1)))
+    far = CostModel(request=0.1, schedule=0.0)
+    ways = {len(way.stages): way for way in alternatives(old, new, 50 * MB, 64, far)}
+    best = alternatives(old, new, 50 * MB, 64, far)[0]
+    assert len(best.stages) >= 3
+    assert best.seconds < ways[2].seconds / 2
+    assert all(stage.peak <= 50 * MB for stage in best.stages)
+    middle = {len(way.stages): way.stages[0].target.object_bytes for way in ways.values()}
+    assert middle[3] > middle[2]
+
+
+def test_boxes_along_the_source_read_each_object_once():
+    shape = (700, 50)
+    old = Layout(Grid.regular(shape, (70, 50)), (70, 50), 8)
+    new = Layout(Grid.regular(shape, (7, 10)), (7, 10), 8)
+    way, *others = alternatives(old, new, 10 * MB, 2, MODEL)
+    assert way.name == "directly, each source object read once"
+    assert way.stages[0].costs.reads == old.grid.ncells
+    assert not others
+
+
+def test_ten_million_chunks_cost_no_more_to_plan_than_ten(monkeypatch):
+    judged = []
+    original = planner._judge
+
+    def counting(source, target, boxes, *rest):
+        judged.append(len(boxes))
+        return original(source, target, boxes, *rest)
+
+    monkeypatch.setattr(planner, "_judge", counting)
+    shape = (40_000, 4000, 4000)
+    old = Layout(Grid.regular(shape, (1, 4000, 4000)), (1, 4000, 4000), 4)
+    new = Layout(Grid.regular(shape, (40, 40, 40)), (40, 40, 40), 4)
+    assert new.grid.ncells == 10**7
+    plan_stages(old, new, 4000 * MB, 100, MODEL)
+    assert sum(judged) < 100_000  # rows of arrays; each is a microsecond's work
+
+
+def test_speeds_are_those_of_the_codecs_within_shards():
+    plain = zd.create_array({}, shape=(8, 8), dtype="f4", chunks=(2, 2), codecs=["gzip"])
+    sharded = zd.create_array(
+        {}, shape=(8, 8), dtype="f4", chunks=(2, 2), shards=(4, 4), codecs=["gzip"]
+    )
+    assert speeds_of(sharded.meta.codecs) == speeds_of(plain.meta.codecs)
 
 
 def test_a_second_stage_is_cheaper_where_memory_is_small():
@@ -167,9 +231,8 @@ def test_a_second_stage_is_cheaper_where_memory_is_small():
     assert (len(small), len(large)) == (2, 1)
     middle = small[0].target
     assert not middle.sharded
-    direct = [StagePlan(old, new, box) for box in planner._fitting(old, new, 4 * MB)]
-    best = min(planner.seconds(stage, 1, MODEL) for stage in direct)
-    assert sum(planner.seconds(stage, 1, MODEL) for stage in small) < best / 2
+    found = {len(way.stages): way.seconds for way in alternatives(old, new, 4 * MB, 1, MODEL)}
+    assert found[2] < found[1] / 2
 
 
 def test_what_is_aligned_is_copied_in_one_stage():

@@ -1,159 +1,68 @@
 """Which boxes to copy, so that a new layout costs least within a bound of memory.
 
-A *stage* copies an index space box by box; a box is a union of whole stored objects of what it
-writes, so that no two tasks touch one. *Direct*: each box decodes every source chunk that it
-meets and keeps its part; chunks that several boxes meet are decoded several times. *Staged*: a
-first stage writes an intermediate array in boxes that suit the source, a second one reads it in
-boxes that suit the target. Decoding twice is often cheaper than writing and reading an
-intermediate, so both are costed and the cheaper one is taken.
+*Directly*: one stage, whose boxes suit the target or, where the source's objects are whole numbers
+of the target's, the source. *Staged*: a first stage writes an intermediate array in boxes that
+suit the source, a last one reads it in boxes that suit the target; with more than two stages the
+boxes between them turn from one shape into the other by equal ratios. Decoding twice is often
+cheaper than writing and reading an intermediate, so all of them are costed and the cheapest is
+taken; the others are kept as alternatives.
 
-Pure integer arithmetic: no store, no array, no dask. The boxes of the staged plan follow the
-idea of the rechunker package (consolidate reads and writes up to the memory bound, meet in the
-element-wise minimum), with intermediates restricted to regular grids.
+The staged plans follow the idea of the rechunker package (consolidate reads and writes up to the
+memory bound, meet in the element-wise minimum), with intermediates restricted to regular grids.
+
+Candidates are rows of NumPy arrays, judged together in floating point, which is exact for the
+numbers of bytes that any budget allows; what a `StagePlan` says of itself is integer arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, prod
+
+import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Fixed, Grid, Shape
-from zarr_dask.jobs.plan import Costs, format_bytes
+from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.stages import KEPT_AT_MOST, OVERHEAD, CostModel, Layout, StagePlan, seconds
 
-__all__ = ["CostModel", "Layout", "StagePlan", "plan_stages"]
+__all__ = ["Alternative", "alternatives", "plan_stages"]
 
-
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """How long things take, for choosing between plans; only ratios matter."""
-
-    decode: float = 2.0e9
-    """Bytes per second that a thread reads and decodes."""
-    encode: float = 0.6e9
-    """Bytes per second that a thread encodes and writes."""
-    request: float = 1.0e-4
-    """Seconds per request."""
-    task: float = 5.0e-3
-    """Seconds per task in the scheduler."""
+_MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How an array is stored, as far as a plan needs to know."""
+class Alternative:
+    """One way from a layout to another, and how long it takes by the model."""
 
-    grid: Grid
-    """The stored objects."""
-    chunk: Shape
-    """Shape of what is decoded at once."""
-    itemsize: int
-    working: int = 0
-    """Bytes that the codecs hold besides a chunk and its encoded form."""
-
-    @property
-    def object_shape(self) -> Shape:
-        """Largest shape of a stored object."""
-        return self.grid.largest_cell
-
-    @property
-    def object_bytes(self) -> int:
-        """Decoded bytes of a stored object."""
-        return prod(self.object_shape) * self.itemsize
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Decoded bytes of a chunk."""
-        return prod(self.chunk) * self.itemsize
-
-    @property
-    def sharded(self) -> bool:
-        """Whether a stored object holds several chunks."""
-        return self.chunk != self.object_shape
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """One pass over the index space."""
-
-    source: Layout
-    target: Layout
-    box: Shape
-    """What one task copies; at the edges, and where stored objects differ, it is less."""
-
-    @property
-    def boxes(self) -> Grid:
-        """The tasks as a grid: whole stored objects of the target."""
-        dimensions = zip(self.target.grid.dimensions, self.box, strict=True)
-        return Grid(tuple(dimension.groups(length) for dimension, length in dimensions))
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks."""
-        return self.boxes.ncells
-
-    @property
-    def peak(self) -> int:
-        """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
-        return _peak(self.source, self.target, self.box)
-
-    @property
-    def costs(self) -> Costs:
-        """What all tasks together do."""
-        return _costs(self.source, self.target, self.box)
-
-
-def _peak(source: Layout, target: Layout, box: Shape) -> int:
-    itemsize = source.itemsize
-    # an encoded object, or as much of a shard as the box meets; memory that a thread keeps
-    met = (
-        min(stored, -(-length // chunk) * chunk + chunk)
-        for stored, length, chunk in zip(source.object_shape, box, source.chunk, strict=True)
-    )
-    encoded = prod(met) * itemsize
-    # one decoded chunk of the source, later one of the target in contiguous memory: a thread keeps
-    # the larger; and the whole object where it is padded
-    decoded = max(source.chunk_bytes, source.working, target.chunk_bytes, target.working)
-    padded = any(dimension.overhangs for dimension in target.grid.dimensions)
-    contiguous = target.object_bytes if padded else 0
-    copied = prod(box) * itemsize
-    kept = min(_MOST_KEPT, copied // 4)
-    return copied + encoded + decoded + target.object_bytes + contiguous + kept + _OVERHEAD
-
-
-_MOST_KEPT = 8 << 20
-"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
-small boxes have small buffers."""
-_OVERHEAD = 1 << 20
-"""Indices, buffers of the codecs, the interpreter's own."""
-
-
-def _costs(source: Layout, target: Layout, box: Shape) -> Costs:
-    decoded = prod(
-        Fixed(chunk, extent).meetings(length) * chunk
-        for extent, chunk, length in zip(source.grid.shape, source.chunk, box, strict=True)
-    )
-    objects = prod(
-        dimension.meetings(length)
-        for dimension, length in zip(source.grid.dimensions, box, strict=True)
-    )
-    written = prod(d.start(d.count) for d in target.grid.dimensions)
-    return Costs(
-        decoded=decoded * source.itemsize,
-        written=written * target.itemsize,
-        reads=objects * (2 if source.sharded else 1),
-        writes=target.grid.ncells,
-    )
-
-
-# --- choosing -------------------------------------------------------------------------------------
+    name: str
+    stages: tuple[StagePlan, ...]
+    seconds: float
 
 
 def plan_stages(
-    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+    source: Layout,
+    target: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+    middle: Layout | None = None,
 ) -> tuple[StagePlan, ...]:
-    """The cheapest stages from one layout to another.
+    """The cheapest stages from one layout to another; see `alternatives`."""
+    return alternatives(source, target, budget, threads, model, middle)[0].stages
+
+
+def alternatives(
+    source: Layout,
+    target: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+    middle: Layout | None = None,
+) -> list[Alternative]:
+    """Ways from one layout to another that fit into the budget, the cheapest first.
 
     Parameters
     ----------
@@ -165,72 +74,74 @@ def plan_stages(
         Tasks that run at the same time.
     model
         How long things take.
+    middle
+        How intermediate arrays are encoded; its grid is of no account. By default they are not
+        compressed.
 
     Raises
     ------
     MemoryBudgetError
         If no task fits, however small.
     """
-    direct = _best(source, target, _fitting(source, target, budget), threads, model)
+    direct = _direct(source, target, budget, threads, model)
     if direct is None:
-        smallest = _peak(source, target, target.object_shape)
+        smallest = StagePlan(source, target, target.object_shape).peak
         raise MemoryBudgetError(
             f"a stored object of {target.object_shape} and what reading it takes need "
             f" {format_bytes(smallest)}, but a task may hold "
             f"{format_bytes(budget)}: raise max_mem, use fewer threads per process, or choose "
             "smaller chunks or shards."
         )
-    plans = [(direct,), *_staged(source, target, budget)]
-    return min(plans, key=lambda stages: sum(seconds(stage, threads, model) for stage in stages))
+    found = [direct]
+    if not _reads_once(direct.stages[0]):
+        encoded = middle or Layout(target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9)
+        found.extend(_staged(source, target, encoded, budget, threads, model))
+    return sorted(found, key=lambda alternative: alternative.seconds)
 
 
-def seconds(stage: StagePlan, threads: int, model: CostModel) -> float:
-    """How long a stage takes by the model; the last round of tasks may leave threads idle."""
+def _reads_once(stage: StagePlan) -> bool:
+    """Whether nothing can be won by an intermediate array."""
+    source = stage.source
+    once = prod(
+        ceil(extent / chunk) * chunk
+        for extent, chunk in zip(source.grid.shape, source.chunk, strict=True)
+    )
+    requests = source.grid.ncells * (2 if source.sharded else 1)
     costs = stage.costs
-    work = (
-        costs.decoded / model.decode
-        + costs.written / model.encode
-        + (costs.reads + costs.writes) * model.request
-    )
-    rounds = ceil(stage.tasks / threads)
-    return work * rounds / max(stage.tasks, 1) + stage.tasks * model.task / threads
+    return costs.decoded == once * source.itemsize and costs.reads == requests
 
 
-def _best(
-    source: Layout, target: Layout, boxes: Iterator[Shape], threads: int, model: CostModel
-) -> StagePlan | None:
-    candidates = (StagePlan(source, target, box) for box in boxes)
+# --- directly -------------------------------------------------------------------------------------
+
+
+def _direct(
+    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+) -> Alternative | None:
+    boxes = _candidates(source, target)
+    peak, cost = _judge(_Side(source), _Side(target), boxes, threads, model)
+    boxes, cost = boxes[peak <= budget], cost[peak <= budget]
+    if not len(boxes):
+        return None
     # among equals, boxes that are long in the fastest dimensions copy in longer runs
-    return min(
-        candidates,
-        key=lambda stage: (
-            round(seconds(stage, threads, model), 6),
-            [-n for n in reversed(stage.box)],
-        ),
-        default=None,
-    )
+    best = np.lexsort((*-boxes.T, cost.round(6)))[0]
+    stage = StagePlan(source, target, _shape(boxes[best]))
+    name = "directly, each source object read once" if _reads_once(stage) else "directly"
+    return Alternative(name, (stage,), seconds(stage, threads, model))
 
 
-def _fitting(source: Layout, target: Layout, budget: int) -> Iterator[Shape]:
-    """Boxes of whole target objects that fit into the budget."""
-    for box in _multiples(target.grid.shape, target.object_shape):
-        if _peak(source, target, box) <= budget:
-            yield box
-
-
-_MAX_BOXES = 50_000
-
-
-def _multiples(shape: Shape, unit: Shape) -> Iterator[Shape]:
-    """Boxes of 1, 2, 3, 4, 6, 8, 12, ... units along each dimension, and of all of them."""
-    per_dimension = [_lengths(extent, size) for extent, size in zip(shape, unit, strict=True)]
-    while prod(map(len, per_dimension)) > _MAX_BOXES:  # many dimensions: take coarser steps
-        longest = max(per_dimension, key=len)
-        longest[:] = [*longest[:-1:2], longest[-1]]
-    yield from product(*per_dimension)
+def _candidates(source: Layout, target: Layout) -> np.ndarray:
+    """Boxes of whole target objects: multiples of them, and those about the source's objects."""
+    per_dimension = [
+        sorted({*_lengths(extent, unit), *_lengths_about(extent, unit, stored)})
+        for extent, unit, stored in zip(
+            target.grid.shape, target.object_shape, source.object_shape, strict=True
+        )
+    ]
+    return _products(per_dimension)
 
 
 def _lengths(extent: int, unit: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... units, and the whole dimension."""
     lengths = []
     count = 1
     while count * unit < extent:
@@ -239,46 +150,220 @@ def _lengths(extent: int, unit: int) -> list[int]:
     return [*lengths, max(ceil(extent / unit), 1) * unit]
 
 
-def _staged(source: Layout, target: Layout, budget: int) -> Iterator[tuple[StagePlan, ...]]:
-    """Plans of two stages with a regular, unsharded intermediate array."""
+def _lengths_about(extent: int, unit: int, stored: int) -> Iterator[int]:
+    """Whole units next to 1, 2, 4 ... source objects."""
+    length = stored
+    while length < extent:
+        yield max(length // unit, 1) * unit
+        yield -(-length // unit) * unit
+        length *= 2
+
+
+_MOST_BOXES = 50_000
+
+
+def _products(per_dimension: list[list[int]]) -> np.ndarray:
+    """Every combination of lengths, as rows; of many dimensions with coarser steps."""
+    while prod(map(len, per_dimension)) > _MOST_BOXES:
+        longest = max(per_dimension, key=len)
+        longest[:] = [*longest[:-1:2], longest[-1]]
+    mesh = np.meshgrid(*per_dimension, indexing="ij")
+    rows = [axis.reshape(-1) for axis in mesh]
+    return np.stack(rows, axis=1) if rows else np.empty((1, 0), np.int64)
+
+
+# --- in stages ------------------------------------------------------------------------------------
+
+
+def _staged(
+    source: Layout,
+    target: Layout,
+    encoded: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+) -> Iterator[Alternative]:
+    """The best plan for each number of stages, with regular, unsharded intermediate arrays."""
     shape = source.grid.shape
-    # what reading or writing the intermediate adds to a box is known only for a pair of boxes, so
-    # boxes of several sizes are tried
+    # what reading or writing an intermediate adds to a box is known only for a sequence of boxes,
+    # so boxes of several sizes are tried
     shares = [budget, budget * 2 // 3, budget // 2, budget // 3, budget // 4]
     reads, writes = (
-        _largest_of_each(_multiples(shape, layout.object_shape), layout.itemsize, shares)
-        for layout in (source, target)
+        _largest_of_each(
+            _products([_lengths(*pair) for pair in zip(shape, side.object_shape, strict=True)]),
+            side.itemsize,
+            shares,
+        )
+        for side in (source, target)
     )
-    seen: set[tuple[Shape, Shape, Shape]] = set()
-    for read_box, write_box in product(reads, writes):
-        cell = tuple(map(min, read_box, write_box))
-        first_box = tuple(r // c * c for r, c in zip(read_box, cell, strict=True))
-        middle = Layout(Grid.regular(shape, cell), cell, source.itemsize)
-        if (first_box, cell, write_box) in seen:
+    if not len(reads) or not len(writes):
+        return
+    first = np.repeat(reads, len(writes), axis=0)
+    last = np.tile(writes, (len(reads), 1))
+    for count in range(2, _MOST_STAGES + 1):
+        boxes, cells = _between(first, last, count)
+        sides = [_Side(source), *(_Side(encoded, grid) for grid in cells), _Side(target)]
+        judged = [
+            _judge(reading, writing, box, threads, model)
+            for (reading, writing), box in zip(pairwise(sides), boxes, strict=True)
+        ]
+        fits = np.all([peak <= budget for peak, _ in judged], axis=0)
+        if not fits.any():
             continue
-        seen.add((first_box, cell, write_box))
-        stages = (StagePlan(source, middle, first_box), StagePlan(middle, target, write_box))
+        removed = np.sum([_Side(encoded, grid).objects(shape) for grid in cells], axis=0)
+        total = np.sum([cost for _, cost in judged], axis=0) + removed * model.listing
+        best = int(np.argmin(np.where(fits, total, np.inf)))
+        stages = _stages_of(source, target, encoded, boxes, cells, best)
         if all(stage.peak <= budget for stage in stages):
-            yield stages
+            yield Alternative(f"in {count} stages", stages, float(total[best]))
 
 
-def _largest_of_each(boxes: Iterator[Shape], itemsize: int, limits: list[int]) -> list[Shape]:
-    """For each limit in bytes, the boxes below it that lie in no other one."""
-    every = list(boxes)
-    chosen = [_largest([b for b in every if prod(b) * itemsize <= limit]) for limit in limits]
-    return list(dict.fromkeys(box for boxes in chosen for box in boxes))
+def _between(
+    first: np.ndarray, last: np.ndarray, count: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Boxes of `count` stages from the first to the last, and the cells of what lies between."""
+    weights = [number / (count - 1) for number in range(count)]
+    logs = np.log(first), np.log(last)
+    between = [
+        np.maximum(np.rint(np.exp((1 - w) * logs[0] + w * logs[1])), 1).astype(np.int64)
+        for w in weights[1:-1]
+    ]
+    boxes = [first, *between, last]
+    cells = [np.minimum(a, b) for a, b in pairwise(boxes)]
+    boxes[:-1] = [box // cell * cell for box, cell in zip(boxes, cells, strict=False)]
+    return boxes, cells
 
 
-def _largest(boxes: Sequence[Shape]) -> list[Shape]:
-    """Boxes that lie in no other one: more memory never costs more."""
-    most = sorted(boxes, key=prod, reverse=True)
-    kept: list[Shape] = []
-    for box in most:
-        if not any(all(a <= b for a, b in zip(box, other, strict=True)) for other in kept):
-            kept.append(box)
-        if len(kept) == _MAX_KEPT:
+def _stages_of(
+    source: Layout,
+    target: Layout,
+    encoded: Layout,
+    boxes: Sequence[np.ndarray],
+    cells: Sequence[np.ndarray],
+    row: int,
+) -> tuple[StagePlan, ...]:
+    middles = [
+        replace(encoded, grid=Grid.regular(source.grid.shape, cell), chunk=cell)
+        for cell in (_shape(grid[row]) for grid in cells)
+    ]
+    layouts = [source, *middles, target]
+    return tuple(
+        StagePlan(reading, writing, _shape(box[row]))
+        for (reading, writing), box in zip(pairwise(layouts), boxes, strict=True)
+    )
+
+
+def _largest_of_each(boxes: np.ndarray, itemsize: int, limits: list[int]) -> np.ndarray:
+    """For each limit in bytes, some of the largest boxes below it that lie in no other one."""
+    volumes = boxes.astype(float).prod(axis=1) * itemsize
+    order = np.argsort(-volumes, kind="stable")
+    boxes, volumes = boxes[order], volumes[order]
+    chosen = [_largest(boxes[volumes <= limit]) for limit in limits]
+    return np.unique(np.concatenate(chosen), axis=0)
+
+
+def _largest(boxes: np.ndarray) -> np.ndarray:
+    """Boxes that lie in no other one, the largest first: more memory never costs more."""
+    kept = np.empty((_MOST_KEPT, boxes.shape[1]), np.int64)
+    count = 0
+    for box in boxes:
+        if not (box <= kept[:count]).all(axis=1).any():
+            kept[count] = box
+            count += 1
+        if count == _MOST_KEPT:
             break
-    return kept
+    return kept[:count]
 
 
-_MAX_KEPT = 24
+_MOST_KEPT = 24
+
+
+# --- many stages at once --------------------------------------------------------------------------
+
+
+class _Side:
+    """What stages read or write: one layout, or one regular grid for each row."""
+
+    def __init__(self, layout: Layout, cells: np.ndarray | None = None) -> None:
+        self.layout = layout
+        self._dimensions = layout.grid.dimensions if cells is None else None
+        shape = np.array([layout.object_shape]) if cells is None else cells
+        self.cells = shape.astype(np.int64)
+        self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
+        self.sharded = layout.sharded and cells is None
+        ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
+        self.padded = (
+            np.array([layout.padded])
+            if cells is None
+            else (ends > np.array(layout.grid.shape)).any(axis=1)
+        )
+
+    def objects(self, shape: Shape) -> np.ndarray:
+        """Number of stored objects."""
+        if self._dimensions is not None:
+            return np.array([float(self.layout.grid.ncells)])
+        return _volume(-(-np.array(shape, np.int64) // self.cells))
+
+    def meetings(self, boxes: np.ndarray) -> np.ndarray:
+        """How many pairs of a stored object and a box overlap."""
+        shape = self.layout.grid.shape
+        if self._dimensions is None or all(isinstance(d, Fixed) for d in self._dimensions):
+            return _volume(_meetings(np.array(shape, np.int64), self.cells, boxes))
+        counts = np.empty(boxes.shape)
+        for axis, dimension in enumerate(self._dimensions):
+            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
+            known = [dimension.meetings(int(length)) for length in lengths]
+            counts[:, axis] = np.array(known)[places]
+        return counts.prod(axis=1)
+
+
+def _judge(
+    source: _Side, target: _Side, boxes: np.ndarray, threads: int, model: CostModel
+) -> tuple[np.ndarray, np.ndarray]:
+    """`StagePlan.peak` and `seconds` of many stages."""
+    read, written = source.layout, target.layout
+    shape = np.array(read.grid.shape, np.int64)
+    item = float(read.itemsize)
+    copied = _volume(boxes) * item
+    met = np.minimum(source.cells, -(-boxes // source.chunks) * source.chunks + source.chunks)
+    chunk_bytes = _volume(source.chunks) * item
+    largest = np.maximum(chunk_bytes, _volume(target.chunks) * item)
+    largest = np.maximum(largest, max(read.working, written.working))
+    object_bytes = _volume(target.cells) * item
+    peak = (
+        copied
+        + _volume(met) * item
+        + largest
+        + object_bytes * (1 + target.padded)
+        + np.minimum(KEPT_AT_MOST, copied // 4)
+        + OVERHEAD
+    )
+    tasks = _volume(-(-shape // boxes))
+    decoded = _volume(_meetings(shape, source.chunks, boxes)) * chunk_bytes
+    encoded = _volume(-(-shape // target.cells) * target.cells) * item
+    requests = source.meetings(boxes) * (2 if source.sharded else 1) + target.objects(
+        read.grid.shape
+    )
+    work = (
+        decoded * (1 / read.decode + read.ratio / model.read)
+        + encoded * (1 / written.encode + written.ratio / model.write)
+        + requests * model.request
+        + tasks * model.task
+    )
+    rounds = np.ceil(tasks / threads) / np.maximum(tasks, 1)
+    return peak, model.stage + np.maximum(work * rounds, tasks * model.schedule)
+
+
+def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`Fixed.meetings` of many cells and lengths."""
+    borders = np.maximum(-(-shape // lengths) - 1, 0)
+    on_cells: np.ndarray = borders // (np.lcm(lengths, cells) // lengths)
+    return -(-shape // cells) + borders - on_cells
+
+
+def _volume(shapes: np.ndarray) -> np.ndarray:
+    return np.prod(shapes.astype(float), axis=-1)
+
+
+def _shape(row: np.ndarray) -> Shape:
+    return tuple(map(int, row))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.jobs.planner import StagePlan
+from zarr_dask.jobs.stages import StagePlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

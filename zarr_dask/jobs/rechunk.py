@@ -24,9 +24,11 @@ from zarr_dask.grid import Cells, Fixed
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, parse_bytes
-from zarr_dask.jobs.planner import CostModel, Layout, StagePlan, plan_stages
+from zarr_dask.jobs.planner import Alternative, alternatives
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.jobs.speeds import speeds_of
+from zarr_dask.jobs.stages import CostModel, Layout, StagePlan
 from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, beside, open_store, overlap, real_place
@@ -129,6 +131,8 @@ class RechunkPlan:
     threads_per_process: int
     overwrite: bool = False
     temp: Location | None = None
+    ways: tuple[Alternative, ...] = ()
+    """All that were costed, the chosen one first."""
 
     @property
     def tasks(self) -> int:
@@ -172,7 +176,21 @@ class RechunkPlan:
                 f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
                 f"objects of {stage.target.object_shape}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._reasons()])
+
+    def _reasons(self) -> list[str]:
+        """Why these stages: what the other ways would cost."""
+        if len(self.ways) < 2:
+            return []
+        chosen, *others = self.ways
+        said = (
+            f"{way.name} {_duration(way.seconds)}, "
+            f"{format_bytes(sum(stage.costs.decoded for stage in way.stages))} decoded, "
+            f"{sum(stage.costs.reads + stage.costs.writes for stage in way.stages):,} requests"
+            for way in others
+        )
+        took = f"  why     {chosen.name}: {_duration(chosen.seconds)} by the model; others: "
+        return [took + "; ".join(said)]
 
     def plot(self) -> Figure:
         """The grids of all stages as a matplotlib figure.
@@ -282,6 +300,14 @@ class RechunkPlan:
         return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
 
 
+def _duration(seconds: float) -> str:
+    """A time for people, with as many digits as a model is worth."""
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.2g} s"
+
+
 def _grids(array: Array) -> str:
     return f"{array.chunks}" + (f" in shards {array.shards}" if array.shards else "")
 
@@ -365,7 +391,7 @@ def plan_rechunk(
     check_place(store, below, node_format, overwrite=overwrite)
     workers = find_workers(client)
     memory = _memory(max_mem, workers)
-    stages = plan_stages(
+    ways = alternatives(
         _layout(array),
         _layout(made),
         memory // workers.threads_per_process,
@@ -375,12 +401,13 @@ def plan_rechunk(
     return RechunkPlan(
         source=array,
         target=made,
-        stages=stages,
+        stages=ways[0].stages,
         max_mem=memory,
         threads=workers.threads,
         threads_per_process=workers.threads_per_process,
         overwrite=overwrite,
         temp=temp,
+        ways=tuple(ways),
     )
 
 
@@ -442,7 +469,8 @@ def _layout(array: Array) -> Layout:
     grid = array.meta.grid
     bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else grid.largest_cell
-    return Layout(grid, chunk, array.meta.data_type.typical_itemsize, bound.working)
+    itemsize = array.meta.data_type.typical_itemsize
+    return Layout(grid, chunk, itemsize, bound.working, *speeds_of(array.meta.codecs))
 
 
 def _memory(max_mem: str | int | None, workers: Workers) -> int:
