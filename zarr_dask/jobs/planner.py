@@ -357,8 +357,9 @@ def _judge(
 def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """`Fixed.meetings` of many cells and lengths."""
     borders = np.maximum(-(-shape // lengths) - 1, 0)
-    on_cells: np.ndarray = borders // (np.lcm(lengths, cells) // lengths)
-    return -(-shape // cells) + borders - on_cells
+    on_cells = borders // (np.lcm(lengths, cells) // lengths)
+    met: np.ndarray = -(-shape // cells) + borders - on_cells
+    return met
 
 
 def _volume(shapes: np.ndarray) -> np.ndarray:
