@@ -24,7 +24,7 @@ from dask.array.core import getter, normalize_chunks
 from dask.base import DaskMethodsMixin, tokenize
 from dask.blockwise import blockwise, optimize_blockwise
 from dask.core import flatten
-from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.layers import ArrayBlockwiseDep
 from dask.task_spec import Task, TaskRef
 from dask.threaded import get as threaded_get
@@ -41,6 +41,7 @@ __all__ = [
     "blocks_of",
     "check_backend",
     "checked_array",
+    "join_writes",
     "read_array",
     "sources_of",
     "write_array",
@@ -367,6 +368,28 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
         {**array.__dask_graph__().dependencies, write: {array.name}, merge: {write}},
     )
     return StoredWrite(graph, (merge, 0))
+
+
+def join_writes(writes: Sequence[StoredWrite]) -> StoredWrite:
+    """Several writes as one, whose ``compute()`` returns what theirs do, as a tuple.
+
+    What they have in common is in the graph once.
+    """
+    outputs = [key for write in writes for key in write.__dask_keys__()]
+    name = f"zarr-join-{tokenize(outputs)}"
+    key = (name, 0)
+    task = Task(key, _together, *map(TaskRef, outputs))
+    graphs = [write.__dask_graph__() for write in writes]
+    merged = HighLevelGraph.merge(*graphs)
+    layers = {**merged.layers, name: MaterializedLayer({key: task})}
+    return StoredWrite(
+        HighLevelGraph(layers, {**merged.dependencies, name: {output[0] for output in outputs}}),
+        key,
+    )
+
+
+def _together(*results: Any) -> tuple[Any, ...]:
+    return results
 
 
 def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target) -> Any:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_rechunk"]
+__all__ = ["TASK_COLOUR", "label_axes", "plot_rechunk"]
 
 _MAX_LINES = 256
 """Grid lines along a side; a finer grid is drawn as an even tone."""
-_SOURCE, _TASK, _TARGET = "#4477aa", "#222222", "#cc6677"  # of Paul Tol's bright set
+TASK_COLOUR = "#222222"
+_SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
 
 
 def plot_rechunk(
@@ -56,8 +57,8 @@ def plot_rechunk(
             axis = axes[row][column]
             _draw(axis, stage.source.grid, _SOURCE, pair, "read")
             _draw(axis, stage.target.grid, _TARGET, pair, "written")
-            _draw(axis, stage.boxes, _TASK, pair, "task")
-            _label(axis, [labels[d] for d in pair])
+            _draw(axis, stage.boxes, TASK_COLOUR, pair, "task")
+            label_axes(axis, [labels[d] for d in pair])
         costs = stage.costs
         axes[row][0].set_title(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
@@ -102,7 +103,8 @@ def _borders(grid: Grid, dimension: int) -> list[int]:
     return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
 
 
-def _label(axis: Axes, names: Sequence[str]) -> None:
+def label_axes(axis: Axes, names: Sequence[str]) -> None:
+    """Names for two dimensions, the first of them downwards."""
     axis.set_ylabel(names[0])
     axis.set_xlabel(names[1])
     axis.invert_yaxis()

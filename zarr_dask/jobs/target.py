@@ -7,19 +7,31 @@ came about; `zarr_dask.jobs.write` sees to it that no stored object lies in two 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.update import current, put_changed
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.scratch import keeping_freed_memory
 
-__all__ = ["ArrayTarget", "WriteReport"]
+__all__ = ["ArrayTarget", "Casting", "WriteReport", "takes"]
+
+Casting = Literal["safe", "same_kind", "unsafe"]
+"""Which values an array takes, in NumPy's words."""
+
+
+def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
+    """Whether values of a NumPy type may be written to an array."""
+    if array.meta.data_type.holds(dtype):
+        return True
+    return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,10 @@ class ArrayTarget:
     array: Array
     creates: bool
     """Whether the last task writes the metadata document."""
+    before: ArrayMeta | None = None
+    """Of an array that grows: what its document says until all is written."""
+    casting: Casting = "safe"
+    """Which values are taken."""
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other."""
@@ -78,7 +94,7 @@ class ArrayTarget:
                 "first (da.ma.filled)."
             )
         dtype = np.asarray(block).dtype
-        if not self.array.meta.data_type.holds(dtype):
+        if not takes(self.array, dtype, self.casting):
             raise DataTypeError(
                 f"a block for {self.array.where} has the data type {dtype}, but dask said "
                 f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
@@ -94,11 +110,23 @@ class ArrayTarget:
         )
 
     def finish(self, result: WriteReport) -> WriteReport:
-        """Make a new array visible."""
+        """Make a new array, or the new length of one, visible."""
+        array = self.array
         if self.creates:
-            array = self.array
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        elif self.before is not None:
+            self._grow(self.before)
         return result
+
+    def _grow(self, before: ArrayMeta) -> None:
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            present = current(*place, before, array.options)
+        except MetadataChangedError:
+            current(*place, array.meta, array.options)  # this task runs again: it has been done
+            return
+        put_changed(*place, present, replace(array.meta, attributes=present.attributes))
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates

@@ -1,59 +1,115 @@
-"""Writing a dask array: planned so that every stored object has exactly one writing task.
+"""Writing dask arrays: planned so that every stored object has exactly one writing task.
 
 Blocks that do not fit the stored objects of the target are regrouped by the graph, so that one
 task gathers all that an object needs; no two tasks ever touch one object. What would cut through
 objects is refused. The metadata document of a new array is written last, by the last task.
+
+`plan_write` checks and decides everything, `zarr_dask.jobs.write_plan` is what it has decided,
+`zarr_dask.jobs.destination` where it goes, `zarr_dask.jobs.target` what each task does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from math import gcd
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
-import numpy as np
-
-from zarr_dask.array import Array, ArraySource
-from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.dtypes import DataType, data_type_of_objects
+from zarr_dask.array import Array
+from zarr_dask.create import ArraySpec
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
     NodeExistsError,
     PartialWriteError,
-    ReadOnlyError,
 )
-from zarr_dask.formats.base import normalise_path, where
-from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Blocks, Region
-from zarr_dask.group import open_array
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid import Region
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.dialect import spec_from_keywords
-from zarr_dask.jobs.guards import check_not_read
+from zarr_dask.jobs.destination import existing_array, grown, new_array
+from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
-from zarr_dask.jobs.write_plan import WritePlan
+from zarr_dask.jobs.target import Casting, takes
+from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
 from zarr_dask.stores.urls import Location, open_store
-from zarr_dask.stores.wrappers import ReadOnly
 
 if TYPE_CHECKING:
     import dask.array as da
-
 
 __all__ = ["plan_write", "to_zarr"]
 
 WriteMode = Literal["a", "w", "w-", "r+"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What is asked of the write of one array; see `plan_write`."""
+
+    url: Location | Array
+    component: str | None
+    storage_options: Mapping[str, Any] | None
+    region: Any
+    mode: WriteMode
+    wanted: ArraySpec
+    overwrite: bool
+    append: int | str | None
+    casting: Casting
+    partial: Partial
+    keywords: Mapping[str, Any]
+
+    @property
+    def creates(self) -> bool:
+        """Whether a new array is asked for."""
+        exists = isinstance(self.url, Array) or self.mode == "r+"
+        return not exists and self.region is None and self.append is None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        _check_choice("mode", self.mode, WriteMode)
+        _check_choice("casting", self.casting, Casting)
+        _check_choice("partial", self.partial, Partial)
+        if self.append is not None and self.region is not None:
+            raise ValueError("append= and region= both say where to write; choose one.")
+        if self.append is not None and self.mode in {"w", "w-"}:
+            raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
+        if self.overwrite and not self.creates:
+            raise ValueError(
+                "overwrite=True replaces an array; mode='r+', region= and append= keep it."
+            )
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name}={value!r}: expected one of {list(get_args(choices))}.")
+
+
 # --- making a plan --------------------------------------------------------------------------------
 
 
+@overload
 def plan_write(
     arr: da.Array,
     url: Location | Array,
     component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    **options: Any,
+) -> WritePlan: ...
+@overload
+def plan_write(
+    arr: Sequence[da.Array],
+    url: Sequence[Location | Array] | Location,
+    component: Sequence[str | None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    **options: Any,
+) -> JointWritePlan: ...
+def plan_write(
+    arr: Any,
+    url: Any,
+    component: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
@@ -66,23 +122,27 @@ def plan_write(
     attributes: Mapping[str, Any] | None = None,
     format: str = "v3",
     overwrite: bool = False,
-    partial: Literal["refuse", "own"] = "refuse",
+    append: int | str | None = None,
+    casting: Casting = "safe",
+    partial: Partial = "refuse",
     **keywords: Any,
-) -> WritePlan:
-    """Plan how to write a dask array; nothing is written.
+) -> WritePlan | JointWritePlan:
+    """Plan how to write a dask array, or several; nothing is written.
 
     Parameters
     ----------
     arr
-        The dask array.
+        The dask array; or a list of them, which are written by one graph, so that what they have
+        in common is computed once.
     url
-        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``.
+        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
+        for several arrays, or one place with a list of components.
     component
-        Path below it.
+        Path below it; a list for several arrays.
     storage_options
         Options of the store.
     region
-        Slices of an existing array to write into; all of it by default.
+        Slices of an existing array to write into; all of it by default. A list for several arrays.
     mode
         ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
         ``"r+"`` writes into an existing array.
@@ -92,6 +152,14 @@ def plan_write(
         Of a new array; see `zarr_dask.create_array`.
     overwrite
         Replace what is there; the same as ``mode="w"``.
+    append
+        A dimension, by position or by name, at whose end the existing array grows by the values.
+        Its document says so when all of them are written. The last objects that the old end cuts
+        are read, changed and written by their single task; readers of the old length see the same
+        values before and after. No other job may write to them meanwhile.
+    casting
+        Which values the target takes, in NumPy's words: ``"safe"``, only those of data types all of
+        whose values it can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
     partial
         What to do where a region covers stored objects only in part: ``"refuse"``, or let their
         single writing task of this job read and change them (``"own"``). The caller then sees
@@ -100,6 +168,11 @@ def plan_write(
         What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
         ``chunk_key_encoding``.
+
+    Returns
+    -------
+    WritePlan or JointWritePlan
+        The second for several arrays.
 
     Raises
     ------
@@ -110,27 +183,34 @@ def plan_write(
     NodeExistsError
         If there is something at the place of a new array.
     PartialWriteError
-        If the region cuts through stored objects.
+        If the region cuts through stored objects, or two arrays would write one object.
     SourceIsTargetError
-        If the dask array reads what would be written.
+        If a dask array reads what would be written.
     TypeError
         For keywords that mean nothing here.
-    """
-    from zarr_dask.graph import checked_array
+    ValueError
+        For options that contradict each other.
 
-    values = checked_array(arr)
-    if mode not in {"a", "w", "w-", "r+"}:
-        raise ValueError(f"mode={mode!r}: expected 'a', 'w', 'w-' or 'r+'.")
-    if overwrite and (mode == "r+" or region is not None or isinstance(url, Array)):
-        raise ValueError("overwrite=True replaces an array; mode='r+' and region= keep it.")
-    creates = not isinstance(url, Array) and mode != "r+" and region is None
-    if isinstance(url, Array) or not creates:
-        target = _existing_array(url, component, storage_options)
-        _check_existing(target, chunks, shards, codecs, keywords)
-    else:
-        given = ArraySpec(
-            shape=values.shape,
-            dtype=_type_to_store(values, codecs, keywords),
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import zarr_dask as zd
+    >>> plan = zd.plan_write(da.ones((400, 400), chunks=50), {}, chunks=(80, 80))
+    >>> plan.tasks, plan.objects, plan.regrouped
+    (25, 25, True)
+    >>> x = da.ones((40, 40), chunks=10)
+    >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
+    32
+    """
+    request = _Request(
+        url=url,
+        component=component,
+        storage_options=storage_options,
+        region=region,
+        mode=mode,
+        wanted=ArraySpec(
+            shape=None,
+            dtype=None,
             chunks=chunks,
             shards=shards,
             codecs=codecs,
@@ -138,34 +218,85 @@ def plan_write(
             dimension_names=dimension_names,
             attributes=attributes or {},
             format=format,
-        )
-        spec = _with_grids(spec_from_keywords(given, keywords), values.chunks)
-        target = _new_array(spec, url, component, storage_options)
-    replaces = creates and (overwrite or mode == "w")
+        ),
+        overwrite=overwrite,
+        append=append,
+        casting=casting,
+        partial=partial,
+        keywords=keywords,
+    )
+    if not isinstance(arr, list | tuple):
+        return _plan(arr, request)
+    requests = _one_by_one(request, len(arr))
+    plans = tuple(_plan(one, asked) for one, asked in zip(arr, requests, strict=True))
+    check_apart(plans)
+    return JointWritePlan(plans)
+
+
+def _one_by_one(request: _Request, count: int) -> list[_Request]:
+    """What is asked of each of several arrays."""
+    if not count:
+        raise ValueError("there is no array to write: the list of dask arrays is empty.")
+    urls = _for_each(request.url, count, "url")
+    components = _for_each(request.component, count, "component")
+    regions = request.region if isinstance(request.region, list) else [request.region] * count
+    if len(regions) != count:
+        raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
+    places = zip(urls, components, regions, strict=True)
+    return [replace(request, url=u, component=c, region=r) for u, c, r in places]
+
+
+def _for_each(given: Any, count: int, name: str) -> list[Any]:
+    items = list(given) if isinstance(given, list | tuple) else [given] * count
+    if len(items) != count:
+        raise ValueError(f"{name} has {len(items)} items for {count} dask arrays.")
+    return items
+
+
+def _plan(arr: Any, request: _Request) -> WritePlan:
+    """The plan of one array."""
+    from zarr_dask.graph import checked_array
+
+    values = checked_array(arr)
+    request.check()
+    before: ArrayMeta | None = None
+    if request.creates and not isinstance(request.url, Array):
+        store, path = open_store(request.url, request.storage_options), request.component or ""
+        target = new_array(values, store, path, request.wanted, request.keywords)
+        region = checked_region(None, target.shape)
+    else:
+        target = existing_array(request.url, request.component, request.storage_options)
+        _check_existing(target, request)
+        if request.append is None:
+            region = checked_region(request.region, target.shape)
+        else:
+            before = target.meta
+            target, region = grown(target, values, request.append)
+    replaces = request.creates and (request.overwrite or request.mode == "w")
     check_not_read(values, target.store, target.path)
-    if creates:
+    if request.creates:
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
-    where_to = checked_region(region, target.shape)
-    _check_fits(values, target, where_to)
-    origin = tuple(s.start for s in where_to)
-    cut = _partial_objects(target, where_to)
-    if cut and partial != "own":
-        raise _partial_write(target, where_to, cut)
-    return WritePlan(
+    _check_fits(values, target, region, request.casting)
+    plan = WritePlan(
         values=values,
         target=target,
-        region=where_to,
-        blocks=target.meta.grid.align(values.chunks, origin),
-        partial=cut,
-        creates=creates,
+        region=region,
+        blocks=target.meta.grid.align(values.chunks, tuple(s.start for s in region)),
+        partial=_partial_objects(target, region),
+        creates=request.creates,
         overwrite=replaces,
+        before=before,
+        casting=request.casting,
     )
+    if plan.partial and request.partial == "refuse" and before is None:
+        raise _partial_write(plan)
+    return plan
 
 
 def to_zarr(
-    arr: da.Array,
-    url: Location | Array,
-    component: str | None = None,
+    arr: Any,
+    url: Any,
+    component: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     compute: bool = True,
@@ -180,10 +311,12 @@ def to_zarr(
     attributes: Mapping[str, Any] | None = None,
     format: str = "v3",
     overwrite: bool = False,
-    partial: Literal["refuse", "own"] = "refuse",
+    append: int | str | None = None,
+    casting: Casting = "safe",
+    partial: Partial = "refuse",
     **keywords: Any,
 ) -> Any:
-    """Write a dask array so that no value can be lost: `plan_write`, then run.
+    """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
 
     Parameters
     ----------
@@ -194,7 +327,9 @@ def to_zarr(
         writes.
     return_stored
         Return the stored array as a dask array; it is written first.
-    chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite, partial
+    chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
+        As for `plan_write`.
+    append, casting, partial
         As for `plan_write`.
     **keywords
         As for `plan_write`.
@@ -202,7 +337,8 @@ def to_zarr(
     Returns
     -------
     WriteReport or StoredWrite or dask.array.Array
-        As `compute` and `return_stored` say.
+        As `compute` and `return_stored` say. For several arrays a tuple of reports, one collection
+        whose ``compute()`` returns that tuple, or a tuple of dask arrays.
 
     Raises
     ------
@@ -218,6 +354,10 @@ def to_zarr(
     4
     >>> float(zd.from_zarr(store).sum().compute())
     160000.0
+    >>> zd.to_zarr(da.ones((100, 400), chunks=50), store, append=0).objects
+    2
+    >>> zd.open_array(store).shape
+    (500, 400)
     """
     plan = plan_write(
         arr,
@@ -234,111 +374,40 @@ def to_zarr(
         attributes=attributes,
         format=format,
         overwrite=overwrite,
+        append=append,
+        casting=casting,
         partial=partial,
         **keywords,
     )
     if not compute and not return_stored:
         return plan.collection()
     report = plan.run()
-    return plan.target.to_dask() if return_stored else report
+    return plan.stored() if return_stored else report
 
 
-def _partial_write(
-    target: Array, region: Region, cut: tuple[tuple[int, ...], ...]
-) -> PartialWriteError:
+# --- what is checked ------------------------------------------------------------------------------
+
+
+def _partial_write(plan: WritePlan) -> PartialWriteError:
+    target, cut = plan.target, plan.partial
     return PartialWriteError(
-        f"the region {format_region(region)} covers {len(cut)} stored objects of {target.where} "
-        f"only in part (the first at {cut[0]}; they have the shape {target.write_chunks}), so that "
-        "another job may be writing to the same ones. Extend the region to whole stored objects, "
-        'or pass partial="own" if no other job writes there.'
+        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
+        f"{target.where} only in part (the first at {cut[0]}; they have the shape "
+        f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
+        'region to whole stored objects, or pass partial="own" if no other job writes there.'
     )
 
 
-def _existing_array(
-    url: Location | Array, component: str | None, storage_options: Mapping[str, Any] | None
-) -> Array:
-    if isinstance(url, Array) and not component:
-        return url
-    return open_array(url, component or "", "r+", None, storage_options)
-
-
-def _with_grids(spec: ArraySpec, blocks: Blocks) -> ArraySpec:
-    """The array with chunks that divide the blocks where the user left them open."""
-    if spec.chunks is not None:
-        return spec
-    if spec.shards is not None:
-        return replace(spec, chunks="auto")
-    return replace(spec, chunks=tuple(map(_dividing, blocks)))
-
-
-def _dividing(sizes: tuple[int, ...]) -> int:
-    """A length whose multiples meet the borders between blocks, unless it would be tiny."""
-    if len(sizes) == 1:
-        return max(sizes[0], 1)
-    common = gcd(*sizes[:-1])
-    if sizes[-1] <= common or common * 8 >= max(sizes):
-        return max(common, 1)
-    return max(Counter(sizes).most_common(1)[0][0], 1)
-
-
-def _new_array(
-    spec: ArraySpec,
-    url: Location,
-    component: str | None,
-    storage_options: Mapping[str, Any] | None,
-) -> Array:
-    store, path = open_store(url, storage_options), normalise_path(component or "")
-    if isinstance(store, ReadOnly):
-        raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
-    node_format = format_for_new(store, spec.format, path)
-    meta = array_meta(spec, where(store, path))
-    node_format.documents(meta, path)  # raises where the format cannot say it
-    return Array(store, path, meta, node_format)
-
-
-def _type_to_store(values: da.Array, codecs: Any, keywords: Mapping[str, Any]) -> Any:
-    """The data type of a new array: that of an array that is copied, else that of the dtype.
-
-    Of objects it is told by the elements of their first block. Later blocks are checked when they
-    are written; the array is not visible before all of them are. Whoever names codecs says what
-    becomes of objects.
-    """
-    copied = _data_type_of_copied(values)
-    if copied is not None:
-        return copied
-    if values.dtype != object or codecs is not None or keywords.get("filters"):
-        return values.dtype
-    first = values.blocks[(0,) * values.ndim] if values.npartitions else values
-    try:
-        return data_type_of_objects(np.asarray(first.compute()))
-    except TypeError as error:
-        raise DataTypeError(
-            f"the dask array holds Python objects, and its first block neither texts nor byte "
-            f"strings only ({error}); fill what is missing, or convert with astype."
-        ) from error
-
-
-def _data_type_of_copied(values: da.Array) -> DataType | None:
-    """The data type of the one array that a graph reads, where it does nothing else to it.
-
-    Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
-    """
-    from zarr_dask.graph import sources_of
-
-    if len(values.__dask_graph__().layers) != 1:
-        return None
-    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
-    data_type = found.pop() if len(found) == 1 else None
-    return None if data_type is None or data_type.name == "object" else data_type
-
-
-def _check_existing(
-    target: Array, chunks: Any, shards: Any, codecs: Any, keywords: Mapping[str, Any]
-) -> None:
-    if isinstance(target.store, ReadOnly):
-        raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
-    target.check_writable()
-    given = {"chunks": chunks, "shards": shards, "codecs": codecs, **keywords}
+def _check_existing(target: Array, request: _Request) -> None:
+    wanted = request.wanted
+    given = {
+        "chunks": wanted.chunks,
+        "shards": wanted.shards,
+        "codecs": wanted.codecs,
+        "dimension_names": wanted.dimension_names,
+        "attributes": wanted.attributes or None,
+        **request.keywords,
+    }
     named = [name for name, value in given.items() if value is not None]
     if named:
         raise NodeExistsError(
@@ -347,7 +416,7 @@ def _check_existing(
         )
 
 
-def _check_fits(values: da.Array, target: Array, region: Region) -> None:
+def _check_fits(values: da.Array, target: Array, region: Region, casting: Casting) -> None:
     shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
     if any(s.step != 1 for s in region):
         raise GridError(
@@ -358,10 +427,11 @@ def _check_fits(values: da.Array, target: Array, region: Region) -> None:
             f"the dask array has shape {values.shape}, the region {format_region(region)} of "
             f"{target.where} has {shape}."
         )
-    if not target.meta.data_type.holds(values.dtype):
+    if not takes(target, values.dtype, casting):
         raise DataTypeError(
             f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
-            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant."
+            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
+            "or pass casting='unsafe'."
         )
 
 

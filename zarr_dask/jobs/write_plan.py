@@ -1,24 +1,37 @@
-"""What a write will do, as a value: in words, and as the graph that does it."""
+"""What a write will do, as a value: in words, in JSON, drawn, and as the graph that does it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from math import prod
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.array import Array
+from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.hierarchy import prepare_array_place
-from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.jobs.target import ArrayTarget, WriteReport
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.plot_write import WritePanel, plot_writes
+from zarr_dask.jobs.target import ArrayTarget, Casting, WriteReport
+from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
     import dask.array as da
+    from matplotlib.figure import Figure
 
     from zarr_dask.graph import StoredWrite
 
-__all__ = ["WritePlan"]
+__all__ = ["JointWritePlan", "Partial", "WritePlan"]
+
+Partial = Literal["refuse", "own"]
+"""What becomes of stored objects that a region covers only in part."""
+
+_MOST_LISTED = 1000
+"""Objects written in part that the JSON of a plan lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +41,7 @@ class WritePlan:
     values: da.Array
     """What is written, in the blocks it came in."""
     target: Array
-    """Where; it does not exist yet if `creates`."""
+    """Where, as it will be; it does not exist yet if `creates`."""
     region: Region
     """Which elements of the target."""
     blocks: Blocks
@@ -37,6 +50,9 @@ class WritePlan:
     """Coordinates of stored objects that the region covers only in part."""
     creates: bool
     overwrite: bool = False
+    before: ArrayMeta | None = None
+    """Of an array that grows: what its document says until all is written."""
+    casting: Casting = "safe"
 
     @property
     def regrouped(self) -> bool:
@@ -53,35 +69,126 @@ class WritePlan:
         """Number of stored objects in the region."""
         return self.target.meta.grid.count_parts(self.region)
 
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return int(self.values.size) * self.target.meta.data_type.typical_itemsize
+
+    @property
+    def copied(self) -> int:
+        """Decoded bytes that are copied into other blocks before they are written."""
+        if not self.regrouped:
+            return 0
+        same = prod(map(_in_common, self.values.chunks, self.blocks))
+        return (int(self.values.size) - same) * self.target.meta.data_type.typical_itemsize
+
     def __str__(self) -> str:
         return self.explain()
 
     def explain(self) -> str:
         """The plan in words and numbers."""
         target = self.target
-        grids = f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
-        how = (
-            f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers"
-            if self.regrouped
-            else "written as they are"
-        )
         shape = tuple(s.stop - s.start for s in self.region)
         lines = [
-            f"write {self.values.shape} {self.values.dtype.name}, "
-            f"{format_bytes(self.values.nbytes)}",
-            f"   to {target.where}, {'a new' if self.creates else 'an existing'} {target.format} "
-            f"array of {grids}",
+            f"write {self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            f"   to {target.where}, {self._kind()} {target.format} array of {_grids(target)}",
             f"  region  {shape} at {tuple(s.start for s in self.region)}",
-            f"  blocks  {_sizes(self.values.chunks)}, {how}",
+            f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
             f"  tasks   {self.tasks}, for {self.objects} stored objects",
         ]
+        if self.before is not None:
+            lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")
         if self.partial:
             lines.append(
-                f"  in part {len(self.partial)} stored objects are read, changed and written by "
-                f"their single owner: {', '.join(map(str, self.partial[:5]))}"
+                f"  in part {counted(len(self.partial), 'stored object')} are read, changed and "
+                f"written by their single owner: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
         return "\n".join(lines)
+
+    def _kind(self) -> str:
+        return "a new" if self.creates else "a growing" if self.before else "an existing"
+
+    def _how(self) -> str:
+        if not self.regrouped:
+            return "written as they are"
+        return (
+            f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers "
+            f"({format_bytes(self.copied)} copied)"
+        )
+
+    def _repr_html_(self) -> str:
+        target = self.target
+        facts = {
+            "target": f"{self._kind()} {target.format} array of {_grids(target)}",
+            "values": f"{self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            "region": tuple(f"{s.start}:{s.stop}" for s in self.region),
+            "blocks": f"{_sizes(self.values.chunks)}, {self._how()}",
+            "tasks": self.tasks,
+            "stored objects": self.objects,
+            "of them in part": len(self.partial),
+        }
+        return facts_table(f"write to {target.where}", facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The plan as values that JSON knows; sizes of blocks as pairs of a size and a number."""
+        target = self.target
+        return {
+            "target": target.where,
+            "format": target.format,
+            "creates": self.creates,
+            "overwrite": self.overwrite,
+            "data_type": target.meta.data_type.label,
+            "shape": list(target.shape),
+            "shape_before": None if self.before is None else list(self.before.shape),
+            "chunks": list(target.chunks),
+            "shards": None if target.shards is None else list(target.shards),
+            "region": [[s.start, s.stop] for s in self.region],
+            "blocks": _runs(self.values.chunks),
+            "written_blocks": _runs(self.blocks),
+            "regrouped": self.regrouped,
+            "tasks": self.tasks,
+            "objects": self.objects,
+            "partial_objects": len(self.partial),
+            "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
+            "nbytes": self.nbytes,
+            "copied_nbytes": self.copied,
+        }
+
+    def to_json(self) -> str:
+        """The plan as a JSON document.
+
+        Its size does not depend on the number of tasks: equal blocks are counted, and of the
+        objects that are written in part the first thousand are listed.
+        """
+        return json.dumps({"job": "write", "arrays": [self.facts()]}, indent=2)
+
+    def plot(self) -> Figure:
+        """Which task writes which stored object, as a matplotlib figure.
+
+        Stored objects have the colour of their owner, those written in part another one; the
+        borders between dask's blocks are drawn over them. Of more than two dimensions the two
+        longest are shown.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return plot_writes([self.panel()])
+
+    def panel(self) -> WritePanel:
+        """What `plot` shows."""
+        target = self.target
+        return WritePanel(
+            target.path or target.where,
+            target.meta.grid,
+            self.region,
+            self.values.chunks,
+            self.blocks,
+            len(self.partial),
+            target.dimension_names,
+        )
 
     def collection(self) -> StoredWrite:
         """The tasks, after making room at the target: what it replaces is gone."""
@@ -102,11 +209,75 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         token = f"{target.token}-{token_hex(8)}"
-        return write_array(values, ArrayTarget(target, self.creates), origin, token)
+        writer = ArrayTarget(target, self.creates, self.before, self.casting)
+        return write_array(values, writer, origin, token)
 
     def run(self) -> WriteReport:
         """Do it, on the current client's cluster or dask's configured scheduler."""
         return self.collection().compute()  # type: ignore[no-any-return]
+
+    def stored(self) -> da.Array:
+        """The target as a dask array."""
+        return self.target.to_dask()
+
+
+@dataclass(frozen=True, eq=False)
+class JointWritePlan:
+    """Several writes by one graph; made by `plan_write`. No stored object is written by two."""
+
+    plans: tuple[WritePlan, ...]
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return sum(plan.tasks for plan in self.plans)
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects that are written."""
+        return sum(plan.objects for plan in self.plans)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return sum(plan.nbytes for plan in self.plans)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plans in words and numbers."""
+        return "\n".join(plan.explain() for plan in self.plans)
+
+    def _repr_html_(self) -> str:
+        return "".join(plan._repr_html_() for plan in self.plans)
+
+    def to_json(self) -> str:
+        """The plans as a JSON document; see `WritePlan.to_json`."""
+        arrays = [plan.facts() for plan in self.plans]
+        return json.dumps({"job": "write", "arrays": arrays}, indent=2)
+
+    def plot(self) -> Figure:
+        """A panel for each array; see `WritePlan.plot`."""
+        return plot_writes([plan.panel() for plan in self.plans])
+
+    def collection(self) -> StoredWrite:
+        """The tasks of all, after making room at the targets."""
+        from zarr_dask.graph import join_writes
+
+        return join_writes([plan.collection() for plan in self.plans])
+
+    def run(self) -> tuple[WriteReport, ...]:
+        """Do it, on the current client's cluster or dask's configured scheduler."""
+        return self.collection().compute()  # type: ignore[no-any-return]
+
+    def stored(self) -> tuple[da.Array, ...]:
+        """The targets as dask arrays."""
+        return tuple(plan.stored() for plan in self.plans)
+
+
+def _grids(target: Array) -> str:
+    return f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
 
 
 def _sizes(blocks: Blocks) -> str:
@@ -119,3 +290,18 @@ def _sizes(blocks: Blocks) -> str:
         )
         or "one element"
     )
+
+
+def _runs(blocks: Blocks) -> list[list[list[int]]]:
+    return [[[size, len(list(same))] for size, same in groupby(sizes)] for sizes in blocks]
+
+
+def _in_common(sizes: Iterable[int], others: Iterable[int]) -> int:
+    """Elements of the blocks that two ways to cut a dimension have in common."""
+    found = [_intervals(one) for one in (sizes, others)]
+    return sum(stop - start for start, stop in found[0] & found[1])
+
+
+def _intervals(sizes: Iterable[int]) -> set[tuple[int, int]]:
+    borders = list(accumulate(sizes, initial=0))
+    return set(pairwise(borders))
