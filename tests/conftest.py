@@ -10,8 +10,10 @@ Environment variables:
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import ExitStack
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,22 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Marks of xarray's own tests, which tests/test_xarray_suite.py runs."""
+    for mark in ("asyncio", "flaky", "network", "skip_if_param", "skip_with_dask_array"):
+        config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests that are coroutines, which xarray has."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

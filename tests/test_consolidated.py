@@ -80,6 +80,12 @@ def test_opening_costs_no_further_request(store):
     assert group.attributes == {"title": "t"}
 
 
+def test_an_open_group_is_opened_again(store):
+    group = zd.open_group(zd.open_group(store))
+    assert group.attributes == {"title": "t"}
+    assert [path for path, _ in group.arrays()] == ["y", "é"]
+
+
 def test_opening_is_one_batch_and_for_v2_one_document_more(store):
     recording = Recording(store)
     zd.open_group(recording)

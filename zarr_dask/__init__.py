@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.survey import survey
     from zarr_dask.jobs.write import plan_write, to_zarr
+    from zarr_dask.xarray import open_dataset, open_datatree
 
 try:
     __version__ = version("zarr-dask")
@@ -53,6 +54,8 @@ __all__ = [
     "migrate",
     "open",
     "open_array",
+    "open_dataset",
+    "open_datatree",
     "open_group",
     "plan_migration",
     "plan_rechunk",
@@ -65,6 +68,8 @@ __all__ = [
 _JOBS = {
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate",
+    "open_dataset": "zarr_dask.xarray",
+    "open_datatree": "zarr_dask.xarray",
     "plan_migration": "zarr_dask.jobs.migrate",
     "plan_rechunk": "zarr_dask.jobs.rechunk",
     "plan_write": "zarr_dask.jobs.write",

@@ -337,8 +337,10 @@ def open(
     if mode not in {"r", "r+", "a"}:
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
-        path = join(url.path, normalise_path(path))
-        store, format = url.store, format or url.format
+        below = normalise_path(path)
+        # consolidated metadata are those of the nodes below the group that holds them
+        store = url.store if below else without_consolidated(url.store)
+        path, format = join(url.path, below), format or url.format
     else:
         path, store = normalise_path(path), open_store(url, storage_options)
     if mode == "r" and not isinstance(store, ReadOnly):

@@ -69,6 +69,7 @@ __all__ = [
     "dimension_names",
     "inexpressible",
     "numcodecs_form",
+    "numcodecs_steps",
     "order_of",
     "stored_dtype",
     "take_dtype",
@@ -250,6 +251,8 @@ def parse(
     if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
     names = dimension_names(attributes, grid.ndim)
+    if names is None:
+        names = _names_of_nczarr(document, attributes, grid.ndim)
     unsaid = "dimension_separator" not in document and options.dimension_separator is None
     meta = ArrayMeta(
         grid,
@@ -436,6 +439,30 @@ def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | Non
     return None
 
 
+def _names_of_nczarr(
+    document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
+) -> tuple[str, ...] | None:
+    """Names of dimensions as the netCDF library writes them: paths of dimensions in a group.
+
+    It has put them into ``.zarray``, later into the attributes, under several names.
+    """
+    for holder in (attributes, document):
+        for member, references in _NCZARR:
+            described = holder.get(member)
+            paths = described.get(references) if isinstance(described, Mapping) else None
+            if not isinstance(paths, list) or len(paths) != ndim:
+                continue
+            if all(isinstance(path, str) for path in paths):
+                return tuple(path.rpartition("/")[2] for path in paths)
+    return None
+
+
+_NCZARR = (
+    ("_nczarr_array", "dimension_references"),
+    ("_nczarr_array", "dimrefs"),
+    ("_NCZARR_ARRAY", "dimrefs"),
+)
+
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -446,13 +473,7 @@ def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
         problems = _fill_problems(meta, stored)
     if problems:
         raise MetadataError.of(at, problems)
-    compressor = None
-    steps = list(meta.codecs.bytes)
-    if steps and not _is_filter(steps[-1]):
-        compressor = numcodecs_from_codec(steps.pop())
-    filters = [numcodecs_from_codec(codec) for codec in steps]
-    if isinstance(meta.codecs.serializer, ObjectSerializer):
-        filters.insert(0, numcodecs_from_codec(meta.codecs.serializer))
+    filters, compressor = numcodecs_steps(meta)
     return {
         "zarr_format": 2,
         "shape": list(meta.shape),
@@ -464,6 +485,18 @@ def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
         "filters": filters or None,
         "dimension_separator": meta.keys.separator,
     }
+
+
+def numcodecs_steps(meta: ArrayMeta) -> tuple[list[Any], Any]:
+    """The numcodecs configurations of the filters, and of the compressor if there is one."""
+    compressor = None
+    steps = list(meta.codecs.bytes)
+    if steps and not _is_filter(steps[-1]):
+        compressor = numcodecs_from_codec(steps.pop())
+    filters = [numcodecs_from_codec(codec) for codec in steps]
+    if isinstance(meta.codecs.serializer, ObjectSerializer):
+        filters.insert(0, numcodecs_from_codec(meta.codecs.serializer))
+    return filters, compressor
 
 
 def _is_filter(codec: BytesCodec) -> bool:

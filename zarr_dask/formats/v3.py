@@ -97,7 +97,8 @@ class FormatV3:
 
     def child_names(self, store: Store, path: str) -> list[str]:
         """See `Format.child_names`."""
-        return [n for n in child_prefixes(store, prefix_of(path)) if self.is_node_name(n)]
+        names = child_prefixes(store, prefix_of(path))
+        return [name for name in names if self.is_node_name(name) or name in _OF_XARRAY]
 
     def root_documents(self) -> dict[str, bytes]:
         """See `Format.root_documents`."""
@@ -162,6 +163,8 @@ class FormatV3:
 
 
 V3 = FormatV3()
+_OF_XARRAY = ("__xarray_dataarray_variable__", "__values__")
+"""Names that xarray gives to arrays without one, although v3 keeps them for other uses."""
 
 
 def _default_compressor(data_type: DataType) -> Codec:
