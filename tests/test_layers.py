@@ -218,6 +218,15 @@ WRITE = """
 import zarr_dask as zd
 zd.create_array(url + "-2", shape=(3,), dtype="int32", chunks=2)[...] = [1, 2, 3]
 """
+SIMULATE = """
+import zarr_dask as zd
+arrays = {"u": {"shape": (4,), "dtype": "f4"}, "time": {"shape": (), "dtype": "f8"}}
+zd.Writer.create(url + "-3", arrays, owners=zd.owners((4,), 2))
+for rank in range(2):
+    with zd.Writer.attach(url + "-3", rank) as writer:
+        writer.put(0, {"u": [1, 2], "time": 0})
+assert zd.Writer.attach(url + "-3").publish() == 1
+"""
 INFO = """
 from zarr_dask.cli import main
 try:
@@ -227,7 +236,10 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.parametrize("code", [IMPORT_AND_READ, WRITE, INFO], ids=["read", "write", "info"])
+LIGHT = {"read": IMPORT_AND_READ, "write": WRITE, "simulate": SIMULATE, "info": INFO}
+
+
+@pytest.mark.parametrize("code", LIGHT.values(), ids=LIGHT)
 def test_light_uses_load_nothing_heavy(code, tmp_path):
     import zarr_dask as zd
 

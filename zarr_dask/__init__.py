@@ -29,10 +29,12 @@ from zarr_dask.group import (
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.migrate import migrate, plan_migration
+    from zarr_dask.jobs.owners import owners
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.survey import survey
     from zarr_dask.jobs.write import plan_write, to_zarr
+    from zarr_dask.jobs.writer import Writer
     from zarr_dask.xarray import open_dataset, open_datatree
 
 try:
@@ -45,6 +47,7 @@ __all__ = [
     "Group",
     "Limits",
     "ReadOptions",
+    "Writer",
     "consolidate",
     "create_array",
     "create_group",
@@ -57,6 +60,7 @@ __all__ = [
     "open_dataset",
     "open_datatree",
     "open_group",
+    "owners",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
@@ -66,10 +70,12 @@ __all__ = [
 ]
 
 _JOBS = {
+    "Writer": "zarr_dask.jobs.writer",
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
+    "owners": "zarr_dask.jobs.owners",
     "plan_migration": "zarr_dask.jobs.migrate",
     "plan_rechunk": "zarr_dask.jobs.rechunk",
     "plan_write": "zarr_dask.jobs.write",

@@ -24,6 +24,11 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
+    ├── SharedObjectError        (ValueError)         two ranks that would write one stored object
+    ├── StepError                (ValueError)         a step out of order, or beyond the capacity
+    ├── StepsMissingError        (RuntimeError)       steps that not all ranks have stored
+    ├── RankError                (ValueError)         a rank that is not there, or is in use
+    ├── WriterNotFoundError      (FileNotFoundError)  no simulation output was created there
     ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
     ├── DaskBackendError         (RuntimeError)       dask's arrays are of a kind without layers
@@ -67,16 +72,21 @@ __all__ = [
     "NodeTypeError",
     "PartialWriteError",
     "Problem",
+    "RankError",
     "ReadOnlyError",
     "SchedulerError",
     "SelectionError",
+    "SharedObjectError",
     "SourceIsTargetError",
+    "StepError",
+    "StepsMissingError",
     "StoreError",
     "StoreKeyError",
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
     "WorkerLostError",
+    "WriterNotFoundError",
     "ZarrDaskError",
     "ZarrDaskWarning",
 ]
@@ -300,6 +310,78 @@ class SourceIsTargetError(ZarrDaskError, ValueError):
 
 class MemoryBudgetError(ZarrDaskError, ValueError):
     """`max_mem` is below what the smallest possible task needs."""
+
+
+class SharedObjectError(ZarrDaskError, ValueError):
+    """Two ranks of a simulation would write one stored object.
+
+    Parameters
+    ----------
+    key
+        Of the object, for the first step.
+    ranks
+        Two that meet it.
+    hint
+        What would fit.
+    """
+
+    def __init__(self, key: str, ranks: tuple[int, int], hint: str) -> None:
+        self.key = key
+        self.ranks = ranks
+        self.hint = hint
+        super().__init__(
+            f"ranks {ranks[0]} and {ranks[1]} would both write the stored object {key!r}, and "
+            f"every stored object must have one writer; nothing was created. {hint}"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.key, self.ranks, self.hint)
+
+
+class StepError(ZarrDaskError, ValueError):
+    """A step of a simulation that is out of order, was not stored, or lies beyond the capacity."""
+
+
+class StepsMissingError(ZarrDaskError, RuntimeError):
+    """Steps cannot be made visible because not all ranks have stored them.
+
+    Parameters
+    ----------
+    where
+        Store and path of the output.
+    step
+        The last step that was to become visible.
+    missing
+        A rank, an array, and what it lacks: keys of stored objects, in words.
+    """
+
+    def __init__(self, where: str, step: int, missing: Sequence[tuple[int, str, str]]) -> None:
+        self.where = where
+        self.step = step
+        self.missing = tuple(missing)
+        shown = "".join(
+            f"\n  - rank {rank}: {array}: {what}" for rank, array, what in self.missing[:_SHOWN]
+        )
+        more = len(self.missing) - _SHOWN
+        rest = f"\n  - and {more} more" if more > 0 else ""
+        super().__init__(
+            f"{where}: the steps up to {step} cannot become visible, because not all of them are "
+            f"stored; nothing was changed:{shown}{rest}\nLet these ranks put (or flush) them first."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.step, self.missing)
+
+
+_SHOWN = 10
+
+
+class RankError(ZarrDaskError, ValueError):
+    """There is no such rank, another process that still runs is it, or it cannot do this."""
+
+
+class WriterNotFoundError(ZarrDaskError, FileNotFoundError):
+    """No output of a simulation was created at that place."""
 
 
 class SchedulerError(ZarrDaskError, ConnectionError):

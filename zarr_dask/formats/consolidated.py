@@ -47,7 +47,9 @@ __all__ = [
     "Consolidated",
     "Documents",
     "consolidated_documents",
+    "consolidated_groups",
     "consolidated_key",
+    "has_consolidated",
     "recorded_documents",
     "warn_of_stale",
     "with_consolidated",
@@ -320,17 +322,27 @@ def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
 
     One batch of requests for the documents of the groups above.
     """
-    checks: dict[str, Callable[[Store, str], Iterator[str]]] = {
-        "v2": _described_by_v2,
-        "v3": _described_inline,
-    }
-    check = checks.get(node_format.name)
-    for above in check(store, path) if check else ():
+    for above in consolidated_groups(store, path, node_format):
         _warn(
             f"{where(store, path)} has changed, the consolidated metadata of {where(store, above)} "
             "have not: whoever reads those sees what was there before. "
             "zarr_dask.consolidate writes them anew."
         )
+
+
+def consolidated_groups(store: Store, path: str, node_format: Format) -> list[str]:
+    """Paths of the groups whose consolidated metadata describe a node, the root first."""
+    checks: dict[str, Callable[[Store, str], Iterator[str]]] = {
+        "v2": _described_by_v2,
+        "v3": _described_inline,
+    }
+    check = checks.get(node_format.name)
+    return list(check(store, path)) if check else []
+
+
+def has_consolidated(node_format: Format) -> bool:
+    """Whether groups of a format can be given consolidated metadata."""
+    return node_format.name in {"v2", "v3"}
 
 
 def _described_by_v2(store: Store, path: str) -> Iterator[str]:

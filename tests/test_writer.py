@@ -1,0 +1,599 @@
+"""Output of a simulation, put by ranks of one process: values against NumPy, refusals, restarts."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import (
+    CorruptObjectError,
+    DataTypeError,
+    GridError,
+    MetadataChangedError,
+    NodeExistsError,
+    RankError,
+    SharedObjectError,
+    StepError,
+    StepsMissingError,
+    StoreError,
+    WriterNotFoundError,
+)
+from zarr_dask.grid import Grid
+from zarr_dask.jobs.owners import share_of, shared_objects
+
+FORMATS = ["v3", "v2", "v3draft", "v3draft-2022-05"]
+
+
+def field(step, shape=(6, 8), seed=0.0):
+    """A step of an array: a function of the step, nowhere the fill value."""
+    return (1 + seed + step * 1000 + np.arange(np.prod(shape)).reshape(shape)).astype("f4")
+
+
+def arrays(steps=2, **more):
+    return {
+        "u": {"shape": (6, 8), "dtype": "f4", "chunks": (steps, 3, 4), **more},
+        "time": {"shape": (), "dtype": "f8"},
+    }
+
+
+def put(writer, step, seed=0.0):
+    region = writer.region("u")
+    writer.put(step, {"u": field(step, seed=seed)[region], "time": step / 4})
+
+
+def put_all(url, steps, ranks=4, **options):
+    """Every rank puts some steps; the writers, still open."""
+    writers = [zd.Writer.attach(url, rank=rank, **options) for rank in range(ranks)]
+    for writer in writers:
+        for step in steps:
+            put(writer, step)
+    return writers
+
+
+def close(writers):
+    for writer in writers:
+        writer.close()
+
+
+def check_prefix(url, steps, seed=0.0):
+    """Both readers see so many steps, and all of their values."""
+    expected = np.array([field(step, seed=seed) for step in range(steps)]).reshape(-1, 6, 8)
+    times = np.arange(steps) / 4
+    group = zd.open(url)
+    np.testing.assert_array_equal(group["u"][...], expected)
+    np.testing.assert_array_equal(group["time"][...], times)
+    if group.format in {"v2", "v3"}:
+        peer = zarr.open_group(url, mode="r", use_consolidated=True)
+        np.testing.assert_array_equal(peer["u"][...], expected)
+        np.testing.assert_array_equal(peer["time"][...], times)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return str(tmp_path / "run.zarr")
+
+
+OWNERS = zd.owners((6, 8), (2, 2))
+
+
+# --- what readers see -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node_format", FORMATS)
+def test_the_visible_length_moves_in_whole_objects(url, node_format):
+    """So in every format, with the rest once ranks have flushed."""
+    create = zd.Writer.create(url, arrays(), owners=OWNERS, format=node_format)
+    check_prefix(url, 0)
+    writers = put_all(url, range(5))
+    assert zd.open(url)["u"].shape == (0, 6, 8)
+    assert create.publish() == 4
+    check_prefix(url, 4)
+    assert create.publish(3) == 4
+    assert create.visible == 4
+    close(writers)
+    assert create.stored() == 5
+    assert create.publish() == 4
+    assert create.publish(4, flush=True) == 5
+    check_prefix(url, 5)
+    assert zd.open(url).format == node_format
+
+
+@pytest.mark.parametrize("options", [{"chunks": (1, 3, 2), "shards": (4, 3, 4)}, {"axis": 2}])
+def test_shards_and_other_places_of_the_steps(url, options):
+    if "axis" in options:
+        options["chunks"] = (3, 4, 3)
+    spec = {"u": {"shape": (6, 8), "dtype": "f4", **options}}
+    zd.Writer.create(url, spec, owners=OWNERS)
+    for rank in range(4):
+        with zd.Writer.attach(url, rank) as writer:
+            for step in range(10):
+                writer.put(step, {"u": field(step)[writer.region("u")]})
+    assert zd.Writer.attach(url).publish(flush=True) == 10
+    expected = np.stack([field(step) for step in range(10)], axis=options.get("axis", 0))
+    np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
+    np.testing.assert_array_equal(zarr.open_group(url, mode="r")["u"][...], expected)
+
+
+def test_what_lies_beside_the_hierarchy_and_what_in_it(url, tmp_path):
+    zd.Writer.create(url, arrays(), owners=OWNERS, attributes={"title": "run"})
+    close(put_all(url, range(2)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.zarr", "run.zarr.zarr-dask"]
+    assert sorted(path.name for path in (tmp_path / "run.zarr").iterdir()) == [
+        "time",
+        "u",
+        "zarr.json",
+    ]
+    assert zd.open(url).attributes == {"title": "run"}
+    assert zd.open(url)["u"].attributes == {}
+
+
+def test_static_arrays_names_and_default_grids(url):
+    y = np.linspace(0, 1, 6)
+    names = {"u": ("y", "x"), "v": ("time", "y", "x")}
+    spec = {
+        "u": {"shape": (6, 8), "dtype": "f4", "dimension_names": names["u"]},
+        "v": {"shape": (6, 8), "dtype": "f4", "dimension_names": names["v"]},
+        "time": {"shape": (), "dtype": "M8[s]", "dimension_names": ["time"]},
+        "y": {"values": y, "dimension_names": ["y"]},
+    }
+    zd.Writer.create(url, spec, owners=OWNERS)
+    with pytest.raises(GridError, match=r"\['y'\] are no growing arrays"):
+        zd.Writer.attach(url, 0).put(0, {"y": y})
+    group = zd.open(url)
+    assert group["u"].chunks == (1, 3, 4)
+    assert group["u"].dimension_names == group["v"].dimension_names == ("time", "y", "x")
+    assert group["time"].chunks == (1024,)
+    np.testing.assert_array_equal(group["y"][...], y)
+
+
+def test_lengths_along_the_steps_may_differ_and_be_declared(url):
+    spec = {
+        "u": {"shape": (6, 8), "dtype": "f4", "chunks": (2, 3, 4)},
+        "v": {"shape": (6, 8), "dtype": "f4", "chunks": (3, 6, 4)},
+        "w": {"shape": (6, 8), "dtype": "f4", "chunks": ((6, 6, 8), 6, 8)},
+    }
+    maps = {"u": OWNERS, "v": zd.owners((6, 8), (1, 2))}
+    zd.Writer.create(url, spec, owners=maps, capacity=20)
+    writers = [zd.Writer.attach(url, rank) for rank in range(4)]
+    seen = []
+    for step in range(20):
+        for writer in writers:
+            regions = {name: writer.region(name) for name in spec}
+            blocks = {n: field(step)[region] for n, region in regions.items() if region}
+            writer.put(step, blocks)
+        seen.append(writers[0].publish())
+    assert sorted(set(seen)) == [0, 6, 12, 20]
+    close(writers)
+    expected = np.array([field(step) for step in range(20)])
+    for name in spec:
+        np.testing.assert_array_equal(zd.open(url)[name][...], expected)
+
+
+def test_consolidated_metadata_above_are_kept_in_step(url):
+    zd.create_group(url)
+    zd.Writer.create(url, arrays(), path="runs/7", owners=OWNERS)
+    zd.consolidate(url)
+    close(put_all(url, range(4), path="runs/7"))
+    zd.Writer.attach(url, path="runs/7").publish()
+    assert zd.open(url)["runs/7/u"].shape == (4, 6, 8)
+    assert zd.open(url).stale() == zd.open(url, "runs/7").stale() == []
+
+
+def test_readers_without_consolidated_metadata_see_whole_arrays(url):
+    """Documents of arrays come before consolidated metadata, those of coordinates last."""
+    from zarr_dask.jobs.output import open_output
+    from zarr_dask.jobs.publish import Publisher
+    from zarr_dask.stores import LocalStore, Recording
+
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    close(put_all(url, range(2)))
+    store = Recording(LocalStore(url))
+    output = open_output(store, "", f"{url}.zarr-dask", None)
+    Publisher(output).publish(1, flush=False)
+    written = [request.key for request in store.requests if request.method == "set"]
+    assert written == ["u/zarr.json", "time/zarr.json", "zarr.json"]
+
+
+def test_attributes_that_others_add_meanwhile_stay(url):
+    coordinator = zd.Writer.create(url, arrays(), owners=OWNERS)
+    close(put_all(url, range(2)))
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
+        zd.open_array(url, "u", mode="r+").update_attributes({"units": "m"})
+    zd.Writer.attach(url).publish()
+    assert zd.open(url)["u"].attributes == {"units": "m"}
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
+        zd.open(url, mode="r+").create_array("u", shape=3, dtype="i2", overwrite=True)
+    with pytest.raises(MetadataChangedError):
+        zd.Writer.attach(url)
+    with pytest.raises(MetadataChangedError):
+        coordinator.publish()
+
+
+def test_fill_values_are_not_stored(url):
+    spec = {"u": {"shape": (4,), "dtype": "f4", "chunks": (2, 2), "fill_value": 7}}
+    zd.Writer.create(url, spec, owners=zd.owners((4,), 2))
+    for rank in range(2):
+        with zd.Writer.attach(url, rank) as writer:
+            for step in range(2):
+                writer.put(step, {"u": np.full(2, 7 if rank else step, "f4")})
+    assert zd.Writer.attach(url).publish() == 2
+    array = zd.open(url)["u"]
+    assert len(list(array.store.list("u/c/"))) == 1
+    assert array[...].tolist() == [[0, 0, 7, 7], [1, 1, 7, 7]]
+
+
+def test_holes_read_as_the_fill_value(url):
+    regions = [(slice(0, 3), slice(0, 8)), (slice(3, 6), slice(4, 8))]
+    with pytest.raises(GridError, match="12 of the 48"):
+        zd.owners((6, 8), regions)
+    spec = {"u": {"shape": (6, 8), "dtype": "f4", "chunks": (1, 3, 4), "fill_value": -1}}
+    zd.Writer.create(url, spec, owners=zd.owners((6, 8), regions, holes=True))
+    for rank in range(2):
+        with zd.Writer.attach(url, rank) as writer:
+            writer.put(0, {"u": field(0)[writer.region("u")]})
+    zd.Writer.attach(url).publish()
+    expected = field(0)
+    expected[3:, :4] = -1
+    np.testing.assert_array_equal(zd.open(url)["u"][0], expected)
+
+
+def test_a_store_without_a_place_beside_it_needs_a_journal():
+    values, journal = {}, {}
+    with pytest.raises(StoreError, match="journal="):
+        zd.Writer.create(values, arrays(), owners=OWNERS)
+    assert values == {}
+    zd.Writer.create(values, arrays(), owners=OWNERS, journal=journal)
+    close(put_all(values, range(400), journal=journal))
+    assert zd.Writer.attach(values, journal=journal).publish() == 400
+    assert zd.open(values)["u"][399].tolist() == field(399).tolist()
+    assert len(max(journal.values(), key=len)) < 20_000
+    with zd.Writer.attach(values, 3, journal=journal) as writer:
+        assert writer.next_step == 400
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_shared_objects_are_refused_with_what_would_fit(url, tmp_path):
+    spec = {"u": {"shape": (120, 90), "dtype": "f4", "chunks": (2, 50, 50)}}
+    with pytest.raises(SharedObjectError) as caught:
+        zd.Writer.create(url, spec, owners=zd.owners((120, 90), (3, 1)))
+    assert list(tmp_path.iterdir()) == []
+    assert caught.value.key == "u/c/0/0/0"
+    assert caught.value.ranks == (0, 1)
+    assert "chunks=(2, 40, 50)" in str(caught.value)
+    assert "((50, 50, 20), (90,))" in str(caught.value)
+    assert "gather=True" in str(caught.value)
+    zd.Writer.create(url, spec, owners=zd.owners((120, 90), ((50, 50, 20), (90,))))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"u": {"shape": (6, 9), "dtype": "f4"}}, GridError, "owners are for steps of shape"),
+        ({"u": {"shape": (6, 8)}}, TypeError, "needs dtype"),
+        ({"u": {"shape": (6, 8), "dtype": "f4", "colour": 1}}, TypeError, "colour"),
+        ({"u": {"shape": (6, 8), "dtype": "f4", "axis": 3}}, GridError, "axis=3"),
+        ({"u": {"shape": (6, 8), "dtype": "nonsense"}}, DataTypeError, "nonsense"),
+        ({"y": {"values": [1, 2]}}, GridError, "no array of the output grows"),
+        ({"u": {"shape": (6, 8), "dtype": "f4", "chunks": ((1, 2), 3, 4)}}, GridError, "capacity"),
+    ],
+)
+def test_bad_descriptions_are_refused_before_anything_is_made(url, tmp_path, change, error, says):
+    with pytest.raises(error, match=says):
+        zd.Writer.create(url, {"time": {"values": 3}, **change}, owners=OWNERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_replaced_unasked(url):
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    close(put_all(url, range(2)))
+    zd.Writer.attach(url).publish()
+    with pytest.raises(NodeExistsError):
+        zd.Writer.create(url, arrays(), owners=OWNERS)
+    check_prefix(url, 2)
+    zd.Writer.create(url, arrays(), owners=OWNERS, overwrite=True)
+    check_prefix(url, 0)
+    assert zd.Writer.attach(url, 0).next_step == 0
+
+
+def test_a_format_without_groups_is_refused(url, tmp_path):
+    with pytest.raises(zd.errors.MetadataError, match="v1 has no groups"):
+        zd.Writer.create(url, arrays(), owners=OWNERS, format="v1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_must_be_created_before_ranks_attach(url):
+    with pytest.raises(WriterNotFoundError, match=r"Writer\.create"):
+        zd.Writer.attach(url, 0)
+
+
+@pytest.mark.parametrize("rank", [-1, 4, 1.5, True, "0"])
+def test_ranks_that_are_not_there_are_refused(url, rank):
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    with pytest.raises(RankError, match="ranks 0 to 3"):
+        zd.Writer.attach(url, rank)
+
+
+def test_two_processes_cannot_be_one_rank(url):
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    with zd.Writer.attach(url, 0), pytest.raises(RankError, match="in use"):
+        zd.Writer.attach(url, 0)
+    with zd.Writer.attach(url, 0) as writer:
+        put(writer, 0)
+    with pytest.raises(RankError, match="closed"):
+        put(writer, 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "blocks", "error", "says"),
+    [
+        (1, {}, StepError, "step 0 comes next"),
+        (-1, {}, StepError, "step=-1"),
+        (0.5, {}, StepError, r"step=0\.5"),
+        (10, {}, StepError, "room for 10"),
+        (0, {"u": None}, GridError, "no block for"),
+        (0, {"u": np.zeros((6, 8), "f4")}, GridError, r"\(6, 8\)"),
+        (0, {"u": np.zeros((3, 4), "f8")}, DataTypeError, "astype"),
+        (0, {"u": np.ma.zeros((3, 4), "f4")}, DataTypeError, "masked"),
+        (0, {"time": "noon"}, DataTypeError, "str"),
+        (0, {"salt": 1}, GridError, r"\['salt'\]"),
+    ],
+)
+def test_bad_steps_and_blocks_are_refused_before_anything_is_written(
+    url, tmp_path, step, blocks, error, says
+):
+    zd.Writer.create(url, arrays(1), owners=OWNERS, capacity=10)
+    blocks = {"u": np.ones((3, 4), "f4"), "time": 0.0, **blocks}
+    with zd.Writer.attach(url, 0) as writer:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(error, match=says):
+            writer.put(step, {k: v for k, v in blocks.items() if v is not None})
+        assert sorted(tmp_path.rglob("*")) == before
+        writer.put(0, {"u": np.ones((3, 4), "f4"), "time": 0.0})
+        with pytest.raises(StepError, match="step 1 comes next"):
+            writer.put(0, {"u": np.ones((3, 4), "f4"), "time": 0.0}) if writer.next_step else None
+
+
+def test_a_cast_can_be_asked_for(url):
+    zd.Writer.create(url, arrays(1), owners=OWNERS)
+    with zd.Writer.attach(url, 0, casting="same_kind") as writer:
+        writer.put(0, {"u": np.ones((3, 4)), "time": np.int64(3)})
+        with pytest.raises(DataTypeError):
+            writer.put(1, {"u": np.ones((3, 4), complex), "time": 0})
+
+
+def test_publishing_names_what_is_missing(url):
+    coordinator = zd.Writer.create(url, arrays(), owners=OWNERS)
+    writers = put_all(url, range(2))
+    for writer in writers[:3]:
+        put(writer, 2)
+        put(writer, 3)
+    with pytest.raises(StepsMissingError) as caught:
+        coordinator.publish(3)
+    assert caught.value.missing == ((3, "u", "u/c/1/1/1 (steps 2 to 3)"),)
+    assert zd.open(url)["u"].shape[0] == 0
+    assert coordinator.publish() == 2
+    put(writers[3], 2)
+    assert coordinator.publish(2) == 2
+    with pytest.raises(StepsMissingError, match="rank 3: u"):
+        coordinator.publish(2, flush=True)
+    close(writers)
+    assert coordinator.publish(2, flush=True) == 3
+    check_prefix(url, 3)
+
+
+def test_an_object_that_has_gone_is_noticed(url, tmp_path):
+    coordinator = zd.Writer.create(url, arrays(), owners=OWNERS)
+    close(put_all(url, range(2)))
+    (tmp_path / "run.zarr/u/c/0/1/0").unlink()
+    with pytest.raises(StepsMissingError, match="rank 2: u: u/c/0/1/0 has 0 bytes"):
+        coordinator.publish(1)
+    check_prefix(url, 0)
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_dies_goes_on_where_its_objects_end(url):
+    coordinator = zd.Writer.create(url, arrays(4), owners=OWNERS)
+    writers = put_all(url, range(6))
+    for writer in writers:
+        writer.release()  # as if it was killed: what is in memory is lost
+    writers = [zd.Writer.attach(url, rank) for rank in range(4)]
+    assert {writer.next_step for writer in writers} == {4}
+    for writer in writers:
+        for step in range(2, 9):  # from a checkpoint before: the first two are passed over
+            put(writer, step)
+    close(writers)
+    assert coordinator.publish(flush=True) == 9
+    check_prefix(url, 9)
+
+
+def test_closed_in_the_midst_of_an_object_it_is_completed_later(url):
+    coordinator = zd.Writer.create(url, arrays(4), owners=OWNERS)
+    close(put_all(url, range(6)))
+    assert coordinator.publish(flush=True) == 6
+    writers = put_all(url, range(6, 7))
+    check_prefix(url, 6)
+    close(writers)
+    close(put_all(url, range(7, 12)))
+    assert coordinator.publish() == 12
+    check_prefix(url, 12)
+
+
+@pytest.mark.parametrize("step", [0, 3, 4, 5, 6])
+def test_a_restart_from_a_checkpoint_forgets_what_lies_after(url, step):
+    coordinator = zd.Writer.create(url, arrays(4), owners=OWNERS)
+    close(put_all(url, range(6)))
+    coordinator.publish(flush=True)
+    writers = [zd.Writer.attach(url, rank, from_step=step) for rank in range(4)]
+    check_prefix(url, step)
+    assert {writer.next_step for writer in writers} == {step}
+    assert coordinator.stored() == step
+    for writer in writers[:3]:
+        for at in range(step, 10):
+            put(writer, at, seed=0.5)
+    assert coordinator.publish(flush=True) == step, "old steps of rank 3 must not count"
+    for at in range(step, 10):
+        put(writers[3], at, seed=0.5)
+    close(writers)
+    assert coordinator.publish(flush=True) == 10
+    expected = [field(at, seed=0 if at < step else 0.5) for at in range(10)]
+    np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
+
+
+def test_a_rank_that_was_not_told_of_the_restart_takes_part_all_the_same(url):
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(6)))
+    zd.Writer.attach(url, from_step=2)
+    assert zd.Writer.attach(url, 0).next_step == 2
+    assert coordinator.stored() == 2
+    with pytest.raises(StepError, match="stored only the steps before 2"):
+        zd.Writer.attach(url, 1, from_step=4)
+
+
+def test_steps_that_are_not_stored_cannot_be_skipped(url):
+    zd.Writer.create(url, arrays(4), owners=OWNERS)
+    for writer in put_all(url, range(6)):
+        writer.release()
+    with pytest.raises(StepError, match="stored only the steps before 4 of 'u'"):
+        zd.Writer.attach(url, 0, from_step=5)
+
+
+def test_a_torn_line_is_cut_off_and_a_damaged_one_is_an_error(url, tmp_path):
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(4)))
+    (file,) = tmp_path.rglob("rank-0")
+    text = file.read_bytes()
+    file.write_bytes(text + text.splitlines()[-1][:20])
+    assert coordinator.publish() == 4
+    with zd.Writer.attach(url, 0) as writer:
+        assert writer.next_step == 4
+        put(writer, 4)
+    assert coordinator.publish() == 4
+    file.write_bytes(text.replace(b'"u"', b'"v"', 1))
+    with pytest.raises(CorruptObjectError, match="checksum"):
+        zd.Writer.attach(url, 0)
+    with pytest.raises(CorruptObjectError, match="checksum"):
+        zd.Writer.attach(url).publish()
+
+
+def test_a_damaged_document_of_the_output_is_an_error(url, tmp_path):
+    zd.Writer.create(url, arrays(2), owners=OWNERS)
+    (file,) = tmp_path.rglob("output.json")
+    good = json.loads(file.read_text())
+    for change in ({"format": "x"}, {"creation": "../../x"}, {"arrays": {}}, {"capacity": "x"}):
+        file.write_text(json.dumps({**good, **change}))
+        with pytest.raises(zd.errors.MetadataError):
+            zd.Writer.attach(url, 0)
+
+
+# --- owner maps -----------------------------------------------------------------------------------
+
+sizes = st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any)
+
+
+@given(st.lists(sizes, min_size=1, max_size=3), st.data())
+def test_each_object_has_one_owner_and_each_element_comes_once(decomposition, data):
+    shape = tuple(map(sum, decomposition))
+    cells = tuple(data.draw(st.integers(1, n + 2)) for n in shape)
+    grid = Grid.regular(shape, cells)
+    found = zd.owners(shape, tuple(map(tuple, decomposition)))
+    if data.draw(st.booleans()):
+        ranks = range(found.ranks)
+        regions = [found.region(r) or (slice(0, 0),) * len(shape) for r in ranks]
+        found = zd.owners(shape, regions)
+    shared = any(shared_objects(found, grid))
+    shares = [share_of(found, grid, rank, shared=True) for rank in range(found.ranks)]
+    owned = [coords for share in shares for coords in share.own]
+    assert sorted(owned) == sorted(product(*map(range, grid.counts)))
+    assert shared == any(share.send for share in shares)
+    covered = np.zeros(shape, int)
+    for rank, share in enumerate(shares):
+        came = {other: shares[other].send[rank] for other in share.receive}
+        assert came == share.receive
+        block = np.empty(tuple(s.stop - s.start for s in share.region or ()))
+        for piece in (*share.keep, *(one for found in came.values() for one in found)):
+            assert piece.coords in share.own
+            cell = covered[grid.region_of(piece.coords)]
+            cell[piece.inside] += 1
+        for piece in (*share.keep, *(one for found in share.send.values() for one in found)):
+            assert block[piece.block].size
+    assert (covered == 1).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=3), st.data()
+)
+def test_whole_cells_are_dealt_out_evenly(dimensions, data):
+    shape = tuple(n for n, _ in dimensions)
+    grid = Grid.regular(shape, tuple(data.draw(st.integers(1, n)) for n in shape))
+    found = zd.owners(grid, tuple(ranks for _, ranks in dimensions))
+    assert not any(shared_objects(found, grid))
+    for axis, (lengths, cell) in enumerate(zip(found.sizes, grid.cell_shape, strict=True)):
+        counts = [-(-n // cell) for n in lengths]
+        assert max(counts) - min(counts) <= 1
+        assert sum(lengths) == shape[axis]
+
+
+def test_owners_refuses_what_is_no_map():
+    for decomposition, says in [
+        ((2,), "one item for each"),
+        ((0, 1), "at least one"),
+        (((3, 4), (8,)), "add up to 7"),
+        (("x", 1), "number of ranks"),
+        ([(slice(0, 6), slice(0, 9))], "within the shape"),
+        ([(slice(0, 6, 2), slice(0, 8))], "step 1"),
+        ([(slice(0, 4), slice(0, 8)), (slice(3, 6), slice(0, 8))], "ranks 0 and 1 overlap"),
+    ]:
+        with pytest.raises(GridError, match=says):
+            zd.owners((6, 8), decomposition)
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_whatever_dies_when_the_end_is_right(tmp_path_factory, data):
+    """Puts, flushes, losses, rewinds and publications in any order, against what NumPy holds."""
+    url = str(tmp_path_factory.mktemp("any") / "run.zarr")
+    length = data.draw(st.integers(1, 4))
+    coordinator = zd.Writer.create(url, arrays(length), owners=OWNERS)
+    writers = [zd.Writer.attach(url, rank) for rank in range(4)]
+    seeds: dict[int, float] = {}
+    seed, visible = 0.0, 0
+    actions = st.sampled_from(["put", "put", "put", "flush", "lose", "rewind", "publish"])
+    for action in data.draw(st.lists(actions, max_size=25)):
+        if action == "put":
+            step = min(writer.next_step for writer in writers)
+            for writer in writers:
+                if writer.next_step == step:
+                    put(writer, step, seeds.setdefault(step, seed))
+        elif action == "flush":
+            data.draw(st.sampled_from(writers)).flush()
+        elif action == "lose":
+            rank = data.draw(st.integers(0, 3))
+            writers[rank].release()
+            writers[rank] = zd.Writer.attach(url, rank)
+            assert writers[rank].next_step >= visible
+        elif action == "rewind":
+            for writer in writers:
+                writer.release()
+            step = data.draw(st.integers(0, coordinator.stored()))
+            writers = [zd.Writer.attach(url, rank, from_step=step) for rank in range(4)]
+            seeds = {at: kept for at, kept in seeds.items() if at < step}
+            seed, visible = seed + 0.125, min(visible, step)
+        else:
+            visible = max(visible, coordinator.publish(flush=data.draw(st.booleans())))
+        group = zd.open(url)
+        assert group["u"].shape[0] == group["time"].shape[0] == visible
+        expected = [field(at, seed=seeds[at]) for at in range(visible)]
+        np.testing.assert_array_equal(group["u"][...], np.reshape(expected, (-1, 6, 8)))
+    for writer in writers:
+        writer.close()
