@@ -958,6 +958,8 @@ EXAMPLES = {
         for kind in (MetadataError, UnknownCodecError, UnknownDataTypeError, UnknownGridError)
     },
     errors.MigrationError: errors.MigrationError("/a", [("b/c", PROBLEMS[1])]),
+    errors.SharedObjectError: errors.SharedObjectError("u/c/0", (0, 1), "Use other chunks."),
+    errors.StepsMissingError: errors.StepsMissingError("/a", 3, [(1, "u", "u/c/0")]),
     CorruptObjectError: CorruptObjectError("too short", "/a", "c/0", ((0,), (1, 2))),
 }
 CLASSES = [
