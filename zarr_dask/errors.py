@@ -20,6 +20,7 @@
     ├── StoreError               (OSError)            the store failed; never read as "not there"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── ListingError                              the store cannot say what it holds
+    │   ├── ConditionalWriteError                     no value can be put on a condition there
     │   └── ReadOnlyError        (PermissionError)    writing through something opened for reading
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "ChunkMissingError",
+    "ConditionalWriteError",
     "ConsolidatedMetadataWarning",
     "CorruptObjectError",
     "DaskBackendError",
@@ -294,6 +296,10 @@ class StoreKeyError(StoreError, ValueError):
 
 class ListingError(StoreError):
     """The store cannot list its keys: an HTTP server, for instance."""
+
+
+class ConditionalWriteError(StoreError):
+    """A stored object cannot be shared with other jobs: the store, or its file system, cannot."""
 
 
 class ReadOnlyError(StoreError, PermissionError):

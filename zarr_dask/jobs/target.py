@@ -19,6 +19,7 @@ from zarr_dask.formats.update import current, put_changed
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
+from zarr_dask.jobs.shared import change_part
 from zarr_dask.scratch import keeping_freed_memory
 
 __all__ = ["ArrayTarget", "Casting", "WriteReport", "takes"]
@@ -65,6 +66,8 @@ class ArrayTarget:
     """Of an array that grows: what its document says until all is written."""
     casting: Casting = "safe"
     """Which values are taken."""
+    compares: bool = False
+    """Whether other jobs may be writing to stored objects that are written in part."""
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other."""
@@ -73,7 +76,9 @@ class ArrayTarget:
         values = array.cast(block)
         with keeping_freed_memory():
             sizes = [
-                array.write_part(part, values)
+                change_part(array, part, values)
+                if self.compares and not part.whole
+                else array.write_part(part, values)
                 for part in array.meta.grid.parts(checked_region(region, array.shape))
             ]
         empty = sizes.count(0)

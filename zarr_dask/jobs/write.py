@@ -31,6 +31,7 @@ from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.target import Casting, takes
 from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
+from zarr_dask.stores.conditional import conditional
 from zarr_dask.stores.urls import Location, open_store
 
 if TYPE_CHECKING:
@@ -161,9 +162,11 @@ def plan_write(
         Which values the target takes, in NumPy's words: ``"safe"``, only those of data types all of
         whose values it can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
     partial
-        What to do where a region covers stored objects only in part: ``"refuse"``, or let their
-        single writing task of this job read and change them (``"own"``). The caller then sees
-        to it that no other job writes into the same objects meanwhile.
+        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
+        writing task of this job read and change them (``"own"``), which is right if no other job
+        writes into the same objects meanwhile; or share them with other jobs that do the same
+        (``"compare"``): an object is put back only if it is still what was read, else the task
+        reads it again. The last needs a store that can compare: local files and memory can.
     **keywords
         What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
@@ -178,6 +181,8 @@ def plan_write(
     ------
     GridError
         If shapes or grids do not fit, or blocks have no known size.
+    ConditionalWriteError
+        If objects are to be shared, and the store or its file system cannot compare.
     DataTypeError
         If the target cannot hold every value of the dask array's data type.
     NodeExistsError
@@ -287,7 +292,10 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         overwrite=replaces,
         before=before,
         casting=request.casting,
+        compares=request.partial == "compare",
     )
+    if plan.partial and plan.compares:
+        conditional(target.store).check_conditional(target.key(plan.partial[0]))
     if plan.partial and request.partial == "refuse" and before is None:
         raise _partial_write(plan)
     return plan
@@ -394,7 +402,8 @@ def _partial_write(plan: WritePlan) -> PartialWriteError:
         f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
         f"{target.where} only in part (the first at {cut[0]}; they have the shape "
         f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
-        'region to whole stored objects, or pass partial="own" if no other job writes there.'
+        'region to whole stored objects, pass partial="own" if no other job writes there, or '
+        'partial="compare" if the others pass it too.'
     )
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JointWritePlan", "Partial", "WritePlan"]
 
-Partial = Literal["refuse", "own"]
-"""What becomes of stored objects that a region covers only in part."""
+Partial = Literal["refuse", "own", "compare"]
+"""What becomes of stored objects that a region covers only in part: see `plan_write`."""
 
 _MOST_LISTED = 1000
 """Objects written in part that the JSON of a plan lists."""
@@ -53,6 +53,8 @@ class WritePlan:
     before: ArrayMeta | None = None
     """Of an array that grows: what its document says until all is written."""
     casting: Casting = "safe"
+    compares: bool = False
+    """Whether other jobs may be writing to the objects that are written in part."""
 
     @property
     def regrouped(self) -> bool:
@@ -100,14 +102,19 @@ class WritePlan:
             lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")
         if self.partial:
             lines.append(
-                f"  in part {counted(len(self.partial), 'stored object')} are read, changed and "
-                f"written by their single owner: {', '.join(map(str, self.partial[:5]))}"
+                f"  in part {counted(len(self.partial), 'stored object')} read, changed and "
+                f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
         return "\n".join(lines)
 
     def _kind(self) -> str:
         return "a new" if self.creates else "a growing" if self.before else "an existing"
+
+    def _in_part(self) -> str:
+        if self.compares:
+            return "put back if no other job has changed them meanwhile, else read again"
+        return "written by their single owner"
 
     def _how(self) -> str:
         if not self.regrouped:
@@ -149,6 +156,7 @@ class WritePlan:
             "regrouped": self.regrouped,
             "tasks": self.tasks,
             "objects": self.objects,
+            "compares": self.compares,
             "partial_objects": len(self.partial),
             "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
             "nbytes": self.nbytes,
@@ -209,7 +217,7 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         token = f"{target.token}-{token_hex(8)}"
-        writer = ArrayTarget(target, self.creates, self.before, self.casting)
+        writer = ArrayTarget(target, self.creates, self.before, self.casting, self.compares)
         return write_array(values, writer, origin, token)
 
     def run(self) -> WriteReport:

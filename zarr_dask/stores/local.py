@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -21,6 +21,7 @@ from typing import ClassVar
 from zarr_dask.errors import StoreError
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.conditional import folder_lock, tag_of
 
 __all__ = ["LocalStore", "read_at"]
 
@@ -153,6 +154,27 @@ class LocalStore:
             if isinstance(error, OSError):
                 raise self._failed("write", key, error) from error
             raise
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        folder = os.path.dirname(self._path(key))
+        while not os.path.isdir(folder):  # what is made later is on the same file system
+            folder = os.path.dirname(folder)
+        with folder_lock(folder, wait=False):
+            pass
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        value = self.get(key)
+        return value, tag_of(value)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        with self._reporting("write", key), folder_lock(os.path.dirname(self._path(key))):
+            if tag_of(self.get(key)) != tag:
+                return False
+            self.set(key, buffers)
+        return True
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""

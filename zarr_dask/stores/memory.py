@@ -7,13 +7,15 @@ another process it refuses to pretend that it is.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from secrets import token_hex
 from typing import ClassVar
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.conditional import tag_of
 
 __all__ = ["MemoryStore"]
 
@@ -40,6 +42,7 @@ class MemoryStore:
     def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
         self.values: MutableMapping[str, bytes] = {} if values is None else values
         self.identity = token_hex(8)
+        self._lock = threading.Lock()
         _LIVING[self.identity] = self
 
     @staticmethod
@@ -82,6 +85,23 @@ class MemoryStore:
         """See `zarr_dask.stores.base.Store.set`."""
         check_key(key)
         self.values[key] = b"".join(buffers)
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        check_key(key)
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        value = self.get(key)
+        return value, tag_of(value)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        with self._lock:
+            if tag_of(self.get(key)) != tag:
+                return False
+            self.set(key, buffers)
+        return True
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store, list_sizes
+from zarr_dask.stores.conditional import conditional
 
 __all__ = ["Below", "Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
 
@@ -58,6 +59,18 @@ class Wrapper:
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         self.store.set(key, buffers)
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        conditional(self.store).check_conditional(key)
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        return conditional(self.store).get_tagged(key)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        return conditional(self.store).set_if(key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -120,6 +133,18 @@ class Below(Wrapper):
         """See `zarr_dask.stores.base.Store.set`."""
         self.store.set(self.prefix + key, buffers)
 
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        conditional(self.store).check_conditional(self.prefix + key)
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        return conditional(self.store).get_tagged(self.prefix + key)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        return conditional(self.store).set_if(self.prefix + key, buffers, tag)
+
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         self.store.delete(self.prefix + key)
@@ -157,6 +182,14 @@ class ReadOnly(Wrapper):
         return list_sizes(self.store, prefix)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
+        """Refused."""
+        raise self._refusal(key)
+
+    def check_conditional(self, key: str) -> None:
+        """Refused."""
+        raise self._refusal(key)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:  # noqa: ARG002
         """Refused."""
         raise self._refusal(key)
 
@@ -223,6 +256,16 @@ class Recording(Wrapper):
         self._note("set", key)
         self.store.set(key, buffers)
 
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        self._note("get", key)
+        return super().get_tagged(key)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        self._note("set_if", key)
+        return super().set_if(key, buffers, tag)
+
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         self._note("delete", key)
@@ -277,6 +320,16 @@ class Faulty(Wrapper):
         """See `zarr_dask.stores.base.Store.set`."""
         self.before("set", key)
         self.store.set(key, buffers)
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        self.before("get", key)
+        return super().get_tagged(key)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        self.before("set_if", key)
+        return super().set_if(key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""

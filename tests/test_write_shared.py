@@ -1,0 +1,351 @@
+"""Jobs that share stored objects: two processes, threads, the locks between them.
+
+The processes of a test meet at a barrier before every round, so that both change one object at the
+same time. What a test of this kind would show if nothing were compared is shown, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording
+from zarr_dask.stores.conditional import conditional, folder_lock
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.wrappers import Below
+
+VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def stores(tmp_path) -> dict:
+    return {
+        "local": LocalStore(str(tmp_path / "local")),
+        "memory": MemoryStore(),
+        "recorded": Recording(MemoryStore()),
+        "below": Below(LocalStore(str(tmp_path / "below")), "a/b/"),
+    }
+
+
+STORES = ["local", "memory", "recorded", "below"]
+
+
+# --- the stores --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_value_is_put_only_where_it_was_read(tmp_path, kind):
+    store = conditional(stores(tmp_path)[kind])
+    store.check_conditional("c/0")
+    value, tag = store.get_tagged("c/0")
+    assert (value, tag) == (None, None)
+    assert store.set_if("c/0", [b"1", b"2"], tag)
+    assert not store.set_if("c/0", [b"3"], tag)  # somebody has been faster
+    value, tag = store.get_tagged("c/0")
+    assert bytes(value) == b"12"
+    store.set("c/0", [b"other"])
+    assert not store.set_if("c/0", [b"3"], tag)
+    store.set("c/0", [b"12"])
+    assert store.set_if("c/0", [b"34"], tag)  # equal values are the same value
+    store.delete("c/0")
+    assert not store.set_if("c/0", [b"5"], tag)
+    assert store.get("c/0") is None
+    assert sorted(store.list()) == []
+
+
+def test_a_lock_leaves_nothing_behind(tmp_path):
+    store = LocalStore(str(tmp_path))
+    store.set_if("a/c/0", [b"1"], None)
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["0"]
+
+
+def test_a_folder_that_goes_while_one_waits_for_its_lock(tmp_path):
+    """The lock of a folder that is gone would be held against nobody."""
+    folder = tmp_path / "c"
+    entered = threading.Event()
+    found: list[bool] = []
+
+    def second() -> None:
+        entered.set()
+        with folder_lock(str(folder)):
+            found.append(folder.is_dir())
+
+    with folder_lock(str(folder)):
+        thread = threading.Thread(target=second)
+        thread.start()
+        entered.wait()
+        folder.rmdir()
+    thread.join(20)
+    assert found == [True]
+
+
+def test_stores_that_cannot_compare_refuse(tmp_path):
+    remote = FsspecStore.from_url("memory://shared", {})
+    with pytest.raises(ConditionalWriteError, match="whole stored objects"):
+        conditional(remote)
+    with pytest.raises(ConditionalWriteError):
+        conditional(Recording(remote)).check_conditional("c/0")
+    with pytest.raises(ReadOnlyError):
+        conditional(ReadOnly(MemoryStore())).check_conditional("c/0")
+    target = zd.create_array(remote, shape=(12, 20), dtype="i4", chunks=(4, 5))
+    with pytest.raises(ConditionalWriteError, match="memory://shared"):
+        zd.to_zarr(da.ones((3, 20)), target, region=np.s_[0:3], partial="compare", casting="unsafe")
+    assert not list(remote.list("c/"))
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOTSUP])
+def test_file_systems_without_locks_refuse(tmp_path, monkeypatch, number):
+    target = zd.create_array(tmp_path, shape=(12, 20), dtype="i4", chunks=(4, 5))
+
+    def flock(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    x = da.ones((3, 20), dtype="i4")
+    with pytest.raises(ConditionalWriteError, match="no locks on folders"):
+        zd.to_zarr(x, target, region=np.s_[0:3], partial="compare")
+    assert not list(target.store.list("c/"))
+
+
+# --- what a job does ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("grid", [{"chunks": (4, 5)}, {"chunks": (2, 5), "shards": (4, 10)}])
+def test_two_jobs_one_after_the_other(tmp_path, kind, grid):
+    target = zd.create_array(stores(tmp_path)[kind], shape=(12, 20), dtype="i4", **grid)
+    for rows in (np.s_[0:6], np.s_[6:12]):
+        x = da.from_array(VALUES[rows], chunks=(3, 7))
+        plan = zd.plan_write(x, target, region=rows, partial="compare")
+        assert "no other job has changed" in str(plan)
+        plan.run()
+    np.testing.assert_array_equal(target[...], VALUES)
+
+
+def test_a_conflict_is_tried_again():
+    """Another job writes its part between reading and putting back, three times."""
+    store = MemoryStore()
+    target = zd.create_array(store, shape=(4, 4), dtype="i4", chunks=(4, 4))
+    left = [1, 2, 3]
+
+    def interfere(method: str, key: str) -> None:
+        if method == "set_if" and left:
+            target.write(np.s_[2:3, left[0] : left[0] + 1], np.full((1, 1), 7, "i4"), 1)
+            left.pop(0)
+
+    faulty = Recording(Faulty(store, interfere))
+    x = da.ones((2, 4), dtype="i4")
+    zd.to_zarr(x, zd.open_array(faulty, mode="r+"), region=np.s_[0:2], partial="compare")
+    assert target[...].tolist() == [[1] * 4, [1] * 4, [0, 7, 7, 7], [0] * 4]
+    assert faulty.per_key("set_if") == {"c/0/0": 4}
+
+
+def test_a_job_that_is_always_too_late_gives_up(monkeypatch):
+    store = MemoryStore()
+    target = zd.create_array(store, shape=(4, 4), dtype="i4", chunks=(4, 4))
+    numbers = iter(range(1, 10**6))
+
+    def interfere(method: str, key: str) -> None:
+        if method == "set_if":
+            target.write(np.s_[3:4, 0:1], np.full((1, 1), next(numbers), "i4"), 1)
+
+    with pytest.raises(ConditionalWriteError, match="1000 times"):
+        zd.to_zarr(
+            da.ones((2, 4), dtype="i4"),
+            zd.open_array(Faulty(store, interfere), mode="r+"),
+            region=np.s_[0:2],
+            partial="compare",
+        )
+
+
+def test_fill_values_are_no_reason_to_remove_a_shared_object():
+    store = MemoryStore()
+    target = zd.create_array(store, shape=(4, 4), dtype="i4", chunks=(4, 4))
+    zeros = da.zeros((2, 4), dtype="i4")
+    assert zd.to_zarr(zeros, target, region=np.s_[0:2], partial="compare").objects == 0
+    assert not list(store.list("c/"))
+    target[...] = 1
+    zd.to_zarr(zeros, target, region=np.s_[0:2], partial="compare")
+    zd.to_zarr(zeros, target, region=np.s_[2:4], partial="compare")
+    assert store.get("c/0/0") is not None
+    assert not target[...].any()
+
+
+def test_sharing_is_refused_unless_it_is_asked_for(tmp_path):
+    target = zd.create_array(tmp_path, shape=(12, 20), dtype="i4", chunks=(4, 5))
+    with pytest.raises(PartialWriteError, match='partial="compare"'):
+        zd.to_zarr(da.ones((3, 20), dtype="i4"), target, region=np.s_[0:3])
+
+
+# --- two processes, one object -------------------------------------------------------------------
+
+PEER = """
+import sys
+import dask, dask.array as da, numpy as np
+import zarr_dask as zd
+
+place, half, rounds, partial = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+dask.config.set(scheduler="sync")
+rows = slice(half * 3, half * 3 + 3)
+for number in range(rounds):
+    target = zd.open_array(place, str(number), mode="r+")
+    plan = zd.plan_write(
+        da.full((3, 20), 1 + half, dtype="i4", chunks=(3, 20)), target, region=(rows,),
+        partial=partial,
+    )
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
+    sys.stdin.readline()  # both begin at once
+    plan.run()
+"""
+
+
+def run_peers(place: Path, rounds: int, partial: str, grid: dict) -> int:
+    """How many values were lost when two processes wrote the halves of one object at once."""
+    for number in range(rounds):
+        zd.create_array(place, str(number), shape=(6, 20), dtype="i4", **grid)
+    peers = [
+        subprocess.Popen(
+            [sys.executable, "-c", PEER, str(place), str(half), str(rounds), partial],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for half in (0, 1)
+    ]
+    try:
+        for _ in range(rounds):
+            for peer in peers:
+                assert peer.stdout.readline() == "ready\n"
+            for peer in peers:
+                peer.stdin.write("go\n")
+                peer.stdin.flush()
+        assert [peer.wait(30) for peer in peers] == [0, 0]
+    finally:
+        for peer in peers:
+            peer.kill()
+            peer.communicate()
+    want = np.repeat([1, 2], 3)[:, None] + np.zeros((6, 20), int)
+    values = [zd.open_array(place, str(number))[...] for number in range(rounds)]
+    return sum(int(np.count_nonzero(found != want)) for found in values)
+
+
+@pytest.mark.conformance("C136")
+@pytest.mark.parametrize(
+    "grid",
+    [{"chunks": (6, 20)}, {"chunks": (2, 5), "shards": (6, 20)}],
+    ids=["chunk", "shard"],
+)
+def test_two_processes_share_an_object(tmp_path, grid):
+    assert run_peers(tmp_path, 60, "compare", grid) == 0
+
+
+@pytest.mark.slow
+def test_two_processes_share_an_object_very_often(tmp_path):
+    assert run_peers(tmp_path, 2000, "compare", {"chunks": (6, 20)}) == 0
+
+
+def test_the_same_two_processes_lose_values_if_nothing_is_compared(tmp_path):
+    """So the rounds above do overlap."""
+    lost = 0
+    for attempt in range(5):
+        lost += run_peers(tmp_path / str(attempt), 60, "own", {"chunks": (6, 20)})
+        if lost:
+            return
+    pytest.fail("300 rounds and no overlap")
+
+
+def test_many_threads_share_one_object(tmp_path):
+    """Eight jobs of one process; locks of the system are between descriptors, not processes."""
+    target = zd.create_array(tmp_path, shape=(8, 16), dtype="i4", chunks=(8, 16))
+    barrier = threading.Barrier(8, timeout=20)
+
+    def job(number: int) -> None:
+        for column in range(16):
+            region = np.s_[number : number + 1, column : column + 1]
+            x = da.full((1, 1), 1 + number * 16 + column, dtype="i4")
+            plan = zd.plan_write(x, target, region=region, partial="compare")
+            barrier.wait()
+            plan.run()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(job, range(8)))
+    np.testing.assert_array_equal(target[...], np.arange(1, 129).reshape(8, 16))
+
+
+HOLDER = """
+import sys
+from zarr_dask.stores.conditional import folder_lock
+
+with folder_lock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_job_that_is_killed_is_free(tmp_path):
+    target = zd.create_array(tmp_path, shape=(6, 20), dtype="i4", chunks=(6, 20))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "c" / "0")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    done = threading.Event()
+
+    def job() -> None:
+        x = da.ones((3, 20), dtype="i4")
+        zd.to_zarr(x, target, region=np.s_[0:3], partial="compare")
+        done.set()
+
+    try:
+        assert holder.stdout.readline() == "held\n"
+        thread = threading.Thread(target=job)
+        thread.start()
+        assert not done.wait(0.3)  # it waits for the lock
+        holder.send_signal(signal.SIGKILL)
+        assert done.wait(20)
+        thread.join(20)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert (target[:3] == 1).all()
+
+
+def test_a_full_disk_leaves_the_shared_object_as_it_was(tmp_path):
+    target = zd.create_array(tmp_path, shape=(6, 20), dtype="i4", chunks=(6, 20))
+    target[...] = 5
+
+    def fail(method: str, key: str) -> None:
+        if method == "set_if":
+            raise StoreError("the disk is full")
+
+    x = da.ones((3, 20), dtype="i4")
+    faulty = zd.open_array(Faulty(target.store, fail), mode="r+")
+    with pytest.raises(StoreError, match="full"):
+        zd.to_zarr(x, faulty, region=np.s_[0:3], partial="compare")
+    assert (target[...] == 5).all()

@@ -1,0 +1,78 @@
+"""Stored objects that several jobs write, each its own part of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.dtypes import full_of, is_full_of
+from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.grid import Part, cut
+from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.conditional import conditional
+
+__all__ = ["change_part"]
+
+_ATTEMPTS = 1000
+"""Every failed one means that another job has succeeded: as many may share an object."""
+
+
+def change_part(array: Array, part: Part, values: np.ndarray) -> int:
+    """Write a part of a stored object while other jobs may be writing other parts of it.
+
+    The object is read, changed, and put back if it is still what was read; else it is read again.
+    An object that holds fill values only is stored too, if there was one: it is not removed, as
+    another job may be about to put it back.
+
+    Parameters
+    ----------
+    array
+        Its store can put on a condition.
+    part
+        Which object, and what of it.
+    values
+        Of the whole region.
+
+    Returns
+    -------
+    int
+        Bytes stored; 0 where there was nothing and all elements have the fill value.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If the store cannot, or others have been faster again and again.
+    CorruptObjectError
+        If what is there does not decode.
+    """
+    key = array.key(part.coords)
+    store = conditional(array.store)
+    own = cut(values, part.out)
+    for _ in range(_ATTEMPTS):
+        stored, tag = store.get_tagged(key)
+        chunk = _decoded(array, part, key, stored)
+        chunk[part.inside] = own
+        if stored is None and array.meta.fill is not None and is_full_of(chunk, array.meta.fill):
+            return 0
+        buffers = array.meta.bound(part.coords).encode(chunk)
+        if store.set_if(key, buffers, tag):
+            return sum(len(buffer) for buffer in buffers)
+    raise ConditionalWriteError(
+        f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
+        "while this one tried to. Run the job again when they have ended."
+    )
+
+
+def _decoded(array: Array, part: Part, key: str, stored: Buffer | None) -> np.ndarray:
+    """The elements of a stored object; fill values if there is none."""
+    meta = array.meta
+    bound = meta.bound(part.coords)
+    absent = meta.data_type.zero if meta.fill is None else meta.fill
+    chunk = full_of(bound.spec.shape, array.dtype, absent)
+    if stored is not None:
+        try:
+            bound.decode(stored, None, chunk, ReadOptions().reading)
+        except CorruptObjectError as error:
+            raise error.at(array.where, key, part.coords) from error
+    return chunk
