@@ -613,7 +613,7 @@ def test_order_in_v3(store):
 
 @pytest.mark.parametrize(
     "keywords",
-    [{"lock": True}, {"synchronizer": None}, {"compresors": None}, {"name": "a", "config": {}}],
+    [{"lock": True}, {"synchronizer": None}, {"compresors": None}, {"config": {}}],
     ids=str,
 )
 def test_keywords_that_mean_nothing(store, keywords):

@@ -21,7 +21,8 @@
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── ConditionalWriteError                     no value can be put on a condition there
-    │   └── ReadOnlyError        (PermissionError)    writing through something opened for reading
+    │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
+    │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
@@ -84,6 +85,7 @@ __all__ = [
     "StepsMissingError",
     "StoreError",
     "StoreKeyError",
+    "StoreOutOfReachError",
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
@@ -304,6 +306,10 @@ class ConditionalWriteError(StoreError):
 
 class ReadOnlyError(StoreError, PermissionError):
     """A write through a store or node that was opened for reading."""
+
+
+class StoreOutOfReachError(StoreError, RuntimeError):
+    """A store in the memory of one process, where tasks run in others."""
 
 
 class PartialWriteError(ZarrDaskError, ValueError):

@@ -309,7 +309,7 @@ def checked_array(array: Any) -> da.Array:
         )
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise GridError(
-            "the dask array has blocks of unknown size, so that nothing can be planned; "
+            "the dask array has unknown chunk sizes, so that nothing can be planned; "
             "compute_chunk_sizes() finds them out."
         )
     return array
@@ -484,6 +484,11 @@ class StoredWrite(DaskMethodsMixin):
     def __init__(self, graph: HighLevelGraph, key: tuple[str, int]) -> None:
         self._graph = graph
         self._key = key
+
+    @property
+    def dask(self) -> HighLevelGraph:
+        """The graph, under the name that dask's own collections have for it."""
+        return self._graph
 
     def __dask_graph__(self) -> HighLevelGraph:
         return self._graph

@@ -43,7 +43,7 @@ from zarr_dask.hierarchy import (
 )
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location, located, open_store
 from zarr_dask.stores.wrappers import ReadOnly
 from zarr_dask.tree import Tree, draw, facts_table
 from zarr_dask.walk import Below, read_as, read_or_imply, walk
@@ -312,7 +312,8 @@ def open(
     Parameters
     ----------
     url
-        A path, a URL, a store, a mapping from keys to bytes, or an open node.
+        A path, a URL, a store, a mapping from keys to bytes, an open node, or a store, an array
+        or a group of zarr-python.
     path
         Path of the node below it.
     mode
@@ -342,7 +343,8 @@ def open(
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format
     else:
-        path, store = normalise_path(path), open_store(url, storage_options)
+        url, path = located(url, normalise_path(path))
+        store = open_store(url, storage_options)
     if mode == "r" and not isinstance(store, ReadOnly):
         store = ReadOnly(store)
     options = read or ReadOptions()

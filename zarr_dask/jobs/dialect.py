@@ -1,4 +1,4 @@
-"""What dask hands on to zarr-python, understood: the keywords of its ``create_array``.
+"""What dask's functions for Zarr take, understood: objects of zarr-python, and its keywords.
 
 Codecs may be objects of zarr-python or numcodecs; they are asked for their configuration, so that
 neither package needs to be imported here.
@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
+from zarr_dask.group import open_array
+from zarr_dask.stores.urls import Location, located
+from zarr_dask.stores.zarr_python import place_in_zarr_python
 
-__all__ = ["spec_from_keywords"]
+__all__ = ["spec_from_keywords", "target_of"]
 
 _KEYWORDS = frozenset(
     {
@@ -27,6 +31,28 @@ _KEYWORDS = frozenset(
         "zarr_format",
     }
 )
+
+
+def target_of(
+    url: Location | Array, component: str | None, keywords: Mapping[str, Any]
+) -> tuple[Location | Array, str | None, Mapping[str, Any]]:
+    """What to write to: an array of zarr-python as an open `Array`, ``name=`` as the component.
+
+    Raises
+    ------
+    TypeError
+        If both a component and a name are given.
+    """
+    if "name" in keywords:
+        if component is not None:
+            raise TypeError("component= and name= both say where the array lies; choose one.")
+        component = keywords["name"]
+        keywords = {key: value for key, value in keywords.items() if key != "name"}
+    if not isinstance(url, Array) and place_in_zarr_python(url) is not None:
+        if hasattr(url, "shape") and not component:
+            return open_array(url, mode="r+"), None, keywords
+        return (*located(url, component or ""), keywords)
+    return url, component, keywords
 
 
 def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpec:

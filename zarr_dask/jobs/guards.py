@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from zarr_dask.array import Array, ArraySource
 from zarr_dask.errors import NodeExistsError, PartialWriteError, SourceIsTargetError
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import overlap, real_place
+from zarr_dask.stores.urls import located, open_store, overlap, real_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
     foreign = () if zarr is None else (zarr.Array,)
     for source in sources_of(values, (ArraySource, Array, *foreign)):
         read = _place_of(source)
-        if read is not None and overlap(read, place):
+        if overlap(read, place):
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "
@@ -40,14 +39,14 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
             )
 
 
-def _place_of(source: Any) -> str | None:
-    """Where a source lies; None for an array of zarr-python that is in no folder."""
+def _place_of(source: Any) -> str:
+    """Where a source lies: one of ours, or an array of zarr-python."""
     if isinstance(source, ArraySource):
         source = source.array
     if isinstance(source, Array):
         return real_place(source.store, source.path)
-    root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
-    return None if root is None else f"{os.path.realpath(root)}/{source.path}".rstrip("/")
+    store, path = located(source, "")
+    return real_place(open_store(store), path)
 
 
 # --- several arrays -------------------------------------------------------------------------------

@@ -18,13 +18,16 @@ from secrets import token_hex
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.errors import SchedulerError, WorkerLostError
+from zarr_dask.errors import SchedulerError, StoreOutOfReachError, WorkerLostError
 from zarr_dask.pool import cores
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.wrappers import Wrapper
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Workers", "connect", "find_workers", "run_tasks"]
+__all__ = ["Workers", "check_in_reach", "connect", "find_workers", "run_tasks"]
 
 _WINDOW_PER_THREAD = 8
 _LOCAL_WINDOW = 512
@@ -66,6 +69,32 @@ def _current_client() -> Client | None:
         return default_client()
     except ValueError:
         return None
+
+
+def check_in_reach(store: Store) -> None:
+    """Refuse a store in the memory of this process where tasks run in other processes.
+
+    Raises
+    ------
+    StoreOutOfReachError
+        If a cluster is the current scheduler, or dask's own processes are.
+    """
+    while isinstance(store, Wrapper):
+        store = store.store
+    if not isinstance(store, MemoryStore):
+        return
+    client = _current_client()
+    if client is None:
+        elsewhere = _runs_processes()
+    else:
+        workers = client.scheduler_info(n_workers=-1).get("workers") or {}
+        elsewhere = any(not address.startswith("inproc://") for address in workers)
+    if elsewhere:
+        raise StoreOutOfReachError(
+            f"{store.url} lives in the memory of this process, and dask's processes or the "
+            "distributed scheduler run each task in another process: what it writes would be lost. "
+            "Write to a local or remote store."
+        )
 
 
 def _cluster_workers(client: Client) -> Workers:

@@ -27,6 +27,7 @@ from zarr_dask.grid import Region
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.destination import existing_array, grown, new_array
+from zarr_dask.jobs.dialect import target_of
 from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.target import Casting, takes
@@ -81,7 +82,7 @@ class _Request:
 
 def _check_choice(name: str, value: object, choices: Any) -> None:
     if value not in get_args(choices):
-        raise ValueError(f"{name}={value!r}: expected one of {list(get_args(choices))}.")
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
 
 
 # --- making a plan --------------------------------------------------------------------------------
@@ -263,6 +264,8 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
     from zarr_dask.graph import checked_array
 
     values = checked_array(arr)
+    url, component, keywords = target_of(request.url, request.component, request.keywords)
+    request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
     before: ArrayMeta | None = None
     if request.creates and not isinstance(request.url, Array):

@@ -16,6 +16,7 @@ from zarr_dask.grid import Blocks, Region
 from zarr_dask.hierarchy import prepare_array_place
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
+from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.jobs.target import ArrayTarget, Casting, WriteReport
 from zarr_dask.tree import facts_table
 
@@ -203,6 +204,7 @@ class WritePlan:
         from zarr_dask.graph import write_array
 
         target = self.target
+        check_in_reach(target.store)
         if self.creates:
             prepare_array_place(
                 target.store,

@@ -8,16 +8,20 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
 
-__all__ = ["Location", "beside", "open_store", "overlap", "real_place"]
+__all__ = ["Location", "beside", "located", "open_store", "overlap", "real_place"]
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
-"""What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes."""
+"""What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
+
+Stores, arrays and groups of zarr-python are taken too.
+"""
 
 
 def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -37,6 +41,9 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         If no backend serves the URL, or an option is unknown.
     """
     options = dict(storage_options or {})
+    foreign = store_of_zarr_python(url)
+    if foreign is not None:
+        return _without_options(foreign, options)
     if isinstance(url, Store):
         return _without_options(url, options)
     if isinstance(url, MutableMapping):
@@ -59,6 +66,12 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     from zarr_dask.stores.fsspec import FsspecStore
 
     return FsspecStore.from_url(text, options)
+
+
+def located(url: Location, path: str) -> tuple[Location, str]:
+    """The store and the path that are meant where `url` is a node of zarr-python with a path."""
+    place = place_in_zarr_python(url)
+    return (url, path) if place is None else (place[0], join(place[1], path))
 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:

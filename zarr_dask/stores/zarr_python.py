@@ -1,0 +1,222 @@
+"""Stores and nodes of zarr-python, as they are handed to dask's functions for Zarr.
+
+A local store becomes ours, which is faster. A memory store is shared with zarr-python: both see
+what either writes. Any other store is used through zarr-python's own asynchronous interface.
+
+zarr-python is never imported here: whoever hands over one of its objects has done so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Coalescing,
+    Listing,
+    Range,
+    Store,
+    check_key,
+    join,
+)
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.wrappers import ReadOnly
+
+__all__ = ["ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
+
+
+def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
+    """The store and the path of an array, a group or a place of zarr-python; None for all else."""
+    zarr = sys.modules.get("zarr")
+    if zarr is None or not hasattr(zarr, "storage"):
+        return None
+    if isinstance(given, zarr.Array | zarr.Group | zarr.storage.StorePath):
+        return given.store, given.path
+    return None
+
+
+def store_of_zarr_python(given: Any) -> Store | None:
+    """The store that a store of zarr-python is; None for all else."""
+    zarr = sys.modules.get("zarr")
+    if zarr is None or not hasattr(zarr, "storage") or not isinstance(given, zarr.abc.store.Store):
+        return None
+    store: Store
+    if type(given) is zarr.storage.LocalStore:
+        store = LocalStore(str(given.root.absolute()))
+    elif type(given) is zarr.storage.MemoryStore:
+        store = MemoryStore.over(_Buffers.over(given._store_dict))  # noqa: SLF001  (no other way)
+    else:
+        store = ZarrPythonStore(given)
+    return ReadOnly(store) if given.read_only else store
+
+
+class _Buffers(MutableMapping[str, bytes]):
+    """The values of a memory store of zarr-python, which are buffers of its own kind."""
+
+    _living: ClassVar[weakref.WeakValueDictionary[int, _Buffers]] = weakref.WeakValueDictionary()
+
+    def __init__(self, buffers: MutableMapping[str, Any]) -> None:
+        self.buffers = buffers
+        self._living[id(buffers)] = self  # stays the number of this mapping as long as we hold it
+
+    @staticmethod
+    def over(buffers: MutableMapping[str, Any]) -> _Buffers:
+        """The one view of a mapping, so that equal places have equal stores."""
+        return _Buffers._living.get(id(buffers)) or _Buffers(buffers)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, key: str) -> bytes:
+        return bytes(self.buffers[key].to_bytes())
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self.buffers[key] = _prototype().buffer.from_bytes(value)
+
+    def __delitem__(self, key: str) -> None:
+        del self.buffers[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.buffers))
+
+    def __len__(self) -> int:
+        return len(self.buffers)
+
+
+def _prototype() -> Any:
+    return sys.modules["zarr"].core.buffer.default_buffer_prototype()
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrPythonStore:
+    """Any store of zarr-python, through its own interface.
+
+    Parameters
+    ----------
+    store
+        The store; it pickles as well as that does.
+    """
+
+    store: Any
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+
+    @property
+    def url(self) -> str:
+        """What the store calls itself."""
+        return str(self.store)
+
+    @property
+    def identity(self) -> str:
+        """What the store calls itself, and its kind."""
+        return f"{type(self.store).__name__}:{self.store}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        innermost = self.store
+        while hasattr(innermost, "_store"):
+            innermost = innermost._store  # noqa: SLF001  (what a wrapper of zarr-python wraps)
+        if hasattr(innermost, "_store_dict"):
+            raise StoreError(
+                f"{self.url} lives in this process: what another one wrote into a copy of it would "
+                "be lost. Use a local or remote store to share data between processes."
+            )
+        return ZarrPythonStore, (self.store,)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self.get_ranges([(key, WHOLE)])[0]
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        for key, _ in requests:
+            check_key(key)
+        keys = ", ".join(sorted({key for key, _ in requests}))
+        return list(self._run(_fetched(self.store, requests), "read", keys))
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        check_key(key)
+        value = _prototype().buffer.from_bytes(b"".join(buffers))
+        self._run(self.store.set(key, value), "write", key)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        if self.size(key) is not None:  # stores of files would remove a folder with all in it
+            self._run(self.store.delete(key), "delete", key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        for key in list(self.list(prefix)):
+            self.delete(key)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        found = self._run(_gathered(self.store.list_prefix(prefix)), "list", prefix)
+        return (key for key in found if key.startswith(prefix))
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        keys: set[str] = set()
+        prefixes: set[str] = set()
+        folder = prefix.rstrip("/")
+        for name in self._run(_gathered(self.store.list_dir(prefix)), "list", prefix):
+            key = join(folder, name.strip("/"))
+            # the name alone does not say whether it is a key; some stores name what is empty
+            if self.size(key) is not None:
+                keys.add(key)
+            if next(self.list(f"{key}/"), None) is not None:
+                prefixes.add(f"{key}/")
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        if self.get_ranges([(key, Range(0, 1))])[0] is None:  # `exists` means folders as well
+            return None
+        return int(self._run(self.store.getsize(key), "look for", key))
+
+    def _run(self, what: Coroutine[Any, Any, Any], verb: str, key: str) -> Any:
+        """Wait for a coroutine on the event loop that zarr-python keeps for this process."""
+        try:
+            return sys.modules["zarr"].core.sync.sync(what)
+        except OSError as error:
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {error}") from error
+
+
+def _byte_request(wanted: Range) -> Any:
+    requests = sys.modules["zarr"].abc.store
+    if wanted == WHOLE:
+        return None
+    if wanted.start < 0:
+        return requests.SuffixByteRequest(-wanted.start)
+    if wanted.stop is None:
+        return requests.OffsetByteRequest(wanted.start)
+    return requests.RangeByteRequest(wanted.start, wanted.stop)
+
+
+async def _fetched(store: Any, requests: Sequence[tuple[str, Range]]) -> list[bytes | None]:
+    """Parts of values; by one call each, because some stores fail in `get_partial_values`."""
+    return await asyncio.gather(*(_fetch(store, key, wanted) for key, wanted in requests))
+
+
+async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
+    try:
+        found = await store.get(key, _prototype(), _byte_request(wanted))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    return None if found is None else bytes(found.to_bytes())
+
+
+async def _gathered(names: AsyncIterator[str]) -> list[str]:
+    return [name async for name in names]
