@@ -22,10 +22,19 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.migrate import TARGETS, translate
 from zarr_dask.grid import Cells, Grid, Shape
 from zarr_dask.indexing import checked_cells, checked_shape
 
-__all__ = ["ArraySpec", "array_meta", "auto_chunks", "dividing_chunks", "plain_chain", "regridded"]
+__all__ = [
+    "ArraySpec",
+    "array_meta",
+    "auto_chunks",
+    "converted",
+    "dividing_chunks",
+    "plain_chain",
+    "regridded",
+]
 
 _CHUNK_BYTES = 4 << 20
 _INNER_CHUNK_BYTES = 1 << 20
@@ -191,7 +200,11 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
 
 
 def regridded(
-    meta: ArrayMeta, node_format: Format, chunks: Cells | None, shards: Cells | None
+    meta: ArrayMeta,
+    node_format: Format,
+    chunks: Cells | None,
+    shards: Cells | None,
+    present: Shape,
 ) -> ArrayMeta:
     """The metadata of the same array on other grids.
 
@@ -206,6 +219,8 @@ def regridded(
         or, if that does not divide the shards, for one that does.
     shards
         Shape of a shard, or sizes; None for an array without shards.
+    present
+        The shape that chunks have.
 
     Raises
     ------
@@ -213,7 +228,7 @@ def regridded(
         If the grids do not fit together, or not the codecs.
     """
     chain = _chunk_chain(meta)
-    cells: Cells = meta.chunk_shape if chunks is None else chunks
+    cells: Cells = present if chunks is None else chunks
     if shards is not None:
         outer = Grid.of(meta.shape, shards)
         inner = checked_shape(cells, meta.grid.ndim, "chunks")
@@ -230,6 +245,73 @@ def regridded(
     if problems:
         raise MetadataError.of("the new array", problems)
     return changed
+
+
+def converted(
+    meta: ArrayMeta, old: Format, new: Format, at: str, *, dtype: Any = None, codecs: Any = None
+) -> ArrayMeta:
+    """The metadata of the same array in another format, data type or encoding, on its grid.
+
+    Parameters
+    ----------
+    meta
+        The array as it is.
+    old, new
+        Its format, and the one to come.
+    at
+        Where it will be, for messages.
+    dtype
+        The data type to come; the same by default.
+    codecs
+        The codecs of a chunk to come, in the spelling of the new format; the same by default.
+
+    Raises
+    ------
+    DataTypeError, MetadataError
+        If the new format has no such data type or codec, or the data type no such fill value.
+    """
+    changed = replace(meta, codecs=_chunk_chain(meta))
+    if new != old:
+        changed = _translated(changed, old, new, at, any_codecs=codecs is not None)
+    if dtype is None and codecs is None:
+        return changed
+    data_type, stored = (
+        (changed.data_type, changed.dtype) if dtype is None else _data_type(dtype, at)
+    )
+    chain = (
+        _for_type(changed.codecs, data_type)
+        if codecs is None
+        else new.chain(codecs, data_type, stored, "C", meta.grid.ndim)
+    )
+    if isinstance(chain, list):
+        raise MetadataError.of(at, chain)
+    fill = None if changed.fill is None else _fill(changed.fill[()], data_type, new, at)
+    return replace(changed, data_type=data_type, codecs=chain, fill=fill)
+
+
+def _translated(
+    meta: ArrayMeta, old: Format, new: Format, at: str, *, any_codecs: bool
+) -> ArrayMeta:
+    """The metadata of an array that is written anew, in another format."""
+    keys = _keys(None, new, at)
+    names = meta.dimension_names
+    hidden = None if names is None else old.names_attribute
+    attributes = {name: value for name, value in meta.attributes.items() if name != hidden}
+    if not any_codecs and new in TARGETS:
+        translation = translate(meta, new, keys)
+        if not isinstance(translation.meta, ArrayMeta):
+            raise MetadataError.of(f"{at} (give other codecs=)", list(translation.problems))
+        meta = translation.meta
+    elif meta.fill is None and not new.has_undefined_fill:
+        meta = replace(meta, fill=meta.data_type.zero)
+    return replace(meta, keys=keys, attributes=new.attributes(attributes, names), extra={})
+
+
+def _for_type(chain: Chain, data_type: DataType) -> Chain:
+    """The same codecs, with a byte order where the elements were single bytes and are no more."""
+    if chain.serializer == Bytes(None) and data_type.itemsize > 1:
+        return replace(chain, serializer=Bytes("little"))
+    return chain
 
 
 def plain_chain(meta: ArrayMeta) -> Chain:

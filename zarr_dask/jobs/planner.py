@@ -94,7 +94,9 @@ def alternatives(
         )
     found = [direct]
     if not _reads_once(direct.stages[0]):
-        encoded = middle or Layout(target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9)
+        encoded = middle or Layout(
+            target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9, kind=source.kind
+        )
         found.extend(_staged(source, target, encoded, budget, threads, model))
     return sorted(found, key=lambda alternative: alternative.seconds)
 
@@ -324,12 +326,13 @@ def _judge(
     read, written = source.layout, target.layout
     shape = np.array(read.grid.shape, np.int64)
     item = float(read.itemsize)
-    copied = _volume(boxes) * item
+    new_item = float(written.itemsize)
+    copied = _volume(boxes) * (item if read.kind == written.kind else item + new_item)
     met = np.minimum(source.cells, -(-boxes // source.chunks) * source.chunks + source.chunks)
     chunk_bytes = _volume(source.chunks) * item
-    largest = np.maximum(chunk_bytes, _volume(target.chunks) * item)
+    largest = np.maximum(chunk_bytes, _volume(target.chunks) * new_item)
     largest = np.maximum(largest, max(read.working, written.working))
-    object_bytes = _volume(target.cells) * item
+    object_bytes = _volume(target.cells) * new_item
     peak = (
         copied
         + _volume(met) * item
@@ -340,7 +343,7 @@ def _judge(
     )
     tasks = _volume(-(-shape // boxes))
     decoded = _volume(_meetings(shape, source.chunks, boxes)) * chunk_bytes
-    encoded = _volume(-(-shape // target.cells) * target.cells) * item
+    encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
     requests = source.meetings(boxes) * (2 if source.sharded else 1) + target.objects(
         read.grid.shape
     )

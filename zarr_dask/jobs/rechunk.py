@@ -1,315 +1,39 @@
 """Laying an array out anew, within a bound of memory, on any of dask's schedulers.
 
-`plan_rechunk` says everything that will be done; `RechunkPlan.run` does it. The target's
-metadata document is written last: until then no reader can take the target for whole.
+`plan_rechunk` says everything that will be done; `RechunkPlan.run` does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from secrets import token_hex
-from time import perf_counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.create import plain_chain, regridded
-from zarr_dask.errors import GridError, MemoryBudgetError, SourceIsTargetError
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, normalise_path, prefix_of
+from zarr_dask.create import converted, plain_chain, regridded
+from zarr_dask.errors import GridError, SourceIsTargetError
+from zarr_dask.formats.base import Format, normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Cells, Fixed
 from zarr_dask.group import open_array
-from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
-from zarr_dask.jobs.plan import Costs, counted, format_bytes, parse_bytes
-from zarr_dask.jobs.planner import Alternative, alternatives
-from zarr_dask.jobs.plot import plot_rechunk
-from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.plan import parse_bytes
+from zarr_dask.jobs.planner import alternatives
+from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport, narrower
+from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.speeds import speeds_of
-from zarr_dask.jobs.stages import CostModel, Layout, StagePlan
-from zarr_dask.scratch import keeping_freed_memory
-from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, beside, open_store, overlap, real_place
+from zarr_dask.jobs.stages import CostModel, Layout
+from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
-    from matplotlib.figure import Figure
 
 __all__ = ["Progress", "RechunkPlan", "RechunkReport", "plan_rechunk", "rechunk"]
 
 _DEFAULT_MEMORY = 10**9
 _SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One more task is done."""
-
-    stage: int
-    """Which stage, from 0."""
-    stages: int
-    """How many there are."""
-    nbytes: int
-    """Bytes of the array that the task has copied."""
-    total: int
-    """Bytes of the array."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One pass over the array, bound to what it reads and writes."""
-
-    plan: StagePlan
-    source: Array
-    target: Array
-
-    def copy(self, number: int) -> Copied:
-        """Copy one box: read it whole, write its stored objects one by one."""
-        with keeping_freed_memory():
-            return self._copy(number)
-
-    def _copy(self, number: int) -> Copied:
-        boxes = self.plan.boxes
-        region = boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
-        values = self.source.read(region, threads=1)
-        written = 0
-        objects = 0
-        for part in self.target.meta.grid.parts(region):
-            written += self.target.write_part(part, values)
-            objects += 1
-        return Copied(values.nbytes, written, objects)
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What one task has done."""
-
-    nbytes: int
-    """Decoded bytes copied."""
-    stored: int
-    """Encoded bytes written."""
-    objects: int
-    """Stored objects that were written, or left out because they hold fill values only."""
-
-
-@dataclass(frozen=True, slots=True)
-class RechunkReport:
-    """What a rechunking has done."""
-
-    nbytes: int
-    """Decoded bytes of the array."""
-    stored: int
-    """Encoded bytes of the target."""
-    objects: int
-    """Stored objects of the target."""
-    tasks: int
-    seconds: float
-
-    def __str__(self) -> str:
-        rate = format_bytes(self.nbytes / self.seconds) if self.seconds else "-"
-        return (
-            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
-            f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
-            f"({rate}/s)"
-        )
-
-
-@dataclass(frozen=True)
-class RechunkPlan:
-    """Everything that a rechunking will do; made by `plan_rechunk`."""
-
-    source: Array
-    target: Array
-    """As it will be; it does not exist yet."""
-    stages: tuple[StagePlan, ...]
-    max_mem: int
-    """Bytes that one process may hold above its size when idle."""
-    threads: int
-    """Tasks that run at the same time."""
-    threads_per_process: int
-    overwrite: bool = False
-    temp: Location | None = None
-    ways: tuple[Alternative, ...] = ()
-    """All that were costed, the chosen one first."""
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks of all stages."""
-        return sum(stage.tasks for stage in self.stages)
-
-    @property
-    def peak(self) -> int:
-        """Bytes that one process holds at most."""
-        return max(stage.peak for stage in self.stages) * self.threads_per_process
-
-    @property
-    def costs(self) -> Costs:
-        """What all stages together do."""
-        return sum((stage.costs for stage in self.stages), Costs())
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def explain(self) -> str:
-        """The plan in words and numbers."""
-        source, target = self.source, self.target
-        how = "directly" if len(self.stages) == 1 else f"in {len(self.stages)} stages"
-        lines = [
-            f"rechunk {source.where}",
-            f"     to {target.where}",
-            f"  array   {source.shape} {source.meta.data_type.label}, "
-            f"{format_bytes(source.nbytes)}",
-            f"  chunks  {_grids(source)} -> {_grids(target)}",
-            f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({counted(self.threads_per_process, 'thread')}), "
-            f"{counted(self.threads, 'task')} at a time",
-            f"  copied  {how}, by {counted(self.tasks, 'task')}",
-        ]
-        for number, stage in enumerate(self.stages):
-            costs = stage.costs
-            lines.append(
-                f"  stage {number + 1}: {counted(stage.tasks, 'task')} of {stage.box}, "
-                f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
-                f"({costs.decoded / max(source.nbytes, 1):.1f} x the array) in {costs.reads} "
-                f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
-                f"objects of {stage.target.object_shape}"
-            )
-        return "\n".join([*lines, *self._reasons()])
-
-    def _reasons(self) -> list[str]:
-        """Why these stages: what the other ways would cost."""
-        if len(self.ways) < 2:
-            return []
-        chosen, *others = self.ways
-        said = (
-            f"{way.name} {_duration(way.seconds)}, "
-            f"{format_bytes(sum(stage.costs.decoded for stage in way.stages))} decoded, "
-            f"{sum(stage.costs.reads + stage.costs.writes for stage in way.stages):,} requests"
-            for way in others
-        )
-        took = f"  why     {chosen.name}: {_duration(chosen.seconds)} by the model; others: "
-        return [took + "; ".join(said)]
-
-    def plot(self) -> Figure:
-        """The grids of all stages as a matplotlib figure.
-
-        Raises
-        ------
-        MissingDependencyError
-            If matplotlib is not installed.
-        """
-        title = (
-            f"{self.source.shape} {self.source.meta.data_type.label}, "
-            f"{format_bytes(self.source.nbytes)}: "
-            f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
-        )
-        return plot_rechunk(self.stages, self.source.dimension_names, title)
-
-    def run(
-        self,
-        client: Client | None = None,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> RechunkReport:
-        """Do it.
-
-        Parameters
-        ----------
-        client
-            A cluster; by default the current client's, or the scheduler dask is configured for.
-        progress
-            Called after each task.
-
-        Raises
-        ------
-        NodeExistsError
-            If the target has come into being since the plan was made.
-        CorruptObjectError, StoreError
-            If the source cannot be read or the target not be written. No metadata document of
-            the target is there then.
-        """
-        begun = perf_counter()
-        workers = find_workers(client)
-        self._check_memory(workers)
-        target, node_format = self.target, self.target.node_format
-        arrays = [self.source, *self._intermediates(), target]
-        prepare_array_place(
-            target.store, target.path, node_format, target.meta, overwrite=self.overwrite
-        )
-        done: list[Copied] = []
-        try:
-            for number, plan in enumerate(self.stages):
-                stage = Stage(plan, arrays[number], arrays[number + 1])
-                done = []
-                on_result = partial(self._note, number, done, progress)
-                run_tasks(stage.copy, plan.tasks, workers, on_result, f"zarr-copy-{number + 1}")
-        finally:
-            for intermediate in arrays[1:-1]:
-                intermediate.store.delete_prefix(prefix_of(intermediate.path))
-        put_documents(target.store, node_format.documents(target.meta, target.path))
-        return RechunkReport(
-            nbytes=self.source.nbytes,
-            stored=sum(copied.stored for copied in done),
-            objects=sum(copied.objects for copied in done),
-            tasks=self.tasks,
-            seconds=perf_counter() - begun,
-        )
-
-    def _check_memory(self, workers: Workers) -> None:
-        """Refuse to run where more tasks share a process than the plan was made for."""
-        needed = max(stage.peak for stage in self.stages) * workers.threads_per_process
-        if needed > self.max_mem:
-            raise MemoryBudgetError(
-                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
-                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
-                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
-            )
-
-    def _note(
-        self,
-        stage: int,
-        done: list[Copied],
-        progress: Callable[[Progress], None] | None,
-        copied: Copied,
-    ) -> None:
-        done.append(copied)
-        if progress is not None:
-            progress(Progress(stage, len(self.stages), copied.nbytes, self.source.nbytes))
-
-    def _intermediates(self) -> list[Array]:
-        """An array between each stage and the next; it never has a metadata document."""
-        made = []
-        for number, stage in enumerate(self.stages[:-1]):
-            store, path = self._temporary_place(number)
-            meta = ArrayMeta(
-                stage.target.grid,
-                self.source.meta.data_type,
-                None,
-                plain_chain(self.source.meta),
-                ChunkKeys("default", "/"),
-            )
-            strict = ReadOptions(missing="error")  # every object of it was written
-            made.append(Array(store, path, meta, self.target.node_format, strict))
-        return made
-
-    def _temporary_place(self, number: int) -> tuple[Store, str]:
-        name = f"zarr-dask-temporary-{token_hex(6)}-{number + 1}"
-        if self.temp is not None:
-            return open_store(self.temp), name
-        return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
-
-
-def _duration(seconds: float) -> str:
-    """A time for people, with as many digits as a model is worth."""
-    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.1f} {name}"
-    return f"{seconds:.2g} s"
-
-
-def _grids(array: Array) -> str:
-    return f"{array.chunks}" + (f" in shards {array.shards}" if array.shards else "")
 
 
 # --- making a plan --------------------------------------------------------------------------------
@@ -328,6 +52,9 @@ def plan_rechunk(
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
     model: CostModel | None = None,
+    dtype: Any = None,
+    codecs: Any = None,
+    format: str | None = None,
 ) -> RechunkPlan:
     """Plan how to lay an array out anew; nothing is written.
 
@@ -358,11 +85,20 @@ def plan_rechunk(
         Options of the target's store.
     model
         How long things take, for choosing.
+    dtype
+        Data type of the new array; that of the source by default. Fractions may be lost in it;
+        a number that it cannot hold is an error when it is met.
+    codecs
+        Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default.
+    format
+        Its format, such as ``"v3"``; that of the source by default.
 
     Raises
     ------
     GridError
         If the grids do not fit the array.
+    DataTypeError, MetadataError
+        If the format has no such data type or codecs.
     SourceIsTargetError
         If the target is the source, or one lies within the other.
     NodeExistsError
@@ -380,9 +116,13 @@ def plan_rechunk(
     """
     array = source if isinstance(source, Array) else open_array(source)
     store, below = open_store(target, storage_options), normalise_path(path)
-    new_chunks, new_shards = _new_grids(array, chunks, shards)
-    node_format = format_for_new(store, array.format, below)
-    meta = regridded(array.meta, node_format, new_chunks, new_shards)
+    node_format = format_for_new(store, format or array.format, below)
+    changes = any(wanted is not None for wanted in (dtype, codecs, format))
+    new_chunks, new_shards = _new_grids(array, chunks, shards, node_format, changes=changes)
+    base = converted(
+        array.meta, array.node_format, node_format, where(store, below), dtype=dtype, codecs=codecs
+    )
+    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
     made = Array(store, below, meta, node_format)
     node_format.documents(meta, below)  # raises where the format cannot say it
     _check_apart(array, made)
@@ -397,6 +137,7 @@ def plan_rechunk(
         memory // workers.threads_per_process,
         workers.threads,
         model or CostModel(),
+        _between(array, made),
     )
     return RechunkPlan(
         source=array,
@@ -424,12 +165,17 @@ def rechunk(
     client: Client | None = None,
     progress: Callable[[Progress], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    dtype: Any = None,
+    codecs: Any = None,
+    format: str | None = None,
 ) -> RechunkReport:
     """Lay an array out anew within a bound of memory: `plan_rechunk`, then run.
 
     Parameters
     ----------
     source, target, chunks, shards, max_mem, temp, overwrite, path, client, storage_options
+        As for `plan_rechunk`.
+    dtype, codecs, format
         As for `plan_rechunk`.
     progress
         Called after each task.
@@ -461,6 +207,9 @@ def rechunk(
         path=path,
         client=client,
         storage_options=storage_options,
+        dtype=dtype,
+        codecs=codecs,
+        format=format,
     )
     return plan.run(client, progress)
 
@@ -470,7 +219,21 @@ def _layout(array: Array) -> Layout:
     bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else grid.largest_cell
     itemsize = array.meta.data_type.typical_itemsize
-    return Layout(grid, chunk, itemsize, bound.working, *speeds_of(array.meta.codecs))
+    speeds = speeds_of(array.meta.codecs)
+    kind = repr(array.meta.data_type)
+    return Layout(grid, chunk, itemsize, bound.working, *speeds, kind=kind)
+
+
+def _between(source: Array, target: Array) -> Layout:
+    """How intermediate arrays are encoded; the grid is chosen by the planner."""
+    meta = narrower(source, target).meta
+    plain = replace(meta, codecs=plain_chain(meta))
+    kind = repr(meta.data_type)
+    itemsize = meta.data_type.typical_itemsize
+    working = plain.largest_bound().working if meta.data_type.variable else 0
+    return Layout(
+        meta.grid, meta.grid.largest_cell, itemsize, working, *speeds_of(plain.codecs), kind=kind
+    )
 
 
 def _memory(max_mem: str | int | None, workers: Workers) -> int:
@@ -481,10 +244,17 @@ def _memory(max_mem: str | int | None, workers: Workers) -> int:
     return _DEFAULT_MEMORY
 
 
-def _new_grids(array: Array, chunks: Any, shards: Any) -> tuple[Cells | None, Cells | None]:
-    if chunks is None and shards is None:
-        raise GridError("neither chunks nor shards are given: there is nothing to change.")
+def _new_grids(
+    array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
+) -> tuple[Cells | None, Cells | None]:
+    """Chunks and shards to come, None for what is to stay or not to be."""
     stored = _stored_cells(array)
+    if chunks is None and shards is None:
+        if not changes:
+            raise GridError("neither chunks nor shards are given: there is nothing to change.")
+        if array.shards is None:
+            return stored, None
+        return (None, stored) if node_format.has_shards else (None, None)
     present = stored if array.shards is None else array.chunks
     new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
     if shards is None:

@@ -55,6 +55,8 @@ class Layout:
     """Decoded bytes per second that a thread encodes."""
     ratio: float = 1.0
     """Stored bytes per decoded byte, as far as that is known."""
+    kind: str = ""
+    """Tells data types apart: where they differ, a task holds its box in both."""
 
     @property
     def object_shape(self) -> Shape:
@@ -119,6 +121,8 @@ class StagePlan:
         decoded = max(source.chunk_bytes, source.working, target.chunk_bytes, target.working)
         contiguous = target.object_bytes if target.padded else 0
         copied = prod(self.box) * source.itemsize
+        if source.kind != target.kind:
+            copied += prod(self.box) * target.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
         return copied + encoded + decoded + target.object_bytes + contiguous + kept + OVERHEAD
 

@@ -1,0 +1,129 @@
+"""Laying arrays out anew with another data type, other codecs or in another format."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import DataTypeError, GridError, NodeNotFoundError
+from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.stores import MemoryStore
+
+VALUES = np.arange(-60, 60, dtype="i2").reshape(10, 12)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def made(values=VALUES, **options) -> zd.Array:
+    options = {"dtype": values.dtype, "chunks": (3, 5), **options}
+    array = zd.create_array(MemoryStore(), shape=values.shape, **options)
+    array[...] = values
+    return array
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i4", "f4", "f8", "c8", ">i2"])
+@pytest.mark.parametrize("source", ["v3", "v2", "v1"])
+def test_another_data_type(tmp_path, source, dtype):
+    plan = zd.plan_rechunk(made(format=source), tmp_path / "a.zarr", chunks=(5, 4), dtype=dtype)
+    assert ("data type" in str(plan)) == (np.dtype(dtype).newbyteorder("=") != VALUES.dtype)
+    plan.run()
+    new = zd.open_array(tmp_path / "a.zarr")
+    assert new.dtype == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(new[...], VALUES.astype(dtype))
+    if source != "v1":
+        np.testing.assert_array_equal(zarr.open_array(tmp_path / "a.zarr")[...], new[...])
+
+
+def test_fractions_may_go_but_numbers_do_not_wrap():
+    near = made(np.array([1.7, -2.9, 100.0]), chunks=2)
+    store = MemoryStore()
+    zd.rechunk(near, store, chunks=3, dtype="i1")
+    assert zd.open_array(store)[...].tolist() == [1, -2, 100]
+    for value in (128.5, -129.0, np.nan, np.inf):
+        target = MemoryStore()
+        far = made(np.array([1.0, value, 2.0]), chunks=2)
+        with pytest.raises(DataTypeError, match=r"from .* to .* region \[0:3\].* int8 cannot"):
+            zd.rechunk(far, target, chunks=3, dtype="i1")
+        with pytest.raises(NodeNotFoundError):
+            zd.open_array(target)
+    with pytest.raises(DataTypeError, match="cannot hold"):
+        zd.rechunk(made(np.array([300, 1]), chunks=2), MemoryStore(), chunks=1, dtype="u1")
+
+
+@pytest.mark.parametrize("target", ["v1", "v2", "v3", "v3draft"])
+@pytest.mark.parametrize("source", ["v1", "v2", "v3", "v3draft"])
+def test_another_format(tmp_path, source, target):
+    named = {} if source == "v1" else {"dimension_names": ("y", "x")}
+    old = made(format=source, attributes={"unit": "K"}, fill_value=7, **named)
+    zd.rechunk(old, tmp_path / "a.zarr", chunks=(4, 12), format=target)
+    new = zd.open_array(tmp_path / "a.zarr")
+    assert new.format == target
+    assert new.fill_value == 7
+    assert new.user_attributes == {"unit": "K"}
+    assert new.dimension_names == (None if source == "v1" else old.dimension_names)
+    np.testing.assert_array_equal(new[...], VALUES)
+    if target in {"v2", "v3"}:
+        peer = zarr.open_array(tmp_path / "a.zarr", mode="r")
+        assert peer.attrs["unit"] == "K"
+        np.testing.assert_array_equal(peer[...], VALUES)
+
+
+def test_a_format_alone_keeps_the_grid():
+    old = made(format="v2", codecs=[{"id": "delta", "dtype": "<i2"}, {"id": "zlib", "level": 1}])
+    store = MemoryStore()
+    zd.rechunk(old, store, format="v3")
+    new = zd.open_array(store)
+    assert (new.format, new.chunks) == ("v3", (3, 5))
+    np.testing.assert_array_equal(new[...], VALUES)
+
+
+def test_shards_go_where_the_format_has_none():
+    old = made(chunks=(2, 3), shards=(4, 6))
+    store = MemoryStore()
+    zd.rechunk(old, store, format="v2")
+    new = zd.open_array(store)
+    assert (new.format, new.shards, new.chunks) == ("v2", None, (2, 3))
+    np.testing.assert_array_equal(new[...], VALUES)
+
+
+def test_other_codecs():
+    store = MemoryStore()
+    old = made(chunks=(2, 3), shards=(4, 6))
+    zd.rechunk(old, store, codecs=["zstd", "crc32c"])
+    new = zd.open_array(store)
+    assert (new.chunks, new.shards) == ((2, 3), (4, 6))
+    inner = new.meta.codecs.serializer.inner_codecs
+    assert [codec.name for codec in inner] == ["bytes", "zstd", "crc32c"]
+    np.testing.assert_array_equal(new[...], VALUES)
+
+
+def test_nothing_to_change_is_refused():
+    with pytest.raises(GridError, match="nothing to change"):
+        zd.rechunk(made(), MemoryStore())
+
+
+@given(st.data())
+def test_both_data_types_are_counted_and_what_lies_between_is_narrow(data):
+    old, new = (data.draw(st.sampled_from(["u1", "i2", "f4", "f8"])) for _ in range(2))
+    values = np.arange(64 * 64 * 64).reshape(64, 64, 64) % 100
+    source = made(values.astype(old), chunks=(1, 64, 64), codecs=[])
+    store = MemoryStore()
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(source, store, chunks=(64, 2, 2), dtype=new, max_mem="3.2MB")
+        for stage in plan.stages:
+            same = StagePlan(stage.source, stage.target, stage.box)
+            assert same.peak <= 3_200_000
+        for stage in plan.stages[:-1]:
+            assert stage.target.itemsize == min(np.dtype(old).itemsize, np.dtype(new).itemsize)
+        plan.run()
+    assert zd.open_array(store).dtype == new
+    np.testing.assert_array_equal(zd.open_array(store)[...], values.astype(new))

@@ -1,0 +1,281 @@
+"""What a rechunking will do, as a value: in words and numbers, and carried out.
+
+The target's metadata document is written last: until then no reader can take the target for whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_hex
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from zarr_dask.array import Array
+from zarr_dask.create import plain_chain
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
+from zarr_dask.hierarchy import prepare_array_place, put_documents
+from zarr_dask.jobs.copying import Copied, Stage
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.planner import Alternative
+from zarr_dask.jobs.plot import plot_rechunk
+from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location, beside, open_store
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+__all__ = ["Progress", "RechunkPlan", "RechunkReport", "narrower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One more task is done."""
+
+    stage: int
+    """Which stage, from 0."""
+    stages: int
+    """How many there are."""
+    nbytes: int
+    """Bytes of the array that the task has copied."""
+    total: int
+    """Bytes of the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class RechunkReport:
+    """What a rechunking has done."""
+
+    nbytes: int
+    """Decoded bytes of the array."""
+    stored: int
+    """Encoded bytes of the target."""
+    objects: int
+    """Stored objects of the target."""
+    tasks: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = format_bytes(self.nbytes / self.seconds) if self.seconds else "-"
+        return (
+            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
+            f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
+            f"({rate}/s)"
+        )
+
+
+@dataclass(frozen=True)
+class RechunkPlan:
+    """Everything that a rechunking will do; made by `plan_rechunk`."""
+
+    source: Array
+    target: Array
+    """As it will be; it does not exist yet."""
+    stages: tuple[StagePlan, ...]
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    threads: int
+    """Tasks that run at the same time."""
+    threads_per_process: int
+    overwrite: bool = False
+    temp: Location | None = None
+    ways: tuple[Alternative, ...] = ()
+    """All that were costed, the chosen one first."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of all stages."""
+        return sum(stage.tasks for stage in self.stages)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that one process holds at most."""
+        return max(stage.peak for stage in self.stages) * self.threads_per_process
+
+    @property
+    def costs(self) -> Costs:
+        """What all stages together do."""
+        return sum((stage.costs for stage in self.stages), Costs())
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plan in words and numbers."""
+        source, target = self.source, self.target
+        how = "directly" if len(self.stages) == 1 else f"in {len(self.stages)} stages"
+        lines = [
+            f"rechunk {source.where}",
+            f"     to {target.where}",
+            f"  array   {source.shape} {source.meta.data_type.label}, "
+            f"{format_bytes(source.nbytes)}{self._changes()}",
+            f"  chunks  {_grids(source)} -> {_grids(target)}",
+            f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
+            f"({counted(self.threads_per_process, 'thread')}), "
+            f"{counted(self.threads, 'task')} at a time",
+            f"  copied  {how}, by {counted(self.tasks, 'task')}",
+        ]
+        for number, stage in enumerate(self.stages):
+            costs = stage.costs
+            lines.append(
+                f"  stage {number + 1}: {counted(stage.tasks, 'task')} of {stage.box}, "
+                f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
+                f"({costs.decoded / max(source.nbytes, 1):.1f} x the array) in {costs.reads} "
+                f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
+                f"objects of {stage.target.object_shape}"
+            )
+        return "\n".join([*lines, *self._reasons()])
+
+    def _changes(self) -> str:
+        """What becomes of the array besides its grid."""
+        source, target = self.source, self.target
+        facts = {
+            "data type": (source.meta.data_type.label, target.meta.data_type.label),
+            "format": (source.format, target.format),
+        }
+        return "".join(f"; {name} {a} -> {b}" for name, (a, b) in facts.items() if a != b)
+
+    def _reasons(self) -> list[str]:
+        """Why these stages: what the other ways would cost."""
+        if len(self.ways) < 2:
+            return []
+        chosen, *others = self.ways
+        said = (
+            f"{way.name} {_duration(way.seconds)}, "
+            f"{format_bytes(sum(stage.costs.decoded for stage in way.stages))} decoded, "
+            f"{sum(stage.costs.reads + stage.costs.writes for stage in way.stages):,} requests"
+            for way in others
+        )
+        took = f"  why     {chosen.name}: {_duration(chosen.seconds)} by the model; others: "
+        return [took + "; ".join(said)]
+
+    def plot(self) -> Figure:
+        """The grids of all stages as a matplotlib figure.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        title = (
+            f"{self.source.shape} {self.source.meta.data_type.label}, "
+            f"{format_bytes(self.source.nbytes)}: "
+            f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
+        )
+        return plot_rechunk(self.stages, self.source.dimension_names, title)
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> RechunkReport:
+        """Do it.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task.
+
+        Raises
+        ------
+        NodeExistsError
+            If the target has come into being since the plan was made.
+        CorruptObjectError, StoreError
+            If the source cannot be read or the target not be written. No metadata document of
+            the target is there then.
+        """
+        begun = perf_counter()
+        workers = find_workers(client)
+        self._check_memory(workers)
+        target, node_format = self.target, self.target.node_format
+        arrays = [self.source, *self._intermediates(), target]
+        prepare_array_place(
+            target.store, target.path, node_format, target.meta, overwrite=self.overwrite
+        )
+        done: list[Copied] = []
+        try:
+            for number, plan in enumerate(self.stages):
+                stage = Stage(plan, arrays[number], arrays[number + 1])
+                done = []
+                on_result = partial(self._note, number, done, progress)
+                run_tasks(stage.copy, plan.tasks, workers, on_result, f"zarr-copy-{number + 1}")
+        finally:
+            for intermediate in arrays[1:-1]:
+                intermediate.store.delete_prefix(prefix_of(intermediate.path))
+        put_documents(target.store, node_format.documents(target.meta, target.path))
+        return RechunkReport(
+            nbytes=self.source.nbytes,
+            stored=sum(copied.stored for copied in done),
+            objects=sum(copied.objects for copied in done),
+            tasks=self.tasks,
+            seconds=perf_counter() - begun,
+        )
+
+    def _check_memory(self, workers: Workers) -> None:
+        """Refuse to run where more tasks share a process than the plan was made for."""
+        needed = max(stage.peak for stage in self.stages) * workers.threads_per_process
+        if needed > self.max_mem:
+            raise MemoryBudgetError(
+                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
+                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
+                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
+            )
+
+    def _note(
+        self,
+        stage: int,
+        done: list[Copied],
+        progress: Callable[[Progress], None] | None,
+        copied: Copied,
+    ) -> None:
+        done.append(copied)
+        if progress is not None:
+            progress(Progress(stage, len(self.stages), copied.nbytes, self.source.nbytes))
+
+    def _intermediates(self) -> list[Array]:
+        """An array between each stage and the next; it never has a metadata document."""
+        made = []
+        kept = narrower(self.source, self.target).meta
+        for number, stage in enumerate(self.stages[:-1]):
+            store, path = self._temporary_place(number)
+            meta = ArrayMeta(
+                stage.target.grid,
+                kept.data_type,
+                None,
+                plain_chain(kept),
+                ChunkKeys("default", "/"),
+            )
+            strict = ReadOptions(missing="error")  # every object of it was written
+            made.append(Array(store, path, meta, self.target.node_format, strict))
+        return made
+
+    def _temporary_place(self, number: int) -> tuple[Store, str]:
+        name = f"zarr-dask-temporary-{token_hex(6)}-{number + 1}"
+        if self.temp is not None:
+            return open_store(self.temp), name
+        return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
+
+
+def narrower(source: Array, target: Array) -> Array:
+    """The array whose data type takes fewer bytes, which is that of what lies between."""
+    sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
+    return target if next(sizes) > next(sizes) else source
+
+
+def _duration(seconds: float) -> str:
+    """A time for people, with as many digits as a model is worth."""
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.2g} s"
+
+
+def _grids(array: Array) -> str:
+    return f"{array.chunks}" + (f" in shards {array.shards}" if array.shards else "")
