@@ -28,6 +28,7 @@ from zarr_dask.group import (
 )
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.load_plan import load_plan
     from zarr_dask.jobs.migrate import migrate, plan_migration
     from zarr_dask.jobs.owners import owners
     from zarr_dask.jobs.read import from_zarr
@@ -54,6 +55,7 @@ __all__ = [
     "delete",
     "errors",
     "from_zarr",
+    "load_plan",
     "migrate",
     "open",
     "open_array",
@@ -77,6 +79,7 @@ _JOBS = {
     "open_datatree": "zarr_dask.xarray",
     "owners": "zarr_dask.jobs.owners",
     "plan_migration": "zarr_dask.jobs.migrate",
+    "load_plan": "zarr_dask.jobs.load_plan",
     "plan_rechunk": "zarr_dask.jobs.rechunk",
     "plan_write": "zarr_dask.jobs.write",
     "rechunk": "zarr_dask.jobs.rechunk",

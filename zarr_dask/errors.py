@@ -31,6 +31,8 @@
     ├── StepsMissingError        (RuntimeError)       steps that not all ranks have stored
     ├── RankError                (ValueError)         a rank that is not there, or is in use
     ├── WriterNotFoundError      (FileNotFoundError)  no simulation output was created there
+=======
+    ├── PlanError                (ValueError)         a plan in a file that cannot be carried out
     ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
     ├── DaskBackendError         (RuntimeError)       dask's arrays are of a kind without layers
@@ -74,6 +76,7 @@ __all__ = [
     "NodeNotFoundError",
     "NodeTypeError",
     "PartialWriteError",
+    "PlanError",
     "Problem",
     "RankError",
     "ReadOnlyError",
@@ -394,6 +397,10 @@ class RankError(ZarrDaskError, ValueError):
 
 class WriterNotFoundError(ZarrDaskError, FileNotFoundError):
     """No output of a simulation was created at that place."""
+
+
+class PlanError(ZarrDaskError, ValueError):
+    """A plan that was read from a file is none, or does not fit what is there."""
 
 
 class SchedulerError(ZarrDaskError, ConnectionError):

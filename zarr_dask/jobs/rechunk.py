@@ -30,7 +30,15 @@ from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Progress", "RechunkPlan", "RechunkReport", "plan_rechunk", "rechunk"]
+__all__ = [
+    "Progress",
+    "RechunkPlan",
+    "RechunkReport",
+    "layout_between",
+    "layout_of",
+    "plan_rechunk",
+    "rechunk",
+]
 
 _DEFAULT_MEMORY = 10**9
 _SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
@@ -132,12 +140,12 @@ def plan_rechunk(
     workers = find_workers(client)
     memory = _memory(max_mem, workers)
     ways = alternatives(
-        _layout(array),
-        _layout(made),
+        layout_of(array),
+        layout_of(made),
         memory // workers.threads_per_process,
         workers.threads,
         model or CostModel(),
-        _between(array, made),
+        layout_between(array, made),
     )
     return RechunkPlan(
         source=array,
@@ -214,7 +222,8 @@ def rechunk(
     return plan.run(client, progress)
 
 
-def _layout(array: Array) -> Layout:
+def layout_of(array: Array) -> Layout:
+    """How an array is stored, for the planner."""
     grid = array.meta.grid
     bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else grid.largest_cell
@@ -224,7 +233,7 @@ def _layout(array: Array) -> Layout:
     return Layout(grid, chunk, itemsize, bound.working, *speeds, kind=kind)
 
 
-def _between(source: Array, target: Array) -> Layout:
+def layout_between(source: Array, target: Array) -> Layout:
     """How intermediate arrays are encoded; the grid is chosen by the planner."""
     meta = narrower(source, target).meta
     plain = replace(meta, codecs=plain_chain(meta))

@@ -5,9 +5,11 @@ The target's metadata document is written last: until then no reader can take th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from secrets import token_hex
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -24,13 +26,17 @@ from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.jobs.stages import StagePlan
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import Location, beside, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-__all__ = ["Progress", "RechunkPlan", "RechunkReport", "narrower"]
+__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "narrower"]
+
+VERSION = 1
+"""Of plans in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,49 @@ class RechunkPlan:
         took = f"  why     {chosen.name}: {_duration(chosen.seconds)} by the model; others: "
         return [took + "; ".join(said)]
 
+    def to_json(self) -> str:
+        """The plan as a JSON document, from which `zarr_dask.load_plan` makes it again.
+
+        It holds no list of tasks and no secrets; what opens the stores besides their URLs has to be
+        in the environment, or given again.
+
+        Raises
+        ------
+        StoreError
+            If an array is in the memory of this process.
+        """
+        source, target = self.source, self.target
+        documents = target.node_format.documents(target.meta, target.path)
+        return json.dumps(
+            {
+                "job": "rechunk",
+                "version": VERSION,
+                "source": {
+                    "store": describe(source.store),
+                    "path": source.path,
+                    "format": source.format,
+                    "digest": digest(source),
+                },
+                "target": {
+                    "store": describe(target.store),
+                    "path": target.path,
+                    "format": target.format,
+                    "documents": {key: text.decode() for key, text in documents.items()},
+                },
+                "stages": [
+                    {"box": stage.box, "cell": stage.target.object_shape, "tasks": stage.tasks}
+                    for stage in self.stages
+                ],
+                "max_mem": self.max_mem,
+                "threads": self.threads,
+                "threads_per_process": self.threads_per_process,
+                "overwrite": self.overwrite,
+                "temp": None if self.temp is None else describe(open_store(self.temp)),
+                "explained": self.explain().splitlines(),
+            },
+            indent=1,
+        )
+
     def plot(self) -> Figure:
         """The grids of all stages as a matplotlib figure.
 
@@ -261,6 +310,12 @@ class RechunkPlan:
         if self.temp is not None:
             return open_store(self.temp), name
         return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
+
+
+def digest(array: Array) -> str:
+    """Tells an array from itself with other metadata, whoever opens it."""
+    documents = array.node_format.documents(array.meta, array.path)
+    return sha256(b"\0".join(documents.values())).hexdigest()
 
 
 def narrower(source: Array, target: Array) -> Array:

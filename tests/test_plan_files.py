@@ -1,0 +1,174 @@
+"""Plans in files: small, without secrets, and the same plan again wherever they are read."""
+
+from __future__ import annotations
+
+import json
+
+import dask
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, PlanError, StoreError
+from zarr_dask.stores import LocalStore
+from zarr_dask.stores.described import describe, open_described
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.http import HTTPStore
+from zarr_dask.stores.wrappers import Below, ReadOnly
+
+MB = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def source_at(place, **options) -> zd.Array:
+    options = {"shape": (64, 64, 64), "dtype": "f4", "chunks": (1, 64, 64), **options}
+    array = zd.create_array(place, **options)
+    array[...] = np.arange(array.size, dtype=array.dtype).reshape(array.shape)
+    return array
+
+
+@pytest.mark.parametrize("max_mem", ["2.2MB", "100MB"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"chunks": (64, 4, 4)},
+        {"chunks": (16, 4, 4), "shards": (64, 16, 16)},
+        {"chunks": (64, 4, 4), "dtype": "f2", "format": "v2"},
+        {"chunks": ((40, 24), 8, 8)},
+    ],
+    ids=str,
+)
+def test_a_plan_is_the_same_after_it_was_in_a_file(tmp_path, target, max_mem):
+    source = source_at(tmp_path / "a.zarr")
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", max_mem=max_mem, **target)
+    text = plan.to_json()
+    again = zd.load_plan(text)
+    assert again.stages == plan.stages
+    assert documents_of(again.target) == documents_of(plan.target)
+    assert again.to_json() == text.replace(*_reasons(text, again))
+    again.run()
+    np.testing.assert_array_equal(
+        zd.open_array(tmp_path / "b.zarr")[...], source[...].astype(again.target.dtype)
+    )
+
+
+def documents_of(array: zd.Array) -> tuple[str, dict[str, bytes]]:
+    return array.format, array.node_format.documents(array.meta, array.path)
+
+
+def _reasons(text: str, again) -> tuple[str, str]:
+    """What only the planner knows: why it did not take another way."""
+    told = json.loads(text)["explained"]
+    left = again.explain().splitlines()
+    return tuple(json.dumps(lines, indent=1).replace("\n", "\n ") for lines in (told, left))
+
+
+def test_a_plan_of_ten_million_chunks_is_small(tmp_path):
+    source = zd.create_array(
+        tmp_path / "a.zarr", shape=(40_000, 4000, 4000), dtype="f4", chunks=(1, 4000, 4000)
+    )
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=(40, 40, 40), max_mem="4GB")
+    assert plan.target.meta.grid.ncells == 10**7
+    assert len(plan.to_json()) < 20_000
+    assert zd.load_plan(plan.to_json()).tasks == plan.tasks
+
+
+def test_a_source_that_has_changed_is_noticed(tmp_path):
+    source = source_at(tmp_path / "a.zarr")
+    text = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json()
+    source.update_attributes({"unit": "K"})
+    with pytest.raises(MetadataChangedError, match=r"a\.zarr .*Make it again"):
+        zd.load_plan(text)
+    zd.delete(tmp_path / "a.zarr")
+    with pytest.raises(NodeNotFoundError):
+        zd.load_plan(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda plan: "{", "not JSON"),
+        (lambda plan: "[]", "no plan"),
+        (lambda plan: json.dumps({**plan, "version": 99}), "version 99"),
+        (lambda plan: json.dumps({**plan, "stages": [{"box": [3, 16, 16]}]}), "whole stored"),
+        (lambda plan: json.dumps({**plan, "stages": [{"box": [16, 16]}]}), "expected 3 integers"),
+        (lambda plan: json.dumps({**plan, "stages": [{"box": ["16", 16, 16]}]}), "3 integers"),
+        (lambda plan: json.dumps({**plan, "max_mem": "much"}), "missing or wrong"),
+        (lambda plan: json.dumps({k: v for k, v in plan.items() if k != "target"}), "'target'"),
+    ],
+)
+def test_what_is_no_plan(tmp_path, change, says):
+    source = source_at(tmp_path / "a.zarr")
+    plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json())
+    with pytest.raises(PlanError, match=says):
+        zd.load_plan(change(plan))
+
+
+def test_arrays_in_memory_have_no_plan_files():
+    plan = zd.plan_rechunk(source_at({}), {}, chunks=16)
+    with pytest.raises(StoreError, match="memory of this process"):
+        plan.to_json()
+
+
+# --- stores without their secrets ---------------------------------------------------------------
+
+SECRETS = ("hunter2", "AKIA", "bearer")
+OPTIONS = {
+    "key": "AKIA",
+    "secret": "hunter2",
+    "token": "bearer",
+    "anon": False,
+    "profile": "mine",
+    "endpoint_url": "http://127.0.0.1:9",
+    "client_kwargs": {"aws_secret_access_key": "hunter2", "region_name": "eu"},
+    "headers": {"Authorization": "bearer"},
+}
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        FsspecStore("s3://bucket/a.zarr", json.dumps(OPTIONS)),
+        FsspecStore("ftp://me:hunter2@host/a.zarr"),
+        HTTPStore.from_url(
+            "https://me:hunter2@host/a.zarr?token=bearer", {"headers": {"X-Token": "bearer"}}
+        ),
+    ],
+    ids=["s3", "ftp", "http"],
+)
+def test_no_secret_is_described(store):
+    text = json.dumps(describe(store))
+    assert not any(secret in text for secret in SECRETS)
+    assert "a.zarr" in text
+
+
+def test_what_says_where_it_is_stays():
+    described = describe(FsspecStore("s3://bucket/a.zarr", json.dumps(OPTIONS)))
+    assert described == {
+        "url": "s3://bucket/a.zarr",
+        "options": {
+            "anon": False,
+            "profile": "mine",
+            "endpoint_url": "http://127.0.0.1:9",
+            "client_kwargs": {"region_name": "eu"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        LocalStore("/data/a.zarr", fsync=True),
+        Below(LocalStore("/data/a.zarr"), "b/c/"),
+        FsspecStore("memory://a.zarr"),
+    ],
+    ids=["local", "below", "fsspec"],
+)
+def test_a_store_is_the_same_after_it_was_described(store):
+    assert open_described(json.loads(json.dumps(describe(store)))) == store
+    assert describe(ReadOnly(store)) == describe(store)

@@ -1,0 +1,148 @@
+"""Plans of rechunkings from their JSON documents, for whoever carries them out elsewhere.
+
+Everything that a document says is checked as if a stranger had written it: the arrays are opened
+by what they say themselves, and the boxes must be whole stored objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarr_dask.array import Array
+from zarr_dask.errors import MetadataChangedError, PlanError
+from zarr_dask.formats.base import ArrayMeta, ReadOptions
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.group import open_array
+from zarr_dask.jobs.rechunk import layout_between, layout_of
+from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
+from zarr_dask.jobs.stages import Layout, StagePlan
+from zarr_dask.stores.described import open_described
+from zarr_dask.stores.memory import MemoryStore
+
+__all__ = ["load_plan"]
+
+
+def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> RechunkPlan:
+    """The plan that a document holds.
+
+    Parameters
+    ----------
+    text
+        What `RechunkPlan.to_json` has returned.
+    storage_options
+        Options of the stores that the document does not hold, such as credentials.
+
+    Raises
+    ------
+    PlanError
+        If it is no such document.
+    NodeNotFoundError
+        If the source is not there.
+    MetadataChangedError
+        If the source has changed since the plan was made.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import zarr_dask as zd
+    >>> folder = tempfile.mkdtemp()
+    >>> a = zd.create_array(f"{folder}/a.zarr", shape=(8, 8), dtype="f4", chunks=(1, 8))
+    >>> plan = zd.plan_rechunk(a, f"{folder}/b.zarr", chunks=(8, 1))
+    >>> zd.load_plan(plan.to_json()).stages == plan.stages
+    True
+    """
+    document = _document(text)
+    try:
+        return _plan(document, storage_options)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, PlanError | MetadataChangedError):
+            raise
+        raise PlanError(f"the plan has a member that is missing or wrong: {error!r}.") from error
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"the plan is not JSON ({error}).") from error
+    if not isinstance(document, dict) or document.get("job") != "rechunk":
+        raise PlanError('the document is no plan: expected an object with "job": "rechunk".')
+    if document.get("version") != VERSION:
+        raise PlanError(
+            f"the plan is of version {document.get('version')!r}, this package reads version "
+            f"{VERSION}. Make the plan again."
+        )
+    return document
+
+
+def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> RechunkPlan:
+    source = _source(document["source"], storage_options)
+    target = _target(document["target"], storage_options)
+    temp = document["temp"]
+    return RechunkPlan(
+        source=source,
+        target=target,
+        stages=_stages(document["stages"], source, target),
+        max_mem=int(document["max_mem"]),
+        threads=int(document["threads"]),
+        threads_per_process=int(document["threads_per_process"]),
+        overwrite=bool(document["overwrite"]),
+        temp=None if temp is None else open_described(temp, storage_options),
+    )
+
+
+def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
+    store = open_described(given["store"], storage_options)
+    array = open_array(store, given["path"], format=given["format"])
+    if digest(array) != given["digest"]:
+        raise MetadataChangedError(
+            f"the metadata of {array.where} are not those that the plan was made for. Make it "
+            "again."
+        )
+    return array
+
+
+def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
+    store = open_described(given["store"], storage_options)
+    path = given["path"]
+    node_format = format_for_new(store, given["format"], path)
+    documents = {key: text.encode() for key, text in given["documents"].items()}
+    meta = node_format.read(MemoryStore(documents), path, ReadOptions(), found={})
+    if not isinstance(meta, ArrayMeta):
+        raise PlanError("the plan holds no document of an array to write.")
+    return Array(store, path, meta, node_format)
+
+
+def _stages(given: Any, source: Array, target: Array) -> tuple[StagePlan, ...]:
+    layouts = [layout_of(source)]
+    for stage in given[:-1]:
+        cell = _shape(stage["cell"], source.ndim)
+        middle = layout_between(source, target)
+        layouts.append(replace(middle, grid=Grid.regular(source.shape, cell), chunk=cell))
+    layouts.append(layout_of(target))
+    return tuple(
+        _stage(layouts[number], layouts[number + 1], _shape(stage["box"], source.ndim))
+        for number, stage in enumerate(given)
+    )
+
+
+def _stage(source: Layout, target: Layout, box: Shape) -> StagePlan:
+    unit = target.grid.common_cell
+    if target.grid.cell_shape is not None and any(
+        length % size for length, size in zip(box, unit, strict=True)
+    ):
+        raise PlanError(
+            f"boxes of {box} are no whole stored objects of {unit}: two tasks would write to one."
+        )
+    return StagePlan(source, target, box)
+
+
+def _shape(given: Any, ndim: int) -> Shape:
+    lengths = tuple(given)
+    if len(lengths) != ndim or any(type(n) is not int or n < 1 for n in lengths):
+        raise PlanError(f"{given!r} in the plan: expected {ndim} integers of at least 1.")
+    return lengths
