@@ -28,7 +28,7 @@ def one_thread():
 def source_at(place, **options) -> zd.Array:
     options = {"shape": (64, 64, 64), "dtype": "f4", "chunks": (1, 64, 64), **options}
     array = zd.create_array(place, **options)
-    array[...] = np.arange(array.size, dtype=array.dtype).reshape(array.shape)
+    array[...] = np.arange(array.size).reshape(array.shape) % 2003
     return array
 
 

@@ -106,6 +106,14 @@ def test_other_codecs():
     np.testing.assert_array_equal(new[...], VALUES)
 
 
+def test_numbers_do_not_become_infinite():
+    store = MemoryStore()
+    zd.rechunk(made(np.array([65504.0, np.inf, np.nan]), chunks=2), store, chunks=3, dtype="f2")
+    np.testing.assert_array_equal(zd.open_array(store)[...], [65504, np.inf, np.nan])
+    with pytest.raises(DataTypeError, match="become infinite"):
+        zd.rechunk(made(np.array([1e5, 1.0]), chunks=2), MemoryStore(), chunks=1, dtype="f2")
+
+
 def test_nothing_to_change_is_refused():
     with pytest.raises(GridError, match="nothing to change"):
         zd.rechunk(made(), MemoryStore())

@@ -50,17 +50,23 @@ class Stage:
     def _converted(self, values: np.ndarray, region: Region) -> np.ndarray:
         """The values in the data type of the target; fractions may go, numbers may not wrap."""
         target = self.target
-        kept = target.meta.data_type.holds(values.dtype)
-        if not kept and target.dtype.kind in "iu" and values.dtype.kind in "iufb" and values.size:
+        held = target.meta.data_type.holds(values.dtype)
+        if not held and target.dtype.kind in "iu" and values.dtype.kind in "iufb" and values.size:
             bounds = np.iinfo(target.dtype)
             low, high = values.min(), values.max()
             if not (low >= bounds.min and high <= bounds.max):  # NaN is in no range
-                raise DataTypeError(
-                    f"{self.source.where} has values from {low} to {high} in the region "
-                    f"{format_region(region)}, which {target.meta.data_type.label} cannot hold. "
-                    "Choose a wider dtype."
-                )
-        return target.cast(values)
+                raise self._not_held(f"values from {low} to {high}", region)
+        try:
+            with np.errstate(over="raise"):
+                return target.cast(values)
+        except FloatingPointError as error:
+            raise self._not_held("values that would become infinite", region) from error
+
+    def _not_held(self, what: str, region: Region) -> DataTypeError:
+        return DataTypeError(
+            f"{self.source.where} has {what} in the region {format_region(region)}, which "
+            f"{self.target.meta.data_type.label} cannot hold. Choose a wider dtype."
+        )
 
 
 @dataclass(frozen=True, slots=True)
