@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zarr_dask.array import Array, ArraySource
 from zarr_dask.errors import NodeExistsError, PartialWriteError, SourceIsTargetError
 from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.sources import lazy_sources, place_of_source, place_of_target
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import located, open_store, overlap, real_place
+from zarr_dask.stores.urls import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,30 +22,22 @@ __all__ = ["check_apart", "check_not_read"]
 
 
 def check_not_read(values: da.Array, store: Store, path: str) -> None:
-    """Refuse to write over what the graph reads lazily."""
-    from zarr_dask.graph import sources_of
+    """Refuse to write over what a graph reads lazily.
 
-    place = real_place(store, path)
-    zarr = sys.modules.get("zarr")  # whoever reads through zarr-python has imported it
-    foreign = () if zarr is None else (zarr.Array,)
-    for source in sources_of(values, (ArraySource, Array, *foreign)):
-        read = _place_of(source)
-        if overlap(read, place):
+    Raises
+    ------
+    SourceIsTargetError
+        If the graph reads the node at the path, or one above or below it.
+    """
+    place = place_of_target(store, path)
+    for source in lazy_sources(values):
+        read = place_of_source(source)
+        if read is not None and overlap(read, place):
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "
-                "afterwards."
+                "afterwards; for a local array mode='swap' does that."
             )
-
-
-def _place_of(source: Any) -> str:
-    """Where a source lies: one of ours, or an array of zarr-python."""
-    if isinstance(source, ArraySource):
-        source = source.array
-    if isinstance(source, Array):
-        return real_place(source.store, source.path)
-    store, path = located(source, "")
-    return real_place(open_store(store), path)
 
 
 # --- several arrays -------------------------------------------------------------------------------
@@ -71,7 +62,7 @@ def check_apart(plans: Sequence[WritePlan]) -> None:
 
 
 def _check_pair(one: WritePlan, other: WritePlan) -> None:
-    here, there = (real_place(plan.target.store, plan.target.path) for plan in (one, other))
+    here, there = (place_of_target(plan.target.store, plan.target.path) for plan in (one, other))
     if not overlap(here, there):
         return
     if here != there or one.creates or other.creates:

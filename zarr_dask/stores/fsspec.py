@@ -60,6 +60,10 @@ class FsspecStore:
         """The URL and a digest of the options, which may hold secrets."""
         return f"{self.url}#{sha256(self.options.encode()).hexdigest()[:16]}"
 
+    def settings(self) -> dict[str, Any]:
+        """The options; they may hold secrets."""
+        return dict(json.loads(self.options))
+
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
 

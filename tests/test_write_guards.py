@@ -1,0 +1,189 @@
+"""What a graph reads is not written over, however deep it is hidden and whoever reads it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import zarr_dask as zd
+from zarr_dask.errors import SourceIsTargetError
+from zarr_dask.jobs.sources import lazy_sources, place_of_target
+from zarr_dask.stores import LocalStore, MemoryStore
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.wrappers import Below, Recording
+
+SHAPE = (40, 40)
+VALUES = np.arange(1600.0).reshape(SHAPE)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def read_part(block, array, region=np.s_[:20, :20]):
+    return block + array[region]
+
+
+def hidden_in_a_closure(place):
+    array = zd.open_array(place)
+
+    def add(block):
+        return block + array[0, 0]
+
+    return da.ones(SHAPE, chunks=20).map_blocks(add, dtype="f8", meta=np.empty((0, 0)))
+
+
+class Reader:
+    """An object of the user's own that holds an array."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, array) -> None:
+        self.inner = {"deep": [(array,)]}
+
+    def read(self, block):
+        return block + self.inner["deep"][0][0][0, 0]
+
+
+@dask.delayed
+def load(arrays, name):
+    return np.asarray(arrays[name][0])
+
+
+HIDDEN = {
+    "an argument of map_blocks": lambda place: da.ones(SHAPE, chunks=20).map_blocks(
+        read_part, zd.open_array(place), dtype="f8", meta=np.empty((0, 0))
+    ),
+    "a keyword of map_blocks": lambda place: da.ones(SHAPE, chunks=20).map_blocks(
+        read_part, array=zd.open_array(place), dtype="f8", meta=np.empty((0, 0))
+    ),
+    "a partial function": lambda place: da.ones(SHAPE, chunks=20).map_blocks(
+        partial(read_part, array=zd.open_array(place)), dtype="f8", meta=np.empty((0, 0))
+    ),
+    "a closure": hidden_in_a_closure,
+    "a method": lambda place: da.ones(SHAPE, chunks=20).map_blocks(
+        Reader(zd.open_array(place)).read, dtype="f8", meta=np.empty((0, 0))
+    ),
+    "a list in a mapping of a delayed call": lambda place: da.from_delayed(
+        load({"a": [zd.open_array(place)]}, "a"), SHAPE, "f8"
+    ),
+    "fused tasks": lambda place: dask.optimize((zd.from_zarr(place) + 1)[5:, ::2].T.rechunk(7))[0],
+    "optimised, then used again": lambda place: (
+        dask.optimize(zd.from_zarr(place).sum(axis=0))[0] + da.ones(SHAPE, chunks=20)
+    ),
+    "from_array": lambda place: da.from_array(zd.open_array(place), chunks=20) + 1,
+    "from_array, inlined": lambda place: da.from_array(
+        zd.open_array(place), chunks=20, inline_array=True
+    ),
+    "zarr-python": lambda place: da.from_array(zarr.open_array(str(place), mode="r"), chunks=20),
+    "zarr-python through fsspec": lambda place: da.from_zarr(f"file://{place}") + 1,
+    "zarr-python, inlined": lambda place: da.from_zarr(str(place), inline_array=True).rechunk(7),
+    "stacked": lambda place: da.stack([da.ones(SHAPE), zd.from_zarr(place)]).sum(axis=0),
+    "overlapped": lambda place: zd.from_zarr(place).map_overlap(np.sqrt, depth=1, dtype="f8"),
+    "of no use": lambda place: da.where(da.zeros(SHAPE, chunks=20), zd.from_zarr(place), 1),
+}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_hidden_sources_are_found(tmp_path, way):
+    place = tmp_path / "a"
+    zd.create_array(place, shape=SHAPE, dtype="f8", chunks=(10, 20))[...] = VALUES
+    before = {p: p.read_bytes() for p in place.rglob("*") if p.is_file()}
+    values = HIDDEN[way](place)
+    with pytest.raises(SourceIsTargetError, match="lost"):
+        zd.to_zarr(values, place, mode="w")
+    assert before == {p: p.read_bytes() for p in place.rglob("*") if p.is_file()}
+    zd.to_zarr(values, tmp_path / "other")
+
+
+@pytest.mark.parametrize("engine", ["zarr", "zarr_dask"])
+@pytest.mark.parametrize("chunks", [{}, "auto"], ids=str)
+def test_sources_below_xarray_are_found(tmp_path, engine, chunks):
+    place = tmp_path / "data.zarr"
+    xr.Dataset({"a": (("y", "x"), VALUES)}).to_zarr(place, consolidated=False)
+    if engine == "zarr":
+        read = xr.open_dataset(place, engine=engine, chunks=chunks, consolidated=False)
+    else:
+        read = zd.open_dataset(place, chunks=chunks)
+    values = (read["a"] * 2).data
+    assert isinstance(values, da.Array)
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(values, place, "a", mode="w")
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
+
+
+def test_memory_that_is_read():
+    values: dict = {}
+    zd.create_array(values, "a", shape=SHAPE, dtype="f8", chunks=20)[...] = VALUES
+    x = zd.from_zarr(values, "a") + 1
+    for place in (values, MemoryStore.over(values), Recording(MemoryStore.over(values))):
+        with pytest.raises(SourceIsTargetError):
+            zd.to_zarr(x, place, "a", mode="w")
+    zd.to_zarr(x, values, "b")
+
+
+def test_memory_that_zarr_python_reads():
+    values: dict = {}
+    theirs = zarr.create_array(zarr.storage.MemoryStore(values), name="a", shape=(4,), dtype="f8")
+    x = da.from_zarr(theirs) + 1
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(x, values, "a/b", mode="w")
+
+
+def test_one_place_whatever_the_options():
+    plain = FsspecStore.from_url("memory://guards/x", {})
+    other = FsspecStore.from_url("memory://guards/x", {"skip_instance_cache": True})
+    zd.create_array(plain, "a", shape=(4,), dtype="f8")[...] = 1
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(zd.from_zarr(other, "a") + 1, plain, "a", mode="w")
+    theirs = da.from_zarr("memory://guards/x/a") + 1
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(theirs, plain, "a", mode="w")
+
+
+def test_servers_are_told_apart():
+    here, there = (
+        FsspecStore("s3://bucket", f'{{"endpoint_url": "https://{name}.example"}}')
+        for name in ("here", "there")
+    )
+    assert place_of_target(here, "a") != place_of_target(there, "a")
+    assert place_of_target(here, "a") == place_of_target(
+        FsspecStore(
+            "s3://bucket/",
+            '{"client_kwargs": {"endpoint_url": "https://here.example"}, "key": "k"}',
+        ),
+        "a",
+    )
+
+
+def test_parts_of_a_store_are_told_apart(tmp_path):
+    store = LocalStore(str(tmp_path))
+    zd.create_array(Below(store, "one/"), shape=(4,), dtype="f8")[...] = 1
+    x = zd.from_zarr(Below(store, "one/")) + 1
+    zd.to_zarr(x, Below(store, "two/"))
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(x, Below(store, "one/"), mode="w")
+
+
+def test_a_graph_that_holds_much_else_is_walked_once(tmp_path):
+    """Objects that hang on each other in a circle, and many of them."""
+    array = zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=20)
+    circle: list = [array]
+    circle.append({"self": circle, "more": [Reader(circle) for _ in range(1000)]})
+    values = da.ones(SHAPE, chunks=20).map_blocks(
+        lambda block, held=circle: block, dtype="f8", meta=np.empty((0, 0))
+    )
+    assert list(lazy_sources(values)) == [array]
+
+
+def test_what_has_been_computed_is_no_source(tmp_path):
+    zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=20)[...] = VALUES
+    assert not list(lazy_sources((zd.from_zarr(tmp_path) + 1).persist()))

@@ -1,0 +1,202 @@
+"""What a dask graph reads lazily: the arrays in stores that its tasks hold, and where they lie.
+
+A graph can hide an array deep: as a literal of a layer, in a fused task, in a list that a delayed
+function is given, in the closure of a function that blocks are mapped with, in xarray's five
+layers of adapters. So everything that hangs on a task is looked at, each object once. What a
+function opens by a path while it runs cannot be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from inspect import getattr_static
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.urls import real_place
+from zarr_dask.stores.wrappers import Below, Wrapper
+from zarr_dask.stores.zarr_python import ZarrPythonStore
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["lazy_sources", "place_of_source", "place_of_target"]
+
+_LEAVES: tuple[type, ...] = (
+    str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
+    np.dtype, np.generic, ModuleType, BuiltinFunctionType,
+)  # fmt: skip
+_ELSEWHERE = {
+    "asyncio", "concurrent", "contextvars", "distributed", "fsspec", "logging", "multiprocessing",
+    "numpy", "pandas", "threading", "tornado", "weakref", "_thread",
+}  # fmt: skip
+"""Packages whose objects hold no arrays of a graph, but much else."""
+_MOST_OBJECTS = 200_000
+"""Objects with attributes that are looked into: a closure can hold a whole program."""
+
+
+def lazy_sources(array: da.Array) -> Iterator[Any]:
+    """The arrays of this package, of zarr-python and of tensorstore that a graph holds."""
+    kinds = (Array, *_foreign())
+    seen: set[int] = set()
+    objects = 0
+    pending: list[Any] = list(array.__dask_graph__().layers.values())
+    while pending:
+        value = pending.pop()
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, kinds):
+            yield value
+            continue
+        inner = _held(value)
+        if inner is None:
+            objects += 1
+            inner = _attributes(value) if objects <= _MOST_OBJECTS else ()
+        pending.extend(inner)
+
+
+def _foreign() -> tuple[type, ...]:
+    """Whoever reads through another library has imported it."""
+    found = (("zarr", "Array"), ("zarr", "AsyncArray"), ("tensorstore", "TensorStore"))
+    kinds = (getattr(sys.modules.get(package), name, None) for package, name in found)
+    return tuple(kind for kind in kinds if isinstance(kind, type))
+
+
+def _held(value: Any) -> Any:
+    """What a container or a function holds; None for other objects."""
+    if isinstance(value, Mapping):
+        return list(value.values()) if isinstance(value, dict) else None
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist() if value.dtype == object else ()
+    if isinstance(value, partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, MethodType):
+        return (value.__self__, value.__func__)
+    if isinstance(value, FunctionType):
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        return (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    return None
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing has been put there yet
+        return None
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """The attributes that an object holds, without running any code of it."""
+    if type(value).__module__.partition(".")[0] in _ELSEWHERE:
+        return
+    held = getattr_static(value, "__dict__", None)
+    if isinstance(held, dict):
+        yield from held.values()
+    elif hasattr(value, "__dict__"):
+        yield from vars(value).values()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            descriptor = kind.__dict__.get(name)
+            if isinstance(descriptor, MemberDescriptorType):
+                with suppress(AttributeError):  # nothing has been put there yet
+                    yield descriptor.__get__(value)
+
+
+# --- where they lie -------------------------------------------------------------------------------
+
+
+def place_of_target(store: Store, path: str) -> str:
+    """Where a node lies, so that equal places are equal however their stores were opened."""
+    while isinstance(store, Wrapper):
+        if isinstance(store, Below):
+            path = f"{store.prefix}{path}"
+        store = store.store
+    place: str | None = None
+    if isinstance(store, FsspecStore):
+        place = _remote(store.url, store.settings(), path)
+    elif isinstance(store, MemoryStore):
+        place = _memory(getattr(store.values, "buffers", store.values), path)
+    elif isinstance(store, ZarrPythonStore):
+        place = _zarr_python(store.store, path)
+    return place or real_place(store, path)
+
+
+def place_of_source(source: Any) -> str | None:
+    """Where an array that a graph reads lies; None if that cannot be told."""
+    if isinstance(source, Array):
+        return place_of_target(source.store, source.path)
+    if hasattr(source, "kvstore"):
+        return _tensorstore(source.kvstore)
+    inner = getattr(source, "store_path", None)
+    return None if inner is None else _zarr_python(inner.store, inner.path)
+
+
+def _zarr_python(store: Any, path: str) -> str | None:
+    while (wrapped := getattr(store, "_store", None)) is not None:  # a store around a store
+        store = wrapped
+    values = getattr(store, "_store_dict", None)
+    if values is not None:
+        return _memory(values, path)
+    fs = getattr(store, "fs", None)
+    if fs is not None:
+        fs = getattr(fs, "sync_fs", fs)
+        if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+            return os.path.realpath(f"{store.path}/{path}")
+        return _remote(fs.unstrip_protocol(store.path), fs.storage_options, path)
+    inner = getattr(store, "store", None)  # of obstore
+    if inner is not None:
+        return _obstore(inner, path)
+    root = getattr(store, "root", None) or getattr(store, "path", None)
+    return None if root is None else os.path.realpath(f"{root}/{path}")
+
+
+def _memory(values: Any, path: str) -> str:
+    return f"memory:{id(values)}/{path}".rstrip("/")
+
+
+def _obstore(store: Any, path: str) -> str | None:
+    prefix = getattr(store, "prefix", None) or ""
+    if type(store).__name__ == "LocalStore":
+        return os.path.realpath(f"{prefix}/{path}") if prefix else None
+    config = getattr(store, "config", None) or {}
+    bucket = config.get("bucket")
+    if bucket is None:
+        return None
+    return _remote(f"s3://{bucket}/{prefix}", {"endpoint_url": config.get("endpoint")}, path)
+
+
+def _tensorstore(kvstore: Any) -> str | None:
+    url = str(getattr(kvstore, "url", ""))
+    scheme, found, path = url.partition("://")
+    if not found:
+        return None
+    return os.path.realpath(path) if scheme == "file" else _remote(url, {}, "")
+
+
+def _remote(url: str, options: Mapping[str, Any], path: str) -> str:
+    """A URL with the server it is on, where that is not the usual one."""
+    client = options.get("client_kwargs") or {}
+    server = options.get("endpoint_url") or client.get("endpoint_url") or ""
+    scheme, _, below = url.rpartition("://")
+    place = f"{scheme}://{below.strip('/')}/{path}".rstrip("/")
+    return f"{server} {place}" if server else place
