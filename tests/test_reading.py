@@ -1,4 +1,4 @@
-"""Pieces of stored objects, against NumPy, in every kind of layout."""
+"""Pieces of stored objects, against NumPy, in every kind of layout; requests in batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
 from zarr_dask.reading import Piece, read_pieces
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores.base import Coalescing
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -77,11 +78,33 @@ def lists_of_pieces(draw, array: zd.Array):
     return pieces, wanted
 
 
+class Remote(Exact):
+    """A store that wants to be asked for many values at a time."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 40, requests=64)
+
+
+class Narrow(Exact):
+    """A store that wants few requests at a time."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 40, requests=3)
+
+
+class Cramped(Exact):
+    """A store that wants few bytes at a time."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 40, requests=6, in_flight=200)
+
+
 @pytest.mark.parametrize("layout", PIECES_LAYOUTS)
-@given(data=st.data(), threads=st.sampled_from([1, None]))
-@settings(deadline=None, max_examples=25)
-def test_any_pieces(layout, data, threads):
-    array = array_of(layout)
+@given(
+    data=st.data(),
+    threads=st.sampled_from([1, None]),
+    store=st.sampled_from([Exact, Far, Remote, Narrow, Cramped]),
+)
+@settings(max_examples=12)
+def test_any_pieces(layout, data, threads, store):
+    array = array_of(layout, store())
     pieces, wanted = data.draw(lists_of_pieces(array))
     read_pieces(array, pieces, threads)
     for piece, want in zip(pieces, wanted, strict=True):
@@ -129,6 +152,216 @@ def test_points_of_one_chunk_ask_for_it_once():
     recording.clear()
     read_pieces(array, [point(array, 4, 0), point(array, 5, 1), point(array, 4, 1)])
     assert len(recording.requests) == 2
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def opened(store: MemoryStore, layout: str) -> tuple[Recording, zd.Array]:
+    """An array in a store that begins to record now."""
+    made = array_of(layout, store)
+    recording = Recording(store)
+    array = zd.open_array(recording, "a", format=made.format)
+    recording.clear()
+    return recording, array
+
+
+@pytest.mark.parametrize("threads", [1, None])
+@pytest.mark.parametrize("store", [Remote, Cramped])
+@pytest.mark.parametrize("layout", PIECES_LAYOUTS)
+def test_a_whole_read_in_batches(layout, store, threads):
+    recording, array = opened(store(), layout)
+    np.testing.assert_array_equal(array.read(threads=threads), expected(array))
+    assert set(recording.per_key().values()) == {1}
+    if store is Remote and threads == 1:
+        assert sum(recording.batches.values()) == 1
+
+
+LEVELS = {"nested shards": 3, "shards": 2, "transposed shards": 2, "scaled shards": 2, "v3": 1}
+
+
+@pytest.mark.parametrize("layout", LEVELS)
+def test_parts_of_many_objects_are_one_batch_per_level(layout):
+    recording, array = opened(Remote(), layout)
+    np.testing.assert_array_equal(
+        array.read(np.s_[1:11:3, 1:15], threads=1), expected(array)[1:11:3, 1:15]
+    )
+    assert recording.batches == {"get_ranges": LEVELS[layout]}
+    assert len(recording.per_key()) > 1
+
+
+def test_pieces_of_many_objects_are_one_batch_per_level():
+    recording, array = opened(Remote(), "shards")
+    pieces = [point(array, *at) for at in POINTS]
+    read_pieces(array, pieces, threads=1)
+    assert [p.out[0, 0] for p in pieces] == [expected(array)[at] for at in POINTS]
+    assert recording.batches == {"get_ranges": 2}
+
+
+def test_dask_reads_a_block_in_one_batch():
+    recording, array = opened(Remote(), "v3")
+    zd.from_zarr(array, chunks=(12, 8)).compute(scheduler="sync")
+    assert recording.batches == {"get_ranges": 2}  # one for each of two blocks
+
+
+def test_batches_are_bounded():
+    recording, array = opened(Narrow(), "v3 uncompressed")
+    array.read(threads=1)
+    assert recording.batches == {"get_ranges": 4}  # of twelve objects
+    recording, array = opened(Cramped(), "shards in gzip")  # objects of 128 bytes when decoded
+    array.read(threads=1)
+    assert recording.batches == {"get_ranges": 3}  # of six
+
+
+# --- transfers that are cut off -------------------------------------------------------------------
+
+
+class CutOff(MemoryStore):
+    """Sends too few bytes of one key, so many times."""
+
+    key = ""
+    times = 0
+
+    def _cut(self, key: str, value: bytes | None) -> bytes | None:
+        if key != self.key or not self.times or not value:
+            return value
+        self.times -= 1
+        return value[: len(value) // 2]
+
+    def get(self, key):
+        return self._cut(key, super().get(key))
+
+    def get_ranges(self, requests):
+        found = [super(CutOff, self).get_ranges([one])[0] for one in requests]
+        return [self._cut(key, value) for (key, _), value in zip(requests, found, strict=True)]
+
+
+class RemoteCutOff(CutOff):
+    """The same, asked in batches."""
+
+    coalescing = Remote.coalescing
+
+
+FIRST = {"nested shards": (0, 1)}  # there is one row of them
+READS = {"all": np.s_[0:12, 0:16], "part": np.s_[1:11, 1:15]}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("store", [CutOff, RemoteCutOff])
+@pytest.mark.parametrize("layout", PIECES_LAYOUTS)
+def test_what_was_cut_off_is_fetched_again(layout, store, read):
+    recording, array = opened(store(), layout)
+    sound = array[READS[read]]
+    once = recording.per_key()
+    recording.clear()
+    key = array.key(FIRST.get(layout, (1, 0)))
+    recording.store.key, recording.store.times = key, 1
+    out = np.full_like(sound, -1)
+    np.testing.assert_array_equal(array.read(READS[read], out=out), sound)
+    assert recording.store.times == 0
+    again = recording.per_key()
+    assert once[key] < again[key] <= 2 * once[key]
+    assert {k: n for k, n in again.items() if k != key} == {
+        k: n for k, n in once.items() if k != key
+    }
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("store", [CutOff, RemoteCutOff])
+@pytest.mark.parametrize("layout", PIECES_LAYOUTS)
+def test_what_is_always_cut_off_is_corrupt_after_two_fetches(layout, store, read):
+    recording, array = opened(store(), layout)
+    array[READS[read]]
+    coords = FIRST.get(layout, (1, 0))
+    key = array.key(coords)
+    once = recording.per_key()[key]
+    recording.clear()
+    recording.store.key, recording.store.times = key, 1 << 30
+    with pytest.raises(zd.errors.CorruptObjectError, match=key) as caught:
+        array.read(READS[read], threads=1)
+    assert caught.value.key == key
+    assert caught.value.coords[0] == coords
+    assert 2 <= recording.per_key()[key] <= 2 * once
+
+
+def test_a_damaged_file_is_read_twice(tmp_path):
+    array = zd.create_array(tmp_path, shape=(4, 4), dtype="i4", chunks=(2, 2), shards=(4, 4))
+    array[...] = VALUES[:4, :4]
+    path = tmp_path / "c" / "0" / "0"
+    damaged = bytearray(path.read_bytes())
+    damaged[20] ^= 1  # in the frame of the first chunk
+    damaged[0:4] = b"\0\0\0\0"
+    path.write_bytes(damaged)
+    recording = Recording(array.store)
+    array = zd.open_array(recording)
+    for selection, requests in ((np.s_[0, 0], 4), (np.s_[0:4, 0:4], 2)):
+        recording.clear()
+        with pytest.raises(zd.errors.CorruptObjectError) as caught:
+            array[selection]
+        assert caught.value.coords == ((0, 0), (0, 0))
+        assert recording.per_key() == {"c/0/0": requests}
+
+
+def test_errors_of_the_store_are_not_tried_again():
+    calls = []
+
+    def fail(method: str, key: str) -> None:
+        if "c/" in key:
+            calls.append(key)
+            raise zd.errors.StoreError("the wire is cut")
+
+    for store in (Exact(), Remote()):
+        array_of("shards", store)
+        array = zd.open_array(Faulty(store, fail), "a")
+        for selection in READS.values():
+            calls.clear()
+            with pytest.raises(zd.errors.StoreError, match="wire"):
+                array.read(selection, threads=1)
+            assert len(calls) == 1
+
+
+# --- absence --------------------------------------------------------------------------------------
+
+INSIDE = {  # a chunk inside a shard, and its coordinates on the way down
+    "shards": (np.s_[8:10, 2:4], ((2, 0), (0, 1))),
+    "shards, index first": (np.s_[8:10, 2:4], ((2, 0), (0, 1))),
+    "shards in gzip": (np.s_[8:10, 2:4], ((2, 0), (0, 1))),
+    "nested shards": (np.s_[8:10, 2:4], ((0, 0), (1, 0), (1, 1))),
+    "transposed shards": (np.s_[8:10, 4:8], ((2, 0), (1, 0))),
+}
+
+
+@pytest.mark.parametrize("store", [Exact, Remote])
+@pytest.mark.parametrize("layout", INSIDE)
+def test_an_absent_chunk_of_a_shard_is_named(layout, store):
+    region, coords = INSIDE[layout]
+    made = array_of(layout, store())
+    made[...] = VALUES
+    made[region] = 0
+    array = zd.open_array(made.store, "a", read=zd.ReadOptions(missing="error"))
+    key = array.key(coords[0])
+    for selection in (np.s_[...], np.s_[8, region[1].start], np.s_[7:10, 1:5], np.s_[:, 2:5]):
+        with pytest.raises(zd.errors.ChunkMissingError, match=f"{key}.*lost data") as caught:
+            array[selection]
+        assert caught.value.coords == coords
+        assert caught.value.key == key
+    np.testing.assert_array_equal(array[0:4, 0:8], VALUES[0:4, 0:8])
+    assert not zd.open_array(made.store, "a")[region].any()
+
+
+@pytest.mark.parametrize("store", [Exact, Remote])
+@pytest.mark.parametrize("layout", PIECES_LAYOUTS)
+def test_an_absent_object_is_named(layout, store):
+    made = array_of(layout, store())
+    made[...] = VALUES
+    key = made.key(FIRST.get(layout, (1, 0)))
+    del made.store.values[key]
+    options = zd.ReadOptions(missing="error")
+    array = zd.open_array(made.store, "a", read=options, format=made.format)
+    for selection in (np.s_[...], np.s_[4:10, :9]):
+        with pytest.raises(zd.errors.ChunkMissingError, match="lost data") as caught:
+            array[selection]
+        assert caught.value.key == key
 
 
 def test_an_absent_object_is_an_error_for_all_its_pieces():

@@ -23,7 +23,7 @@ from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
-from zarr_dask.reading import read_region
+from zarr_dask.reading import Reader
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
 from zarr_dask.stores.base import Store, list_sizes
 from zarr_dask.tree import facts_table
@@ -227,8 +227,17 @@ class Array:
             out = self._room(shape)
         else:
             self._check_out(out, shape)
-        read_region(self, region, out, threads)
+        self.reader.read_region(region, out, threads)
         return out
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What fetches elements (`zarr_dask.reading`)."""
+        prefix = self.node_format.data_prefix(self.path)
+        return Reader(self.store, self.path, prefix, self.meta, self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "reader"}
 
     def _room(self, shape: Shape) -> np.ndarray:
         try:

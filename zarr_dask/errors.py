@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
 __all__ = [
     "ABSENT",
@@ -237,7 +238,42 @@ class SelectionError(ZarrDaskError, IndexError):
     """A selection outside the array, or of a kind that is not understood."""
 
 
-class CorruptObjectError(ZarrDaskError, ValueError):
+class _AtChunkError(Exception):
+    """What is wrong with one chunk; where it is gets known step by step on the way up."""
+
+    def __init__(
+        self,
+        reason: str = "",
+        where: str = "",
+        key: str = "",
+        coords: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        self.reason = reason
+        self.where = where
+        self.key = key
+        self.coords = coords
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def _object(self) -> str:
+        return f"the stored object {self.key!r} (chunk {' / '.join(map(str, self.coords))})"
+
+    def inside(self, coords: tuple[int, ...]) -> Self:
+        """The same, seen from the shard that holds the chunk at `coords`."""
+        return type(self)(self.reason, self.where, self.key, (coords, *self.coords))
+
+    def at(self, where: str, key: str, coords: tuple[int, ...]) -> Self:
+        """The same, located in the array."""
+        return type(self)(self.reason, where, key, (coords, *self.coords))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reason, self.where, self.key, self.coords)
+
+
+class CorruptObjectError(_AtChunkError, ZarrDaskError, ValueError):
     """Stored bytes do not decode to what the metadata promises.
 
     Parameters
@@ -253,42 +289,40 @@ class CorruptObjectError(ZarrDaskError, ValueError):
         inside a shard, if that is where the damage is.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        where: str = "",
-        key: str = "",
-        coords: tuple[tuple[int, ...], ...] = (),
-    ) -> None:
-        self.reason = reason
-        self.where = where
-        self.key = key
-        self.coords = coords
-        super().__init__(self._message())
-
     def _message(self) -> str:
         if not self.key:
             return self.reason
-        place = " / ".join(str(coords) for coords in self.coords)
         return (
-            f"{self.where}: the stored object {self.key!r} (chunk {place}) is corrupt: "
-            f"{self.reason}. Restore it from its source, or delete the key to read the fill value."
+            f"{self.where}: {self._object} is corrupt: {self.reason}. Restore it from its source, "
+            "or delete the key to read the fill value."
         )
 
-    def inside(self, coords: tuple[int, ...]) -> CorruptObjectError:
-        """The same damage, seen from the shard that holds the chunk at `coords`."""
-        return type(self)(self.reason, self.where, self.key, (coords, *self.coords))
 
-    def at(self, where: str, key: str, coords: tuple[int, ...]) -> CorruptObjectError:
-        """The same damage, located in the array."""
-        return type(self)(self.reason, where, key, (coords, *self.coords))
+class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):
+    """A chunk is absent and the reader asked for ``missing="error"``.
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.reason, self.where, self.key, self.coords)
+    Parameters
+    ----------
+    reason
+        Why it may seem to be absent although it is not; nothing where that cannot be.
+    where
+        Store and path of the array; filled in by the array that reads.
+    key
+        Key of the stored object.
+    coords
+        Coordinates of the chunk, as in `CorruptObjectError`.
+    """
 
-
-class ChunkMissingError(ZarrDaskError, FileNotFoundError):
-    """A chunk is absent and the reader asked for ``missing="error"``."""
+    def _message(self) -> str:
+        if not self.key:
+            return self.reason or "a chunk is absent"
+        what = f"{self._object} is absent"
+        if len(self.coords) > 1:
+            what = f"chunk {self.coords[-1]} of the shard is absent from {self._object}"
+        return (
+            f'{self.where}: {what}, and reading with missing="error" takes that as lost data. '
+            f'Read with missing="fill" to get the fill value instead. {self.reason}'.rstrip()
+        )
 
 
 class StoreError(ZarrDaskError, OSError):

@@ -1,58 +1,48 @@
-"""How elements are fetched: the one loop between stored objects and memory.
+"""How elements are fetched: the one way between stored objects and memory.
 
-`read_region` reads a region of an array; `read_pieces` reads any pieces of any stored objects,
-which is what selections are made of. Every stored object is one `Fetch`, whatever number of pieces
-is taken of it: its bytes are asked for once, and so is the index of a shard.
+`Reader.read_region` reads a region of an array; `read_pieces` reads any pieces of any stored
+objects, which is what selections are made of. Whatever number of pieces is taken of a stored
+object, its bytes are asked for once, and so is the index of a shard.
 
-Knows an array by its store, its metadata and how to read (`StoredArray`); codecs say which bytes
-they need, and nothing but this module asks for them.
+Objects are read one by one, side by side on threads, where a store has them at hand; where each
+request takes its time (`Coalescing.requests`) they are read in batches: the indices of many shards
+by one call of the store, then the chunks of all of them by another.
+
+An object that does not decode is fetched once more, because transfers are cut off more often than
+files are damaged; only then is it an error, which names its key and its coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from zarr_dask.codecs.base import Cut
-from zarr_dask.codecs.chain import fill_absent
-from zarr_dask.codecs.fetch import answer
-from zarr_dask.errors import CorruptObjectError
-from zarr_dask.formats.base import ArrayMeta, ReadOptions
-from zarr_dask.grid import Region, cut
-from zarr_dask.pool import for_each
-from zarr_dask.stores.base import Store, read_ranges
+from zarr_dask.codecs.chain import BoundChain, fill_absent
+from zarr_dask.codecs.fetch import Fetch, answer
+from zarr_dask.errors import ChunkMissingError, CorruptObjectError
+from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
+from zarr_dask.grid import Part, Region, cut
+from zarr_dask.pool import cores, for_each
+from zarr_dask.stores.base import (
+    Buffer,
+    IndexRange,
+    OpenValue,
+    Range,
+    Store,
+    coalesce,
+    distribute,
+    open_value,
+    validator_of,
+)
+from zarr_dask.stores.kept import INDICES, Place
 
-__all__ = ["Piece", "StoredArray", "read_pieces", "read_region"]
-
-
-class StoredArray(Protocol):
-    """What reading needs to know of an array."""
-
-    @property
-    def store(self) -> Store:
-        """Where the bytes are."""
-        ...
-
-    @property
-    def meta(self) -> ArrayMeta:
-        """What the metadata document says."""
-        ...
-
-    @property
-    def options(self) -> ReadOptions:
-        """How to read."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """Store and path, for messages."""
-        ...
-
-    def key(self, coords: Sequence[int]) -> str:
-        """Key of the stored object at some coordinates."""
-        ...
+__all__ = ["Piece", "Reader", "read_pieces"]
 
 
 class Piece(NamedTuple):
@@ -68,22 +58,16 @@ class Piece(NamedTuple):
     """Whether all of it that lies in the array is taken: its bytes are asked for at once."""
 
 
-def read_region(
-    array: StoredArray, region: Region, out: np.ndarray, threads: int | None = None
-) -> None:
-    """Put a region of an array into `out`, which has its shape and the array's data type."""
+class Readable(Protocol):
+    """An array, as far as reading is concerned."""
 
-    def read(piece: Piece) -> None:
-        _read_object(array, piece.coords, (piece,))
-
-    pieces = (
-        Piece(part.coords, part.inside, cut(out, part.out), part.whole)
-        for part in array.meta.grid.parts(region)
-    )
-    for_each(read, pieces, threads)
+    @property
+    def reader(self) -> Reader:
+        """What reads it."""
+        ...
 
 
-def read_pieces(array: StoredArray, pieces: Iterable[Piece], threads: int | None = None) -> None:
+def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = None) -> None:
     """Put pieces of stored objects where they belong.
 
     Parameters
@@ -116,25 +100,289 @@ def read_pieces(array: StoredArray, pieces: Iterable[Piece], threads: int | None
     >>> out.ravel()
     array([15, 12], dtype=int16)
     """
-    by_object: dict[tuple[int, ...], list[Piece]] = {}
-    for piece in pieces:
-        by_object.setdefault(piece.coords, []).append(piece)
-    for_each(lambda item: _read_object(array, *item), by_object.items(), threads)
+    array.reader.read_pieces(pieces, threads)
 
 
-def _read_object(array: StoredArray, coords: tuple[int, ...], pieces: Sequence[Piece]) -> None:
-    """Read some pieces of one stored object."""
-    key = array.key(coords)
-    bound = array.meta.bound(coords)
-    reading = array.options.reading
-    shape = bound.spec.shape
-    cuts = [Cut(None if p.out.shape == shape else p.inside, p.out) for p in pieces]
-    fetch = bound.read_cuts(cuts, reading, whole=any(piece.whole for piece in pieces))
-    try:
-        present = answer(fetch, lambda wanted: read_ranges(array.store, key, wanted))
-    except CorruptObjectError as error:
-        raise error.at(array.where, key, coords) from error
-    if not present:
-        what = f"{array.where}: the stored object {key!r} (chunk {coords})"
+class _Object(NamedTuple):
+    """A stored object and what is wanted of it."""
+
+    key: str
+    coords: tuple[int, ...]
+    bound: BoundChain
+    cuts: Sequence[Cut]
+    whole: bool
+    """Whether all of its bytes are asked for at once."""
+
+
+class Reader:
+    """What reads one array: that which is the same for all of its stored objects.
+
+    Parameters
+    ----------
+    store, path
+        Where the array is.
+    prefix
+        What the keys of its stored objects begin with.
+    meta
+        What its document says.
+    options
+        How to read.
+    """
+
+    def __init__(
+        self, store: Store, path: str, prefix: str, meta: ArrayMeta, options: ReadOptions
+    ) -> None:
+        self._store, self._path, self._prefix = store, path, prefix
+        self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
+        self._reading = options.reading
+        self._most_kept = options.index_cache
+        self._identity = store.identity if self._most_kept else ""
+        self._together = store.coalescing.requests
+
+    def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
+        """Put a region of the array into `out`, which has its shape and the array's data type."""
+        parts = self._grid.parts(region)
+        first = list(islice(parts, 2))
+        if len(first) == 1:
+            self._read(self._part(out, first[0]))
+        elif first:
+            objects = map(partial(self._part, out), chain(first, parts))
+            self._read_all(objects, partial(self._grid.count_parts, region), threads)
+
+    def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
+        """See `read_pieces`."""
+        by_object: dict[tuple[int, ...], list[Piece]] = {}
         for piece in pieces:
-            fill_absent(piece.out, bound.spec, reading, what, array.meta.absence_hint)
+            by_object.setdefault(piece.coords, []).append(piece)
+        objects = (self._object(coords, some) for coords, some in by_object.items())
+        self._read_all(objects, by_object.__len__, threads)
+
+    def _part(self, out: np.ndarray, part: Part) -> _Object:
+        """The object of one part of a region."""
+        coords, inside, place, whole = part
+        bound = self._meta.bound(coords)
+        destination = cut(out, place)
+        if destination.shape == bound.spec.shape:
+            inside, whole = None, True  # type: ignore[assignment]
+        key = self._prefix + self._keys.key(coords)
+        return _Object(key, coords, bound, (Cut(inside, destination),), whole or not bound.partial)
+
+    def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
+        """The object that some pieces are of."""
+        bound = self._meta.bound(coords)
+        shape = bound.spec.shape
+        cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
+        whole = (
+            not bound.partial
+            or any(piece.whole for piece in pieces)
+            or any(region is None for region, _ in cuts)
+        )
+        return _Object(self._prefix + self._keys.key(coords), coords, bound, cuts, whole)
+
+    def _read_all(
+        self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None
+    ) -> None:
+        """Read objects one by one or in batches, as the store wishes; `count` says how many."""
+        if self._together == 1:
+            for_each(self._read, objects, threads)
+            return
+        workers = 1 if threads == 1 else min(threads or cores(), cores())
+        size = max(1, min(self._together, -(-count() // workers)))
+        for_each(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
+
+    # --- one object -------------------------------------------------------------------------------
+
+    def _read(self, wanted: _Object) -> None:
+        try:
+            self._attempt(wanted, again=False)
+        except CorruptObjectError:
+            self._read_again(wanted)
+        except ChunkMissingError as error:
+            raise self._located(error, wanted) from None
+
+    def _read_again(self, wanted: _Object) -> None:
+        """Read what did not decode: the transfer may have been cut off, the object replaced."""
+        try:
+            self._attempt(wanted, again=True)
+        except CorruptObjectError as error:
+            raise error.at(self._where, wanted.key, wanted.coords) from error
+        except ChunkMissingError as error:
+            raise self._located(error, wanted) from None
+
+    def _attempt(self, wanted: _Object, *, again: bool) -> None:
+        """Read an object; `again` trusts no index that was kept."""
+        if wanted.whole:
+            buffer = self._store.borrow(wanted.key)
+            if buffer is not None:
+                wanted.bound.decode_cuts(buffer, wanted.cuts, self._reading)
+            present = buffer is not None
+        else:
+            with open_value(self._store, wanted.key) as value:
+                ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
+                present = answer(self._fetch(wanted), ask or value.get_ranges)
+        if not present:
+            self._fill(wanted)
+
+    def _fetch(self, wanted: _Object) -> Fetch[bool]:
+        return wanted.bound.read_cuts(wanted.cuts, self._reading, whole=wanted.whole)
+
+    def _fill(self, wanted: _Object) -> None:
+        """Put the fill value where an object is absent."""
+        if self._reading.absent_is_error:
+            raise self._located(ChunkMissingError(self._meta.absence_hint), wanted)
+        for _, out in wanted.cuts:
+            fill_absent(out, wanted.bound.spec, self._reading)
+
+    def _located(self, error: ChunkMissingError, wanted: _Object) -> ChunkMissingError:
+        return error if error.key else error.at(self._where, wanted.key, wanted.coords)
+
+    @property
+    def _where(self) -> str:
+        return where(self._store, self._path)
+
+    # --- indices that are kept --------------------------------------------------------------------
+
+    def _ask(
+        self, value: OpenValue, key: str, again: bool, ranges: Sequence[Range]
+    ) -> Sequence[Buffer] | None:
+        """Bytes of a value; those of an index may be kept ones."""
+        # the validator is asked for before the bytes: they may be newer than it, but not older
+        validator = value.validator() if _are_indices(ranges) else None
+        if validator is None:
+            return value.get_ranges(ranges)
+        found = None if again else self._kept(key, ranges, validator)
+        if found is None:
+            found = value.get_ranges(ranges)
+            self._keep(key, ranges, validator, found)
+        return found
+
+    def _kept(
+        self, key: str, ranges: Sequence[Range], validator: Hashable
+    ) -> Sequence[Buffer] | None:
+        """Indices that this process has, if it has all of them."""
+        found: list[Buffer] = []
+        for wanted in ranges:
+            content = INDICES.get(Place(self._identity, key, wanted), validator)
+            if content is None:
+                return None
+            found.append(content)
+        return found
+
+    def _keep(
+        self,
+        key: str,
+        ranges: Sequence[Range],
+        validator: Hashable,
+        found: Sequence[Buffer] | None,
+    ) -> None:
+        for wanted, content in zip(ranges, found or (), strict=found is not None):
+            place = Place(self._identity, key, wanted)
+            INDICES.put(place, validator, bytes(content), self._most_kept)
+
+    # --- objects in batches -----------------------------------------------------------------------
+
+    def _read_batch(self, objects: Sequence[_Object]) -> None:
+        """Read objects abreast: what all of them ask for next is one call of the store."""
+        if len(objects) == 1:
+            self._read(objects[0])
+            return
+        waiting = iter(objects)
+        begun: deque[_Begun] = deque()
+        failed: list[_Object] = []
+        while taken := self._next_round(begun, waiting, failed):
+            for one, received in zip(taken, self._ask_together(taken), strict=True):
+                if self._go_on(one, received, failed):
+                    begun.append(one)
+        for wanted in failed:
+            self._read_again(wanted)
+
+    def _next_round(
+        self, begun: deque[_Begun], waiting: Iterator[_Object], failed: list[_Object]
+    ) -> list[_Begun]:
+        """Objects to ask for: those begun first, and as many as the store wants at a time."""
+        policy = self._store.coalescing
+        taken: list[_Begun] = []
+        requests = nbytes = 0
+        while requests < policy.requests and nbytes < policy.in_flight:
+            if begun:
+                one = begun.popleft()
+            elif (wanted := next(waiting, None)) is not None:
+                one = _Begun(wanted, self._fetch(wanted))
+                if not self._skip_kept(one, failed):
+                    continue
+            else:
+                break
+            taken.append(one)
+            requests += len(one.ranges)
+            nbytes += one.nbytes
+        return taken
+
+    def _skip_kept(self, one: _Begun, failed: list[_Object]) -> bool:
+        """Go on for as long as kept indices do; whether there is more to ask for."""
+        key = one.wanted.key
+        while self._most_kept and _are_indices(one.ranges):
+            one.validator = validator_of(self._store, key)
+            if one.validator is None:
+                return True
+            found = self._kept(key, one.ranges, one.validator)
+            if found is None:
+                return True
+            if not self._go_on(one, found, failed):
+                return False
+        return True
+
+    def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Sequence[Buffer] | None]:
+        """What some objects asked for, by one call of the store."""
+        joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
+        requests = [
+            (one.wanted.key, wanted)
+            for one, (ranges, _) in zip(taken, joint, strict=True)
+            for wanted in ranges
+        ]
+        fetched = iter(self._store.get_ranges(requests))
+        for one, (ranges, places) in zip(taken, joint, strict=True):
+            received = distribute(list(islice(fetched, len(ranges))), places, one.ranges)
+            if one.validator is not None and _are_indices(one.ranges):
+                self._keep(one.wanted.key, one.ranges, one.validator, received)
+            yield received
+
+    def _go_on(self, one: _Begun, received: Sequence[Buffer] | None, failed: list[_Object]) -> bool:
+        """Hand an object what it asked for; whether it asks for more."""
+        try:
+            one.ranges = one.fetch.send(received)
+        except StopIteration as stop:
+            if not stop.value:
+                self._fill(one.wanted)
+            return False
+        except CorruptObjectError:
+            failed.append(one.wanted)
+            return False
+        except ChunkMissingError as error:
+            raise self._located(error, one.wanted) from None
+        return True
+
+
+class _Begun:
+    """An object that is being read."""
+
+    __slots__ = ("fetch", "ranges", "validator", "wanted")
+
+    def __init__(self, wanted: _Object, fetch: Fetch[bool]) -> None:
+        self.wanted, self.fetch = wanted, fetch
+        self.ranges = next(fetch)
+        """What it asks for now."""
+        self.validator: Hashable = None
+        """Of the value whose index it asks for, if indices are kept."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it asks for; if it asks for all of them, those that it decodes to."""
+        most = self.wanted.bound.spec.nbytes
+        return sum(
+            max(-start, most if start >= 0 else 0) if stop is None else stop - start
+            for start, stop in self.ranges
+        )
+
+
+def _are_indices(ranges: Sequence[Range]) -> bool:
+    return bool(ranges) and all(isinstance(wanted, IndexRange) for wanted in ranges)

@@ -203,7 +203,10 @@ class BoundChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
-        self._decode_from(0, buffer, region, out, reading)
+        if self._stages:
+            self._decode_from(0, buffer, region, out, reading)
+        else:
+            self._decode_encoded(buffer, region, out, reading)
 
     def _decode_from(
         self, stage: int, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
@@ -246,7 +249,7 @@ class BoundChain:
         if region is None and out.flags.c_contiguous:
             last.decode_into(buffer, out.reshape(-1).view(np.uint8))
             return
-        inner = self._serializer.spec
+        inner = self._encoded
         memory = scratch("decoded", inner.nbytes)
         last.decode_into(buffer, memory)
         chunk = memory.view(inner.dtype).reshape(inner.shape)
@@ -293,14 +296,14 @@ class BoundChain:
         """
         if len(cuts) == 1 or self.partial:
             for region, out in cuts:
-                self._decode_from(0, buffer, region, out, reading)
+                self.decode(buffer, region, out, reading)
             return
         spec = self.spec
         if spec.dtype.hasobject:
             chunk = np.empty(spec.shape, spec.dtype)
         else:
             chunk = scratch("chunk", spec.nbytes).view(spec.dtype).reshape(spec.shape)
-        self._decode_from(0, buffer, None, chunk, reading)
+        self.decode(buffer, None, chunk, reading)
         for region, out in cuts:
             out[...] = chunk if region is None else chunk[region]
 
@@ -324,9 +327,7 @@ class BoundChain:
         return present
 
 
-def fill_absent(
-    out: np.ndarray, spec: ChunkSpec, reading: Reading, what: str, hint: str = ""
-) -> None:
+def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
     """Put the fill value where a chunk is absent; zeros where the array has none.
 
     Raises
@@ -335,10 +336,7 @@ def fill_absent(
         If the reader said that absence is an error.
     """
     if reading.absent_is_error:
-        raise ChunkMissingError(
-            f'{what} is absent, and reading with missing="error" takes that as lost data. Read '
-            f'with missing="fill" to get the fill value instead. {hint}'.rstrip()
-        )
+        raise ChunkMissingError
     out[...] = spec.data_type.zero if spec.fill is None else spec.fill
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer, Range
 
-__all__ = ["Fetch", "abreast", "answer", "answer_from", "window"]
+__all__ = ["Fetch", "abreast", "answer", "answer_from", "check_length", "window"]
 
 T = TypeVar("T")
 
@@ -52,14 +52,25 @@ def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
             moved = [_moved(item, start, length) for item in wanted]
             received = yield moved
             for item, buffer in zip(moved, received or (), strict=received is not None):
-                if item.stop is not None and len(buffer) < item.stop - item.start:
-                    raise CorruptObjectError(
-                        f"it ends within bytes {item.start} to {item.stop}, which its index "
-                        "points to"
-                    )
+                if item.stop is not None:
+                    check_length(buffer, item.start, item.stop - item.start)
             wanted = fetch.send(received)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+def check_length(buffer: Buffer, start: int, length: int) -> None:
+    """Refuse fewer bytes than an index promises.
+
+    Raises
+    ------
+    CorruptObjectError
+        If the value ends before them, or too few have arrived.
+    """
+    if len(buffer) < length:
+        raise CorruptObjectError(
+            f"it ends within bytes {start} to {start + length}, which its index points to"
+        )
 
 
 def _moved(wanted: Range, start: int, length: int) -> Range:
@@ -69,7 +80,7 @@ def _moved(wanted: Range, start: int, length: int) -> Range:
         raise CorruptObjectError(
             f"it has {length} bytes, but its index points to bytes {first} to {last}"
         )
-    return Range(start + first, start + last)
+    return type(wanted)(start + first, start + last)
 
 
 def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:

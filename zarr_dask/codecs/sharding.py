@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.fetch import Fetch, abreast, window
+from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
 from zarr_dask.dtypes import data_type_of, is_full_of
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
 from zarr_dask.grid import Grid, Part, Region, Shape, cut
-from zarr_dask.stores.base import Buffer, Range
+from zarr_dask.stores.base import Buffer, IndexRange, Range
 
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
 
@@ -179,26 +179,30 @@ class _BoundSharding(BoundSerializer):
     ) -> None:
         shard = memoryview(buffer)
         index = self._decode_index(self._cut_index(shard))
-        for part in self._parts(region):
-            offset, nbytes = index[part.coords].tolist()
+        length = len(shard)
+        shape, decode = self._inner.spec.shape, self._inner.decode
+        for part, (offset, nbytes) in self._placed_parts(region, index):
             destination = cut(out, part.out)
-            if offset == _ABSENT and nbytes == _ABSENT:
-                self._fill(part.coords, destination, reading)
-                continue
-            if offset + nbytes > len(shard):
-                raise _outside(offset, nbytes, len(shard)).inside(part.coords)
-            inside = None if destination.shape == self._inner.spec.shape else part.inside
+            if offset + nbytes > length:
+                if offset == nbytes == _ABSENT:
+                    self._fill(part.coords, destination, reading)
+                    continue
+                raise _outside(offset, nbytes, length).inside(part.coords)
+            inside = None if destination.shape == shape else part.inside
             try:
-                self._inner.decode(shard[offset : offset + nbytes], inside, destination, reading)
-            except CorruptObjectError as error:
+                decode(shard[offset : offset + nbytes], inside, destination, reading)
+            except (CorruptObjectError, ChunkMissingError) as error:
                 raise error.inside(part.coords) from error
 
-    def _parts(self, region: Region | None) -> Iterator[Part] | Sequence[Part]:
+    def _placed_parts(
+        self, region: Region | None, index: np.ndarray
+    ) -> Iterator[tuple[Part, list[int]]]:
+        """The parts of a region, each with offset and length of its chunk."""
         if region is not None:
-            return self._grid.parts(region)
-        if self._grid.ncells > _MAX_KEPT_PARTS:
-            return self._grid.parts(self._grid.everything)
-        return self._all_parts
+            return ((part, index[part.coords].tolist()) for part in self._grid.parts(region))
+        kept = self._grid.ncells <= _MAX_KEPT_PARTS
+        parts = self._all_parts if kept else self._grid.parts(self._grid.everything)
+        return zip(parts, index.reshape(-1, 2).tolist(), strict=True)
 
     def _cut_index(self, shard: memoryview) -> memoryview:
         if len(shard) < self._index_size:
@@ -215,23 +219,39 @@ class _BoundSharding(BoundSerializer):
             raise CorruptObjectError(f"its shard index does not decode: {error.reason}") from error
         return index
 
-    def _fill(self, coords: Coords, destination: np.ndarray, reading: Reading) -> None:
-        fill_absent(destination, self.spec, reading, f"chunk {coords} of the shard")
+    def _fill(self, coords: Coords, out: np.ndarray, reading: Reading) -> None:
+        try:
+            fill_absent(out, self.spec, reading)
+        except ChunkMissingError as error:
+            raise error.inside(coords) from None
 
-    # --- reading a region -----------------------------------------------------------------------
+    # --- reading regions ------------------------------------------------------------------------
 
     def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
         size = self._index_size
-        received = yield (Range(0, size) if self._index_first else Range(-size, None),)
+        received = yield (IndexRange(0, size) if self._index_first else IndexRange(-size, None),)
         if received is None:
             return False
         index = self._decode_index(self._cut_index(memoryview(received[0])))
-        yield from abreast(
-            [
-                self._chunk(coords, index[coords].tolist(), inner, reading)
-                for coords, inner in self._cuts_by_chunk(cuts).items()
-            ]
-        )
+        chunks = [
+            _Chunk(coords, *place, inner)
+            for coords, inner in self._cuts_by_chunk(cuts).items()
+            if (place := self._place(coords, inner, index, reading)) is not None
+        ]
+        if not chunks:
+            return True
+        if self._inner.partial:
+            yield from abreast([self._part_of(chunk, reading) for chunk in chunks])
+            return True
+        received = yield [Range(chunk.offset, chunk.offset + chunk.nbytes) for chunk in chunks]
+        if received is None:
+            raise _removed().inside(chunks[0].coords)
+        for chunk, buffer in zip(chunks, received, strict=True):
+            try:
+                check_length(buffer, chunk.offset, chunk.nbytes)
+                self._inner.decode_cuts(buffer, chunk.cuts, reading)
+            except (CorruptObjectError, ChunkMissingError) as error:
+                raise error.inside(chunk.coords) from error
         return True
 
     def _cuts_by_chunk(self, cuts: Sequence[Cut]) -> dict[Coords, list[Cut]]:
@@ -239,32 +259,50 @@ class _BoundSharding(BoundSerializer):
         found: dict[Coords, list[Cut]] = {}
         shape = self._inner.spec.shape
         for region, out in cuts:
-            for part in self._parts(region):
+            for part in self._grid.parts(self._grid.everything if region is None else region):
                 destination = cut(out, part.out)
                 inside = None if destination.shape == shape else part.inside
                 found.setdefault(part.coords, []).append(Cut(inside, destination))
         return found
 
-    def _chunk(
-        self, coords: Coords, place: list[int], cuts: list[Cut], reading: Reading
-    ) -> Fetch[None]:
-        offset, nbytes = place
-        if offset == _ABSENT and nbytes == _ABSENT:
+    def _place(
+        self, coords: Coords, cuts: list[Cut], index: np.ndarray, reading: Reading
+    ) -> tuple[int, int] | None:
+        """Where the bytes of a chunk are; None if it is absent and its cuts were filled."""
+        offset, nbytes = index[coords].tolist()
+        if offset == nbytes == _ABSENT:
             for _, out in cuts:
                 self._fill(coords, out, reading)
-            return
+            return None
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
             raise CorruptObjectError(
                 f"the shard index gives it {nbytes} bytes from byte {offset} on"
             ).inside(coords)
+        return offset, nbytes
+
+    def _part_of(self, chunk: _Chunk, reading: Reading) -> Fetch[None]:
+        """Read a chunk that need not be read as a whole."""
+        inner = self._inner.read_cuts(chunk.cuts, reading, whole=False)
         try:
-            present = yield from window(
-                self._inner.read_cuts(cuts, reading, whole=False), offset, nbytes
-            )
-        except CorruptObjectError as error:
-            raise error.inside(coords) from error
+            present = yield from window(inner, chunk.offset, chunk.nbytes)
+        except (CorruptObjectError, ChunkMissingError) as error:
+            raise error.inside(chunk.coords) from error
         if not present:
-            raise CorruptObjectError("it was removed while it was being read").inside(coords)
+            raise _removed().inside(chunk.coords)
+
+
+class _Chunk(NamedTuple):
+    """A chunk that is there."""
+
+    coords: Coords
+    offset: int
+    nbytes: int
+    cuts: list[Cut]
+    """What is wanted of it."""
+
+
+def _removed() -> CorruptObjectError:
+    return CorruptObjectError("it was removed while it was being read")
 
 
 def _outside(offset: int, nbytes: int, length: int) -> CorruptObjectError:

@@ -86,6 +86,11 @@ class ReadOptions:
         Decode object arrays that were pickled. A pickle runs the code of whoever wrote it.
     limits
         Bounds on what metadata and chunks may claim.
+    index_cache
+        Bytes of shard indices that this process keeps, for reads that take some chunks of a shard
+        at a time; none by default. A kept index is used only while the store says that its shard
+        is the same (by the tag of the value, or its size and time), which a remote store is asked
+        each time; where it cannot say, nothing is kept.
     """
 
     missing: Literal["fill", "error"] = "fill"
@@ -95,8 +100,11 @@ class ReadOptions:
     fallback_dtypes: bool = False
     allow_pickle: bool = False
     limits: Limits = field(default_factory=Limits)
+    index_cache: int = 0
 
     def __post_init__(self) -> None:
+        if self.index_cache < 0:
+            raise ValueError(f"index_cache={self.index_cache}: expected bytes, at least 0.")
         if self.missing not in {"fill", "error"}:
             raise ValueError(f"missing={self.missing!r}: expected 'fill' or 'error'.")
         if self.v1_f_order not in {"spec", "legacy"}:

@@ -10,9 +10,9 @@ them. All calls are synchronous and safe from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from zarr_dask.errors import StoreKeyError
 
@@ -20,14 +20,20 @@ __all__ = [
     "WHOLE",
     "Buffer",
     "Coalescing",
+    "IndexRange",
     "Listing",
+    "OpenValue",
     "Range",
+    "ReopenedValue",
     "Store",
     "check_key",
     "coalesce",
+    "distribute",
     "join",
     "list_sizes",
+    "open_value",
     "read_ranges",
+    "validator_of",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -45,6 +51,12 @@ class Range(NamedTuple):
     stop: int | None = None
 
 
+class IndexRange(Range):
+    """A range that every partial read of its value begins with, so that it is worth keeping."""
+
+    __slots__ = ()
+
+
 WHOLE = Range(0, None)
 """All of a value."""
 
@@ -60,12 +72,16 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coalescing:
-    """When two ranges of one value are worth fetching as one."""
+    """What is worth fetching together."""
 
     gap: int
-    """Bytes between them that are read in vain at most."""
+    """Bytes between two ranges of one value that are read in vain at most, to fetch them as one."""
     largest: int
     """Bytes of one joint request at most."""
+    requests: int = 1
+    """Requests of one batch at most; 1 where values are as well asked for one by one."""
+    in_flight: int = 1 << 25
+    """Bytes of one batch at most, but for a single request that is larger."""
 
 
 @runtime_checkable
@@ -208,6 +224,84 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
             yield key, size
 
 
+# --- one value, read in several steps -------------------------------------------------------------
+
+
+class OpenValue(Protocol):
+    """A value of which parts are read one after the other; a context manager.
+
+    Where the store can, all parts are of the same value, even when it is replaced meanwhile.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def validator(self) -> Hashable:
+        """As `validator_of`, of the value that is read from."""
+        ...
+
+    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
+        """Parts of the value; None if there is none. Good until the same thread reads again."""
+        ...
+
+
+@runtime_checkable
+class ValueOpener(Protocol):
+    """A store whose values can be held open."""
+
+    def open_value(self, key: str) -> OpenValue:
+        """The value at `key`."""
+        ...
+
+
+@runtime_checkable
+class Validating(Protocol):
+    """A store that can tell a value from the one before it."""
+
+    def validator(self, key: str) -> Hashable:
+        """See `validator_of`."""
+        ...
+
+
+def open_value(store: Store, key: str) -> OpenValue:
+    """The value at `key`, to be read in several steps."""
+    return store.open_value(key) if isinstance(store, ValueOpener) else ReopenedValue(store, key)
+
+
+def validator_of(store: Store, key: str) -> Hashable:
+    """Something that changes whenever the value at `key` does.
+
+    Returns
+    -------
+    object
+        To be compared with an earlier one; None if the store cannot tell, or there is no value.
+    """
+    return store.validator(key) if isinstance(store, Validating) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenedValue:
+    """A value that each request finds anew, whatever there is by then."""
+
+    store: Store
+    key: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def validator(self) -> Hashable:
+        """See `OpenValue.validator`."""
+        return validator_of(self.store, self.key)
+
+    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
+        """See `OpenValue.get_ranges`."""
+        return read_ranges(self.store, self.key, ranges)
+
+
 # --- reading several parts of one value -----------------------------------------------------------
 
 
@@ -254,18 +348,25 @@ def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer]
     Returns
     -------
     list or None
-        One buffer per range; None if there is no value.
-
-    Raises
-    ------
-    CorruptObjectError
-        If the value ends before one of the ranges does.
+        One buffer per range, shorter where the value ends; None if there is no value.
     """
     if len(ranges) == 1 and ranges[0] == WHOLE:
         value = store.borrow(key)
         return None if value is None else [value]
     joint, places = coalesce(ranges, store.coalescing)
-    fetched = store.get_ranges([(key, wanted) for wanted in joint])
+    return distribute(store.get_ranges([(key, wanted) for wanted in joint]), places, ranges)
+
+
+def distribute(
+    fetched: Sequence[Buffer | None], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
+) -> list[Buffer] | None:
+    """What was asked for, out of what was fetched for it; see `coalesce`.
+
+    Returns
+    -------
+    list or None
+        One buffer per range, shorter where too few bytes have come; None if there is no value.
+    """
     views: list[memoryview] = []
     for value in fetched:
         if value is None:

@@ -7,7 +7,7 @@ is a URL and its options. Only fsspec's `FileNotFoundError` means "not there".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +20,9 @@ from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key,
 __all__ = ["FsspecStore"]
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+# what file systems call the tag of a value, and when it was last changed
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class FsspecStore:
     url: str
     options: str = "{}"
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
 
     @staticmethod
     def from_url(url: str, options: Mapping[str, Any]) -> FsspecStore:
@@ -158,10 +161,27 @@ class FsspecStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
+        status = self._status(key)
+        return None if status is None else int(status["size"])
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`: the tag of a value, or its time and size."""
+        fs, root = _file_system(self.url, self.options)
+        fs.invalidate_cache(join(root, key))  # listings that it keeps may be old
+        status = self._status(key)
+        if status is None:
+            return None
+        tag = next((status[name] for name in _TAGS if status.get(name)), None)
+        changed = next((status[name] for name in _TIMES if status.get(name)), None)
+        if tag is None and changed is None:
+            return None
+        return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+
+    def _status(self, key: str) -> Mapping[str, Any] | None:
         fs, root = _file_system(self.url, self.options)
         try:
-            status = fs.info(join(root, key))
-            return None if status["type"] == "directory" else int(status["size"])
+            status: Mapping[str, Any] = fs.info(join(root, key))
+            return None if status["type"] == "directory" else status
         except _ABSENT:
             return None
         except OSError as error:

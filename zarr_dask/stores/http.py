@@ -15,7 +15,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -66,7 +66,7 @@ class HTTPStore:
     timeout: float = _SECONDS
     largest: int = _LARGEST
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
 
     @staticmethod
     def from_url(url: str, options: Mapping[str, Any]) -> HTTPStore:
@@ -151,6 +151,17 @@ class HTTPStore:
             return int(length)
         value = self.get(key)  # a server need not answer HEAD, nor say the length
         return None if value is None else len(value)
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`: a strong tag, or time and size."""
+        answer = self._ask("HEAD", key, {}, WHOLE)
+        if answer is None or answer.status != HTTPStatus.OK:
+            return None
+        tag, changed, length = (
+            answer.headers.get(name, "") for name in ("etag", "last-modified", "content-length")
+        )
+        strong = tag if not tag.startswith("W/") else ""
+        return (strong, changed, length) if strong or (changed and length) else None
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -12,21 +12,32 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from zarr_dask.errors import StoreError
 from zarr_dask.scratch import scratch
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.base import (
+    Buffer,
+    Coalescing,
+    Listing,
+    OpenValue,
+    Range,
+    check_key,
+    coalesce,
+    distribute,
+)
 from zarr_dask.stores.conditional import folder_lock, tag_of
 
 __all__ = ["LocalStore", "read_at"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
+_TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
@@ -83,7 +94,7 @@ class LocalStore:
         except IsADirectoryError:
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self.failed("read", key, error) from error
         finally:
             os.close(descriptor)
 
@@ -93,11 +104,11 @@ class LocalStore:
         if descriptor is None:
             return None
         try:
-            return _read_into_scratch(descriptor, os.fstat(descriptor).st_size)
+            return _read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
         except IsADirectoryError:
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self.failed("read", key, error) from error
         finally:
             os.close(descriptor)
 
@@ -130,7 +141,16 @@ class LocalStore:
         except IsADirectoryError:
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self.failed("read", key, error) from error
+
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.ValueOpener`: one file, whatever takes its name meanwhile."""
+        return _OpenFile(self, key, self._open(key))
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`."""
+        with self.open_value(key) as value:
+            return value.validator()
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -152,7 +172,7 @@ class LocalStore:
             with suppress(OSError):  # what was written before a disk was full must not stay
                 os.unlink(temporary)
             if isinstance(error, OSError):
-                raise self._failed("write", key, error) from error
+                raise self.failed("write", key, error) from error
             raise
 
     def check_conditional(self, key: str) -> None:
@@ -185,7 +205,7 @@ class LocalStore:
             return
         except OSError as error:
             if not os.path.isdir(path):  # a folder is no value; systems differ in saying so
-                raise self._failed("delete", key, error) from error
+                raise self.failed("delete", key, error) from error
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -279,7 +299,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._failed("inspect", key, error) from error
+            raise self.failed("inspect", key, error) from error
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -292,7 +312,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._failed("open", key, error) from error
+            raise self.failed("open", key, error) from error
 
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:
@@ -301,9 +321,10 @@ class LocalStore:
         except StoreError:
             raise
         except OSError as error:
-            raise self._failed(doing, key, error) from error
+            raise self.failed(doing, key, error) from error
 
-    def _failed(self, doing: str, key: str, error: OSError) -> StoreError:
+    def failed(self, doing: str, key: str, error: OSError) -> StoreError:
+        """What the system said, as an error of the store."""
         hint = {
             errno.ENOSPC: " Free some space and run the job again.",
             errno.EACCES: " Check the permissions of the file and of its folders.",
@@ -313,6 +334,68 @@ class LocalStore:
             f"could not {doing} {key!r} in the local store {self.root}: "
             f"{error.strerror or error}.{hint}"
         )
+
+
+class _OpenFile:
+    """A file, or the lack of one, held open."""
+
+    __slots__ = ("_descriptor", "_key", "_store")
+
+    def __init__(self, store: LocalStore, key: str, descriptor: int | None) -> None:
+        self._store, self._key, self._descriptor = store, key, descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def validator(self) -> Hashable:
+        """See `zarr_dask.stores.base.OpenValue.validator`.
+
+        A file that was changed just now has none: the clock of a file system ticks a few hundred
+        times a second, and two changes in one tick look alike.
+        """
+        if self._descriptor is None:
+            return None
+        status = os.fstat(self._descriptor)
+        changed = max(status.st_mtime_ns, status.st_ctime_ns)
+        if time.time_ns() - changed < _TICK_NS:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
+        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
+        if self._descriptor is None:
+            return None
+        joint, places = coalesce(ranges, self._store.coalescing)
+        try:
+            size = os.fstat(self._descriptor).st_size
+            fetched = _read_parts(self._descriptor, [_within(wanted, size) for wanted in joint])
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self._store.failed("read", self._key, error) from error
+        return distribute(fetched, places, ranges)
+
+
+def _within(wanted: Range, size: int) -> tuple[int, int]:
+    """The first byte and the length of a range, as far as there is any of it."""
+    start, stop, _ = slice(*wanted).indices(size)
+    return start, max(stop - start, 0)
+
+
+def _read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
+    """Some bytes, in memory of this thread; fewer where the file ends."""
+    memory = scratch("encoded", sum(length for _, length in parts)).data
+    found = []
+    position = 0
+    for start, length in parts:
+        done = _read_into(descriptor, memory[position : position + length], start)
+        found.append(memory[position : position + done])
+        position += length
+    return found
 
 
 def read_at(descriptor: int, start: int, length: int) -> bytes:
@@ -331,17 +414,16 @@ def read_at(descriptor: int, start: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
-def _read_into_scratch(descriptor: int, length: int) -> memoryview:
-    """`length` bytes from the start, in memory of this thread; fewer where the file ends."""
-    memory = scratch("encoded", length).data
+def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
+    """Fill `memory` from a byte on; the number of bytes that there were."""
+    length = len(memory)
     done = 0
     while done < length:
-        part = memory[done : done + _MAX_BYTES_PER_CALL]
-        count = os.preadv(descriptor, [part], done)
+        count = os.preadv(descriptor, [memory[done : done + _MAX_BYTES_PER_CALL]], start + done)
         if count == 0:
             break
         done += count
-    return memory[:done]
+    return done
 
 
 def _create(path: str) -> int:

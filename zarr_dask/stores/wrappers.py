@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zarr_dask.errors import ReadOnlyError
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store, list_sizes
+from zarr_dask.stores.base import (
+    Buffer,
+    Coalescing,
+    Listing,
+    OpenValue,
+    Range,
+    ReopenedValue,
+    Store,
+    list_sizes,
+    open_value,
+    validator_of,
+)
 from zarr_dask.stores.conditional import conditional
 
 __all__ = ["Below", "Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
@@ -55,6 +66,14 @@ class Wrapper:
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges(requests)
+
+    def open_value(self, key: str) -> OpenValue:
+        """As `get_ranges`, which a wrapper may have changed."""
+        return ReopenedValue(self, key)
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`."""
+        return validator_of(self.store, key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -129,6 +148,14 @@ class Below(Wrapper):
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
 
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.ValueOpener`."""
+        return open_value(self.store, self.prefix + key)
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`."""
+        return validator_of(self.store, self.prefix + key)
+
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         self.store.set(self.prefix + key, buffers)
@@ -176,6 +203,10 @@ class ReadOnly(Wrapper):
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
         return self.store.borrow(key)
+
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.ValueOpener`."""
+        return open_value(self.store, key)
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.SizesLister`."""

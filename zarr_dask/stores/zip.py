@@ -14,7 +14,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -158,6 +158,11 @@ class ZipStore:
         """See `zarr_dask.stores.base.Store.size`."""
         entry = self._entry(key)
         return None if entry is None else entry.size
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`; no changed archive is read."""
+        entry = self._entry(key)
+        return None if entry is None else (self.stamp, entry)
 
     # --- one entry --------------------------------------------------------------------------------
 

@@ -1,0 +1,191 @@
+"""Shards that are replaced while, and between, they are read; indices that are kept."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.stores import MemoryStore, Recording, ZipStore, local, open_store
+from zarr_dask.stores.base import Range, validator_of
+from zarr_dask.stores.kept import INDICES, IndexCache, Place
+from zarr_dask.stores.wrappers import Below, ReadOnly
+
+SHAPE, KEY = (8, 8), "c/0/0"
+OLD = np.arange(1, 65, dtype="i4").reshape(SHAPE)
+NEW = OLD + 1000
+KEEPING = zd.ReadOptions(index_cache=1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    INDICES.forget()
+    yield
+    INDICES.forget()
+
+
+def sharded(place, values=OLD, codecs=("zstd",)) -> zd.Array:
+    array = zd.create_array(
+        place,
+        shape=SHAPE,
+        dtype="i4",
+        chunks=(2, 2),
+        shards=SHAPE,
+        codecs=list(codecs),
+        overwrite=True,
+    )
+    array[...] = values
+    return array
+
+
+def settled(store, key: str = KEY) -> None:
+    """Wait until a file is so old that another change of it would show."""
+    until = time.monotonic() + 10
+    while validator_of(store, key) is None:
+        assert time.monotonic() < until
+
+
+def keeping(store) -> tuple[Recording, zd.Array]:
+    recording = Recording(store)
+    array = zd.open_array(recording, read=KEEPING)
+    settled(store)
+    recording.clear()
+    return recording, array
+
+
+PLACES = {
+    "local": lambda folder: str(folder / "a"),
+    "fsspec": lambda folder: f"file://{folder}/a",
+    "fsspec memory": lambda folder: f"memory://{folder}/a",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_index_is_kept_until_its_shard_is_replaced(tmp_path, place):
+    store = open_store(PLACES[place](tmp_path))
+    sharded(store)
+    recording, array = keeping(store)
+    for number in range(3):
+        assert array[0, number] == OLD[0, number]
+        assert recording.per_key() == {KEY: 2 + number}  # one index, and a chunk each time
+    holes = NEW.copy()
+    holes[0:2, 0:2] = 0  # chunks lie elsewhere than before
+    sharded(store, holes)
+    np.testing.assert_array_equal(array[0:3, 0:3], holes[0:3, 0:3])
+    store.delete(KEY)
+    assert not array[0:3, 0:3].any()
+
+
+@pytest.mark.parametrize("codecs", [["zstd"], []], ids=["zstd", "uncompressed"])
+def test_kept_indices_and_ever_new_shards(tmp_path, codecs):
+    """Values of equal size one after the other, as fast as they can be written."""
+    store = open_store(tmp_path)
+    sharded(store, codecs=codecs)
+    array = zd.open_array(store, read=KEEPING)
+    rng = np.random.default_rng(1)
+    for number in range(200):
+        values = OLD + number * 100
+        corner = tuple(slice(start, start + 2) for start in 2 * rng.integers(0, 4, 2))
+        values[corner] = 0  # one chunk is absent, always another one
+        sharded(store, values, codecs)
+        np.testing.assert_array_equal(array[1:7, 1:7], values[1:7, 1:7])
+
+
+def test_nothing_is_kept_where_the_store_cannot_tell():
+    store = MemoryStore()
+    sharded(store)
+    recording = Recording(store)
+    array = zd.open_array(recording, read=KEEPING)
+    recording.clear()
+    for values in (OLD, NEW):
+        sharded(store, values)
+        assert array[0, 0] == values[0, 0]
+    assert recording.per_key() == {KEY: 4}
+    assert not INDICES.nbytes
+
+
+def test_nothing_is_kept_unless_asked_for(tmp_path):
+    sharded(tmp_path)
+    settled(open_store(tmp_path))
+    zd.open_array(tmp_path)[0, 0]
+    assert not INDICES.nbytes
+    zd.open_array(tmp_path, read=KEEPING)[0, 0]
+    assert INDICES.nbytes == 16 * 16 + 4
+
+
+def test_what_is_kept_is_bounded():
+    cache = IndexCache()
+    for number in range(10):
+        cache.put(Place("", str(number), Range(-4)), 0, b"1234", most=12)
+        assert cache.get(Place("", "0", Range(-4)), 0) == (b"1234" if number < 9 else None) or (
+            number > 8
+        )
+        assert cache.nbytes <= 12
+    kept = [n for n in range(10) if cache.get(Place("", str(n), Range(-4)), 0)]
+    assert kept == [0, 8, 9]  # the one that was used all the time, and the newest
+    cache.put(Place("", "large", Range(-4)), 0, bytes(100), most=12)
+    assert cache.nbytes == 12
+    cache.put(Place("", "none", Range(-4)), 0, b"1", most=0)
+    assert cache.nbytes == 0
+
+
+def test_a_bound_below_zero_is_refused():
+    with pytest.raises(ValueError, match="index_cache=-1"):
+        zd.ReadOptions(index_cache=-1)
+
+
+@pytest.mark.parametrize("options", [KEEPING, zd.ReadOptions()], ids=["kept", "not kept"])
+@pytest.mark.parametrize("codecs", [["zstd"], []], ids=["zstd", "uncompressed"])
+def test_a_file_replaced_while_it_is_read_is_read_as_it_was(tmp_path, monkeypatch, options, codecs):
+    """The index and the chunks are those of one file, whatever has its name by then."""
+    store = open_store(tmp_path)
+    sharded(store, codecs=codecs)
+    settled(store)
+    array = zd.open_array(store, read=options)
+    holes = NEW.copy()
+    holes[0:2, 0:4] = 0
+    reads = []
+    original = local._read_parts
+
+    def replacing(descriptor, parts):
+        found = original(descriptor, parts)
+        copies = [bytes(one) for one in found]
+        if not reads:
+            sharded(store, holes, codecs)
+        reads.append(parts)
+        return [memoryview(one) for one in copies]
+
+    monkeypatch.setattr(local, "_read_parts", replacing)
+    np.testing.assert_array_equal(array[1:7, 1:7], OLD[1:7, 1:7])
+    assert len(reads) == 2
+    np.testing.assert_array_equal(array[1:7, 1:7], holes[1:7, 1:7])
+
+
+def test_validators_go_through_wrappers(tmp_path):
+    store = open_store(tmp_path)
+    sharded(store)
+    settled(store)
+    same = validator_of(store, KEY)
+    assert same is not None
+    for wrapper in (
+        ReadOnly(store),
+        Recording(store),
+        Below(store, "c/"),
+        ReadOnly(ReadOnly(store)),
+    ):
+        key = KEY.removeprefix("c/") if isinstance(wrapper, Below) else KEY
+        assert validator_of(wrapper, key) == same
+        assert validator_of(wrapper, "none") is None
+
+
+def test_entries_of_archives_have_validators(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("zarr.json", "{}")
+        archive.writestr("c/0", "old")
+    store = ZipStore.from_path(str(tmp_path / "a.zip"))
+    assert validator_of(store, "c/0") is not None
+    assert validator_of(store, "c/1") is None
