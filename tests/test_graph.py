@@ -95,6 +95,13 @@ def test_graphs_of_a_million_blocks_are_small():
     assert len(optimised.__dask_graph__()) == 2  # the read, and dask's alias for the result
 
 
+@pytest.mark.parametrize("key", [(5, 7), (slice(100, 200), slice(300, 400)), (Ellipsis, 3)])
+def test_only_the_blocks_of_a_selection_become_tasks(key):
+    x = zd.from_zarr(zd.create_array({}, shape=(10**5, 10**5), dtype="f4", chunks=100))[key]
+    (optimised,) = dask.optimize(x)
+    assert len(optimised.__dask_graph__()) == 2 * x.npartitions
+
+
 def test_slices_reach_the_store(array, values):
     x = zd.from_zarr(array)
     np.testing.assert_array_equal(x[5].compute(scheduler="sync"), values[5])
@@ -118,6 +125,13 @@ def test_writing_10_000_aligned_blocks_is_one_small_graph():
     assert not any(layer.is_materialized() for layer in graph.layers.values())
     tasks = collection.__dask_optimize__(graph, collection.__dask_keys__())
     assert len(dict(tasks)) == 10_000 + 313 + 10 + 1  # writes, and a tree of 32 each
+
+
+def test_100_000_aligned_writing_tasks_are_a_graph_of_10_kb():
+    x = da.zeros((316 * 10, 317 * 10), chunks=10)
+    collection = zd.to_zarr(x, {}, compute=False)
+    assert len(pickle.dumps(collection.__dask_graph__())) <= 10_000
+    assert not any(la.is_materialized() for la in collection.__dask_graph__().layers.values())
 
 
 def test_collections_can_be_persisted_and_joined():

@@ -305,7 +305,8 @@ def checked_array(array: Any) -> da.Array:
     check_backend()
     if not isinstance(array, da.Array):
         raise DataTypeError(
-            f"expected a dask array, got {type(array).__name__}; dask.array.from_array makes one."
+            f"expected a dask array, got {_kind(array)}; dask.array.from_array makes one of what "
+            "has a shape, a data type and elements."
         )
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise GridError(
@@ -313,6 +314,11 @@ def checked_array(array: Any) -> da.Array:
             "compute_chunk_sizes() finds them out."
         )
     return array
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
 class Target(Protocol):
