@@ -72,6 +72,12 @@ class Part(NamedTuple):
     """Whether all of the cell that lies in the array is taken."""
 
 
+def shifted(region: Region, origin: Shape) -> Region:
+    """A region counted from another element."""
+    pairs = zip(region, origin, strict=True)
+    return tuple(slice(s.start + start, s.stop + start, s.step) for s, start in pairs)
+
+
 def cut(array: np.ndarray, region: Region) -> np.ndarray:
     """A region of an array as a view; of a 0-d array too, where indexing gives a scalar."""
     return array[region] if region else array
@@ -139,6 +145,21 @@ class Fixed:
         borders = max(-(-self.extent // length) - 1, 0)
         on_cells = borders // (lcm(length, self.size) // length)
         return self.count + borders - on_cells
+
+    def window(self, start: int, stop: int) -> Dimension:
+        """The cells that an interval meets, as a dimension of its own.
+
+        Examples
+        --------
+        >>> Fixed(10, 95).window(20, 95), Fixed(10, 95).window(17, 95)
+        (Fixed(size=10, extent=75), Edges(runs=((3, 1), (10, 8)), extent=78))
+        """
+        extent = stop - start
+        first = -start % self.size
+        if not first or not extent:
+            return Fixed(self.size, extent)
+        rest = -(-max(extent - first, 0) // self.size)
+        return Edges(((first, 1), *(((self.size, rest),) if rest else ())), extent)
 
     def groups(self, length: int) -> Dimension:
         """Whole cells put together to groups of at most `length`, which is a multiple of theirs."""
@@ -267,6 +288,25 @@ class Edges:
             borders = max(-(-self.extent // length) - 1, 0)
             known[length] = self.count + borders - self._common_borders(length)
         return known[length]
+
+    def window(self, start: int, stop: int) -> Dimension:
+        """As `Fixed.window`.
+
+        Examples
+        --------
+        >>> Edges.of([31, 28, 31], 90).window(30, 60)
+        Edges(runs=((1, 1), (28, 1), (31, 1)), extent=30)
+        """
+        if start == stop:
+            return Fixed(self.largest, 0)
+        first, last = self.find(start), self.find(stop - 1)
+        lead = self.start(first + 1) - start
+        runs = [(lead, 1)]
+        for (size, count), index in zip(self.runs, self._indices, strict=False):
+            inside = min(index + count, last + 1) - max(index, first + 1)
+            if inside > 0:
+                runs.append((size, inside))
+        return Edges(tuple(runs), stop - start)
 
     def groups(self, length: int) -> Dimension:
         """Whole cells put together to groups of at most `length`, no cell being longer."""
@@ -508,6 +548,11 @@ class Grid:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Grid, (self.dimensions,)  # without what can be worked out
+
+    def window(self, region: Region) -> Grid:
+        """The cells that a region of step 1 meets, as a grid of its own."""
+        pairs = zip(self.dimensions, region, strict=True)
+        return Grid(tuple(dimension.window(s.start, s.stop) for dimension, s in pairs))
 
     def shape_of(self, coords: Sequence[int]) -> Shape:
         """Declared shape of a cell, which may reach beyond the extents."""

@@ -89,7 +89,7 @@ def _stage_bars(plan: RechunkPlan, console: Console) -> Iterator[Callable[[Progr
     stages = len(plan.stages)
     # one task may take a minute: the rate is that of many
     with _bars(console, speed_estimate_period=600) as bars:
-        total = plan.source.nbytes
+        total = plan.nbytes
         ids = [
             bars.add_task(_stage_name(n, stages), start=False, total=total) for n in range(stages)
         ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError
-from zarr_dask.grid import Region
+from zarr_dask.grid import Region, Shape, shifted
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.stages import StagePlan
 from zarr_dask.scratch import keeping_freed_memory
@@ -28,6 +28,8 @@ class Stage:
     plan: StagePlan
     source: Array
     target: Array
+    origin: Shape
+    """First element of the source that is copied."""
 
     def copy(self, number: int) -> Copied:
         """Copy one box: read it whole, write its stored objects one by one."""
@@ -37,7 +39,7 @@ class Stage:
     def _copy(self, number: int) -> Copied:
         boxes = self.plan.boxes
         region = boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
-        values = self.source.read(region, threads=1)
+        values = self.source.read(shifted(region, self.origin), threads=1)
         if self.source.meta.data_type != self.target.meta.data_type:
             values = self._converted(values, region)
         written = 0

@@ -15,8 +15,9 @@ from zarr_dask.array import Array
 from zarr_dask.errors import MetadataChangedError, PlanError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Grid, Shape
+from zarr_dask.grid import Grid, Region, Shape
 from zarr_dask.group import open_array
+from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.rechunk import layout_between, layout_of
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
 from zarr_dask.jobs.stages import Layout, StagePlan
@@ -83,10 +84,13 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
+    bounds = [slice(*map(int, pair)) for pair in document["source"]["region"]]
+    region = checked_region(tuple(bounds), source.shape)
     return RechunkPlan(
         source=source,
+        region=region,
         target=target,
-        stages=_stages(document["stages"], source, target),
+        stages=_stages(document["stages"], source, region, target),
         max_mem=int(document["max_mem"]),
         threads=int(document["threads"]),
         threads_per_process=int(document["threads_per_process"]),
@@ -117,12 +121,12 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
     return Array(store, path, meta, node_format)
 
 
-def _stages(given: Any, source: Array, target: Array) -> tuple[StagePlan, ...]:
-    layouts = [layout_of(source)]
+def _stages(given: Any, source: Array, region: Region, target: Array) -> tuple[StagePlan, ...]:
+    layouts = [layout_of(source, region)]
     for stage in given[:-1]:
         cell = _shape(stage["cell"], source.ndim)
         middle = layout_between(source, target)
-        layouts.append(replace(middle, grid=Grid.regular(source.shape, cell), chunk=cell))
+        layouts.append(replace(middle, grid=Grid.regular(target.shape, cell), chunk=cell))
     layouts.append(layout_of(target))
     return tuple(
         _stage(layouts[number], layouts[number + 1], _shape(stage["box"], source.ndim))

@@ -24,7 +24,7 @@ from math import ceil, prod
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Fixed, Grid, Shape
+from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.stages import KEPT_AT_MOST, OVERHEAD, CostModel, Layout, StagePlan, seconds
 
@@ -105,8 +105,8 @@ def _reads_once(stage: StagePlan) -> bool:
     """Whether nothing can be won by an intermediate array."""
     source = stage.source
     once = prod(
-        ceil(extent / chunk) * chunk
-        for extent, chunk in zip(source.grid.shape, source.chunk, strict=True)
+        chunks.count * chunk
+        for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
     )
     requests = source.grid.ncells * (2 if source.sharded else 1)
     costs = stage.costs
@@ -308,11 +308,21 @@ class _Side:
 
     def meetings(self, boxes: np.ndarray) -> np.ndarray:
         """How many pairs of a stored object and a box overlap."""
-        shape = self.layout.grid.shape
-        if self._dimensions is None or all(isinstance(d, Fixed) for d in self._dimensions):
-            return _volume(_meetings(np.array(shape, np.int64), self.cells, boxes))
+        return self._meetings(self._dimensions, self.cells, boxes)
+
+    def chunk_meetings(self, boxes: np.ndarray) -> np.ndarray:
+        """How many pairs of a chunk and a box overlap."""
+        cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
+        return self._meetings(cut, self.chunks, boxes)
+
+    def _meetings(
+        self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray
+    ) -> np.ndarray:
+        if dimensions is None or all(isinstance(d, Fixed) for d in dimensions):
+            shape = np.array(self.layout.grid.shape, np.int64)
+            return _volume(_meetings(shape, cells, boxes))
         counts = np.empty(boxes.shape)
-        for axis, dimension in enumerate(self._dimensions):
+        for axis, dimension in enumerate(dimensions):
             lengths, places = np.unique(boxes[:, axis], return_inverse=True)
             known = [dimension.meetings(int(length)) for length in lengths]
             counts[:, axis] = np.array(known)[places]
@@ -342,7 +352,7 @@ def _judge(
         + OVERHEAD
     )
     tasks = _volume(-(-shape // boxes))
-    decoded = _volume(_meetings(shape, source.chunks, boxes)) * chunk_bytes
+    decoded = source.chunk_meetings(boxes) * chunk_bytes
     encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
     requests = source.meetings(boxes) * (2 if source.sharded else 1) + target.objects(
         read.grid.shape

@@ -16,10 +16,11 @@ from zarr_dask.create import converted, plain_chain, regridded
 from zarr_dask.errors import GridError, SourceIsTargetError
 from zarr_dask.formats.base import Format, normalise_path, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Cells, Fixed
+from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.plan import parse_bytes
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.plan import format_region, parse_bytes
 from zarr_dask.jobs.planner import alternatives
 from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport, narrower
 from zarr_dask.jobs.run import Workers, find_workers
@@ -63,6 +64,7 @@ def plan_rechunk(
     dtype: Any = None,
     codecs: Any = None,
     format: str | None = None,
+    region: Any = None,
 ) -> RechunkPlan:
     """Plan how to lay an array out anew; nothing is written.
 
@@ -100,6 +102,8 @@ def plan_rechunk(
         Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default.
     format
         Its format, such as ``"v3"``; that of the source by default.
+    region
+        Slices of the source, without steps; all of it by default.
 
     Raises
     ------
@@ -125,10 +129,12 @@ def plan_rechunk(
     array = source if isinstance(source, Array) else open_array(source)
     store, below = open_store(target, storage_options), normalise_path(path)
     node_format = format_for_new(store, format or array.format, below)
-    changes = any(wanted is not None for wanted in (dtype, codecs, format))
-    new_chunks, new_shards = _new_grids(array, chunks, shards, node_format, changes=changes)
+    changes = any(wanted is not None for wanted in (dtype, codecs, format, region))
+    part = _contiguous(region, array)
+    cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+    new_chunks, new_shards = _new_grids(cut, chunks, shards, node_format, changes=changes)
     base = converted(
-        array.meta, array.node_format, node_format, where(store, below), dtype=dtype, codecs=codecs
+        cut.meta, array.node_format, node_format, where(store, below), dtype=dtype, codecs=codecs
     )
     meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
     made = Array(store, below, meta, node_format)
@@ -140,7 +146,7 @@ def plan_rechunk(
     workers = find_workers(client)
     memory = _memory(max_mem, workers)
     ways = alternatives(
-        layout_of(array),
+        layout_of(array, part),
         layout_of(made),
         memory // workers.threads_per_process,
         workers.threads,
@@ -149,6 +155,7 @@ def plan_rechunk(
     )
     return RechunkPlan(
         source=array,
+        region=part,
         target=made,
         stages=ways[0].stages,
         max_mem=memory,
@@ -176,6 +183,7 @@ def rechunk(
     dtype: Any = None,
     codecs: Any = None,
     format: str | None = None,
+    region: Any = None,
 ) -> RechunkReport:
     """Lay an array out anew within a bound of memory: `plan_rechunk`, then run.
 
@@ -183,7 +191,7 @@ def rechunk(
     ----------
     source, target, chunks, shards, max_mem, temp, overwrite, path, client, storage_options
         As for `plan_rechunk`.
-    dtype, codecs, format
+    dtype, codecs, format, region
         As for `plan_rechunk`.
     progress
         Called after each task.
@@ -218,19 +226,48 @@ def rechunk(
         dtype=dtype,
         codecs=codecs,
         format=format,
+        region=region,
     )
     return plan.run(client, progress)
 
 
-def layout_of(array: Array) -> Layout:
-    """How an array is stored, for the planner."""
-    grid = array.meta.grid
+def _contiguous(region: Any, array: Array) -> Region:
+    part = checked_region(region, array.shape)
+    if any(s.step != 1 for s in part):
+        raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
+    return part
+
+
+def _cells_anew(grid: Grid, region: Region) -> Grid:
+    """Cells of the same sizes for what a region holds: equal ones begin anew, others are cut."""
+    return Grid(
+        tuple(
+            Fixed(dimension.size, s.stop - s.start)
+            if isinstance(dimension, Fixed)
+            else dimension.window(s.start, s.stop)
+            for dimension, s in zip(grid.dimensions, region, strict=True)
+        )
+    )
+
+
+def layout_of(array: Array, region: Region | None = None) -> Layout:
+    """How an array, or a region of it, is stored, for the planner."""
+    part = array.meta.grid.everything if region is None else region
+    grid = array.meta.grid.window(part)
     bound = array.meta.largest_bound()
-    chunk = array.chunks if bound.partial else grid.largest_cell
+    chunk = array.chunks if bound.partial else array.write_chunks
+    cut = None
+    if bound.partial:
+        cut = Grid.regular(array.shape, chunk).window(part)
+    elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
+        cut = grid
     itemsize = array.meta.data_type.typical_itemsize
     speeds = speeds_of(array.meta.codecs)
     kind = repr(array.meta.data_type)
-    return Layout(grid, chunk, itemsize, bound.working, *speeds, kind=kind)
+    stored = None if region is None else array.write_chunks
+    return Layout(
+        grid, chunk, itemsize, bound.working, *speeds, kind=kind, chunks=cut, stored=stored
+    )
 
 
 def layout_between(source: Array, target: Array) -> Layout:

@@ -18,9 +18,10 @@ from zarr_dask.array import Array
 from zarr_dask.create import plain_chain
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
+from zarr_dask.grid import Region, Shape
 from zarr_dask.hierarchy import prepare_array_place, put_documents
 from zarr_dask.jobs.copying import Copied, Stage
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
@@ -80,6 +81,8 @@ class RechunkPlan:
     """Everything that a rechunking will do; made by `plan_rechunk`."""
 
     source: Array
+    region: Region
+    """Which elements of it."""
     target: Array
     """As it will be; it does not exist yet."""
     stages: tuple[StagePlan, ...]
@@ -92,6 +95,11 @@ class RechunkPlan:
     temp: Location | None = None
     ways: tuple[Alternative, ...] = ()
     """All that were costed, the chosen one first."""
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are copied."""
+        return self.target.size * self.source.meta.data_type.typical_itemsize
 
     @property
     def tasks(self) -> int:
@@ -120,6 +128,7 @@ class RechunkPlan:
             f"     to {target.where}",
             f"  array   {source.shape} {source.meta.data_type.label}, "
             f"{format_bytes(source.nbytes)}{self._changes()}",
+            *self._part_of_source(),
             f"  chunks  {_grids(source)} -> {_grids(target)}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
             f"({counted(self.threads_per_process, 'thread')}), "
@@ -131,11 +140,16 @@ class RechunkPlan:
             lines.append(
                 f"  stage {number + 1}: {counted(stage.tasks, 'task')} of {stage.box}, "
                 f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
-                f"({costs.decoded / max(source.nbytes, 1):.1f} x the array) in {costs.reads} "
+                f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {costs.reads} "
                 f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
                 f"objects of {stage.target.object_shape}"
             )
         return "\n".join([*lines, *self._reasons()])
+
+    def _part_of_source(self) -> list[str]:
+        if self.target.shape == self.source.shape:
+            return []
+        return [f"  region  {format_region(self.region)}, {format_bytes(self.nbytes)}"]
 
     def _changes(self) -> str:
         """What becomes of the array besides its grid."""
@@ -182,6 +196,7 @@ class RechunkPlan:
                     "path": source.path,
                     "format": source.format,
                     "digest": digest(source),
+                    "region": [[s.start, s.stop] for s in self.region],
                 },
                 "target": {
                     "store": describe(target.store),
@@ -213,7 +228,7 @@ class RechunkPlan:
         """
         title = (
             f"{self.source.shape} {self.source.meta.data_type.label}, "
-            f"{format_bytes(self.source.nbytes)}: "
+            f"{format_bytes(self.nbytes)}: "
             f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
         )
         return plot_rechunk(self.stages, self.source.dimension_names, title)
@@ -251,7 +266,7 @@ class RechunkPlan:
         done: list[Copied] = []
         try:
             for number, plan in enumerate(self.stages):
-                stage = Stage(plan, arrays[number], arrays[number + 1])
+                stage = Stage(plan, arrays[number], arrays[number + 1], self._origin(number))
                 done = []
                 on_result = partial(self._note, number, done, progress)
                 run_tasks(stage.copy, plan.tasks, workers, on_result, f"zarr-copy-{number + 1}")
@@ -260,12 +275,16 @@ class RechunkPlan:
                 intermediate.store.delete_prefix(prefix_of(intermediate.path))
         put_documents(target.store, node_format.documents(target.meta, target.path))
         return RechunkReport(
-            nbytes=self.source.nbytes,
+            nbytes=self.nbytes,
             stored=sum(copied.stored for copied in done),
             objects=sum(copied.objects for copied in done),
             tasks=self.tasks,
             seconds=perf_counter() - begun,
         )
+
+    def _origin(self, stage: int) -> Shape:
+        """First element that a stage copies of what it reads."""
+        return tuple(s.start if stage == 0 else 0 for s in self.region)
 
     def _check_memory(self, workers: Workers) -> None:
         """Refuse to run where more tasks share a process than the plan was made for."""
@@ -286,7 +305,7 @@ class RechunkPlan:
     ) -> None:
         done.append(copied)
         if progress is not None:
-            progress(Progress(stage, len(self.stages), copied.nbytes, self.source.nbytes))
+            progress(Progress(stage, len(self.stages), copied.nbytes, self.nbytes))
 
     def _intermediates(self) -> list[Array]:
         """An array between each stage and the next; it never has a metadata document."""

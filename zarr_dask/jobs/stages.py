@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from zarr_dask.grid import Fixed, Grid, Shape
+from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import Costs
 
 __all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "seconds"]
@@ -57,16 +57,25 @@ class Layout:
     """Stored bytes per decoded byte, as far as that is known."""
     kind: str = ""
     """Tells data types apart: where they differ, a task holds its box in both."""
+    chunks: Grid | None = None
+    """The chunks, where they do not all begin at a multiple of their shape, as in a region."""
+    stored: Shape | None = None
+    """Largest shape of a stored object, where a region meets none of them whole."""
 
     @property
     def object_shape(self) -> Shape:
         """Largest shape of a stored object."""
-        return self.grid.largest_cell
+        return self.stored or self.grid.largest_cell
 
     @property
     def object_bytes(self) -> int:
         """Decoded bytes of a stored object."""
         return prod(self.object_shape) * self.itemsize
+
+    @property
+    def chunk_grid(self) -> Grid:
+        """The chunks."""
+        return self.chunks or Grid.regular(self.grid.shape, self.chunk)
 
     @property
     def chunk_bytes(self) -> int:
@@ -130,10 +139,11 @@ class StagePlan:
     def costs(self) -> Costs:
         """What all tasks together do."""
         source, target = self.source, self.target
-        extents = source.grid.shape
         decoded = prod(
-            Fixed(chunk, extent).meetings(length) * chunk
-            for extent, chunk, length in zip(extents, source.chunk, self.box, strict=True)
+            chunks.meetings(length) * chunk
+            for chunks, chunk, length in zip(
+                source.chunk_grid.dimensions, source.chunk, self.box, strict=True
+            )
         )
         objects = prod(
             dimension.meetings(length)

@@ -1,0 +1,128 @@
+"""Laying a region of an array out anew."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import GridError
+from zarr_dask.grid import Edges, Fixed, Grid
+from zarr_dask.stores import MemoryStore, Recording
+
+
+@st.composite
+def windows(draw, extent: int):
+    start = draw(st.integers(0, extent))
+    return start, draw(st.integers(start, extent))
+
+
+@given(st.data())
+def test_cells_of_a_window(data):
+    if data.draw(st.booleans()):
+        extent = data.draw(st.integers(0, 40))
+        whole = Fixed(data.draw(st.integers(1, 45)), extent)
+    else:
+        sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+        extent = sum(sizes) - data.draw(st.integers(0, sizes[-1] - 1))
+        whole = Edges.of(sizes, extent)
+    start, stop = data.draw(windows(extent))
+    window = whole.window(start, stop)
+    cell_of = [number for number, size in enumerate(whole.lengths) for _ in range(size)]
+    met = cell_of[start:stop]
+    want = tuple(met.count(number) for number in sorted(set(met)))
+    assert window.extent == stop - start
+    assert window.lengths == want
+
+
+@given(st.data())
+def test_any_region_of_any_grid(data):
+    shape = tuple(data.draw(st.integers(1, 14)) for _ in range(data.draw(st.integers(1, 2))))
+    chunks = tuple(data.draw(st.integers(1, n + 2)) for n in shape)
+    factors = tuple(data.draw(st.integers(1, 3)) for _ in shape)
+    shards = tuple(c * f for c, f in zip(chunks, factors, strict=True))
+    sharded = data.draw(st.booleans())
+    values = np.arange(1, prod(shape) + 1, dtype="u2").reshape(shape)
+    recording = Recording(MemoryStore())
+    source = zd.create_array(
+        recording,
+        shape=shape,
+        dtype="u2",
+        chunks=chunks,
+        shards=shards if sharded else None,
+        codecs=[],
+    )
+    source[...] = values
+    pairs = [data.draw(windows(n)) for n in shape]
+    region = tuple(slice(*pair) for pair in pairs)
+    target = MemoryStore()
+    recording.clear()
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(source, target, chunks=5, region=region, max_mem="64MB")
+        plan.run()
+    new = zd.open_array(target)
+    assert new.chunks == (5,) * len(shape)
+    np.testing.assert_array_equal(new[...], values[region])
+    if not sharded:
+        (stage,) = plan.stages
+        assert recording.per_key("get").total() == plan.costs.reads
+        decoded = sum(
+            source.meta.grid.count_parts(
+                tuple(
+                    slice(r.start + s.start, r.stop + s.start, 1)
+                    for r, s in zip(stage.boxes.region_of(coords), region, strict=True)
+                )
+            )
+            for coords in product(*map(range, stage.boxes.counts))
+        )
+        assert plan.costs.decoded == decoded * prod(chunks) * 2
+
+
+def test_what_stays_begins_anew():
+    source = zd.create_array(
+        MemoryStore(), shape=(20, 9), dtype="u1", chunks=((5, 3, 12), 4), dimension_names=("y", "x")
+    )
+    values = np.arange(180, dtype="u1").reshape(20, 9)
+    source[...] = values
+    target = MemoryStore()
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(source, target, region=(slice(2, 15), slice(3, 9)), format="v3")
+        assert "[2:15, 3:9]" in str(plan)
+        plan.run()
+    new = zd.open_array(target)
+    assert new.meta.grid == Grid((Edges.of((3, 3, 7), 13), Fixed(4, 6)))
+    assert new.dimension_names == ("y", "x")
+    np.testing.assert_array_equal(new[...], values[2:15, 3:9])
+
+
+def test_a_region_through_an_intermediate_array(tmp_path):
+    shape = (515, 64, 64)
+    values = np.arange(prod(shape), dtype="f4").reshape(shape)
+    source = zd.create_array(tmp_path / "a.zarr", shape=shape, dtype="f4", chunks=(1, 64, 64))
+    source[...] = values
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(
+            source,
+            tmp_path / "b.zarr",
+            chunks=(-1, 4, 4),
+            region=slice(3, 515),
+            max_mem="2.2MB",
+        )
+        assert len(plan.stages) > 1
+        assert zd.load_plan(plan.to_json()).region == plan.region
+        plan.run()
+    new = zd.open_array(tmp_path / "b.zarr")
+    assert new.chunks == (512, 4, 4)
+    np.testing.assert_array_equal(new[...], values[3:])
+
+
+def test_regions_with_steps_are_refused():
+    source = zd.create_array({}, shape=(20,), dtype="u1", chunks=5)
+    with pytest.raises(GridError, match="has steps"):
+        zd.rechunk(source, {}, chunks=4, region=slice(0, 20, 2))
