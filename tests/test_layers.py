@@ -14,12 +14,13 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "errors", "grid", "dtypes", "indexing", "members", "notices", "pool", "scratch"},
+    {"blocks", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices", "pool"}
+    | {"scratch", "selection"},
     {"stores"},
     {"codecs"},
     {"formats"},
     {"graph"},
-    {"array", "create", "group", "hierarchy", "reading", "resizing", "tree", "walk"},
+    {"array", "create", "group", "hierarchy", "reading", "resizing", "tree", "views", "walk"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]

@@ -26,6 +26,7 @@ from zarr_dask.group import (
     open_array,
     open_group,
 )
+from zarr_dask.views import View
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.load_plan import load_plan
@@ -48,6 +49,7 @@ __all__ = [
     "Group",
     "Limits",
     "ReadOptions",
+    "View",
     "Writer",
     "consolidate",
     "create_array",

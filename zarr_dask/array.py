@@ -25,8 +25,24 @@ from zarr_dask.indexing import checked_region, parse_basic
 from zarr_dask.pool import for_each
 from zarr_dask.reading import Reader
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
+from zarr_dask.selection import (
+    IndexTransform,
+    has_lists,
+    parse_numpy,
+    parse_outer,
+    parse_points,
+)
 from zarr_dask.stores.base import Store, list_sizes
 from zarr_dask.tree import facts_table
+from zarr_dask.views import (
+    Selector,
+    View,
+    block_parser,
+    check_memory,
+    memory_for,
+    read_selection,
+    write_selection,
+)
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -182,7 +198,9 @@ class Array:
     # --- reading ----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        """Elements by NumPy's basic indexing; a scalar where NumPy gives one."""
+        """Elements by NumPy's indexing; a scalar where NumPy gives one."""
+        if has_lists(key):
+            return read_selection(self, parse_numpy(key, self.shape))[()]
         selection = parse_basic(key, self.shape)
         values = self._read(selection.region, None, None)
         return values[selection.finish]
@@ -224,9 +242,9 @@ class Array:
     def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
         shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
         if out is None:
-            out = self._room(shape)
+            out = memory_for(self, shape)
         else:
-            self._check_out(out, shape)
+            check_memory(self, out, shape)
         self.reader.read_region(region, out, threads)
         return out
 
@@ -238,25 +256,6 @@ class Array:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "reader"}
-
-    def _room(self, shape: Shape) -> np.ndarray:
-        try:
-            return np.empty(shape, self.dtype)
-        except (ValueError, MemoryError) as error:
-            raise SelectionError(
-                f"{self.where}: the region has shape {shape} and {prod(shape)} elements, for which "
-                f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
-                "from_zarr."
-            ) from error
-
-    def _check_out(self, out: np.ndarray, shape: Shape) -> None:
-        if out.shape != shape:
-            raise SelectionError(f"out has shape {out.shape}, the region has {shape}.")
-        if out.dtype != self.dtype or not out.flags.writeable:
-            raise DataTypeError(
-                f"out must be a writeable array of {self.dtype}; got {out.dtype}"
-                f"{'' if out.flags.writeable else ', read-only'}."
-            )
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """The array as a lazy dask array.
@@ -288,6 +287,10 @@ class Array:
         blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
         return read_array(ArraySource.of(self), blocks, self.token, name)
 
+    def source(self, transform: IndexTransform) -> ArraySource:
+        """A selection of the array as the tasks of a graph see it."""
+        return ArraySource.of(self, transform)
+
     @cached_property
     def token(self) -> str:
         """Tells this array from others, and from itself with other metadata."""
@@ -307,10 +310,76 @@ class Array:
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (self.store, self.path, self._packed)
 
+    # --- selecting in other ways ------------------------------------------------------------------
+
+    @property
+    def lazy(self) -> View:
+        """The array as a view: selecting from it reads nothing until it is asked to.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.lazy[1:, None].T.shape
+        (6, 1, 3)
+        """
+        return View(self, IndexTransform.identity(self.shape))
+
+    @property
+    def oindex(self) -> Selector:
+        """Selects with lists or masks of which each is taken along its own dimension.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.oindex[[3, 0], [1, 2, 5]] = 7
+        >>> a.oindex[[0, 1, 3], 2:]
+        array([[7, 0, 0, 7],
+               [0, 0, 0, 0],
+               [7, 0, 0, 7]], dtype=int16)
+        """
+        return Selector(self, parse_outer)
+
+    @property
+    def vindex(self) -> Selector:
+        """Selects points: lists are broadcast against each other, their axes stand first.
+
+        A mask of the array's shape selects where it is true.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.vindex[[0, 3], [1, 5]] = [8, 9]
+        >>> a.vindex[[3, 1, 0], [5, 5, 1]]
+        array([9, 0, 8], dtype=int16)
+        """
+        return Selector(self, parse_points)
+
+    @property
+    def blocks(self) -> Selector:
+        """Selects whole stored objects (shards, or chunks where there are none) by coordinates.
+
+        Integers and slices without a step, for the first dimensions; none of them vanishes.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.blocks[1, 0] = 5
+        >>> a.blocks[1].tolist()
+        [[5, 5, 5, 0, 0, 0], [5, 5, 5, 0, 0, 0]]
+        """
+        return Selector(self, block_parser(self))
+
     # --- writing ----------------------------------------------------------------------------------
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Write elements by NumPy's basic indexing, with NumPy's broadcasting and casting."""
+        """Write elements by NumPy's indexing, with NumPy's broadcasting and casting."""
+        if has_lists(key):
+            write_selection(self, parse_numpy(key, self.shape), value)
+            return
         selection = parse_basic(key, self.shape)
         values = selection.spread(self.cast(value))
         self._write(selection.region, values, None)
@@ -542,23 +611,26 @@ def _unpacked(store: Store, path: str, packed: bytes) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """An array as the tasks of a graph see it: each reads in its own thread only."""
+    """An array, or a view of it, as the tasks of a graph see it: each reads in its own thread."""
 
     array: Array
     """The array without what is not needed to read it: attributes and names of dimensions."""
     token: str
     """That of the array with all it has; see `Array.token`."""
+    transform: IndexTransform | None = None
+    """What of the array; None for everything."""
 
     @staticmethod
-    def of(array: Array) -> ArraySource:
-        """The source of an array's blocks."""
+    def of(array: Array, transform: IndexTransform | None = None) -> ArraySource:
+        """The source of the blocks of an array, or of a selection of it."""
         bare = replace(array.meta, attributes={}, dimension_names=None, extra={})
-        return ArraySource(replace(array, meta=bare), array.token)
+        token = array.token if transform is None else f"{array.token}-{transform.token}"
+        return ArraySource(replace(array, meta=bare), token, transform)
 
     @property
     def shape(self) -> Shape:
         """Elements along each dimension."""
-        return self.array.shape
+        return self.array.shape if self.transform is None else self.transform.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -568,16 +640,27 @@ class ArraySource:
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return self.array.ndim
+        return len(self.shape)
+
+    def within(self, region: Region) -> ArraySource:
+        """A region of it as a source."""
+        transform = self.transform or IndexTransform.identity(self.shape)
+        return ArraySource(self.array, self.token, transform.within(region))
 
     def __getitem__(self, key: Any) -> Any:
-        """Elements by NumPy's basic indexing."""
-        selection = parse_basic(key, self.array.shape)
+        """Elements by NumPy's indexing."""
+        if self.transform is not None:
+            selected = self.transform.then(parse_numpy(key, self.shape))
+            return read_selection(self.array, selected, threads=1)
+        if has_lists(key):
+            return read_selection(self.array, parse_numpy(key, self.shape), threads=1)
+        selection = parse_basic(key, self.shape)
         values = self.array.read(selection.region, threads=1)
         return values if selection.plain else values[selection.finish]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArraySource, (self.array, self.token)
+        more = () if self.transform is None else (self.transform,)
+        return ArraySource, (self.array, self.token, *more)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "zarr_dask.ArraySource", self.token

@@ -32,17 +32,21 @@ from dask.utils import parse_bytes
 
 from zarr_dask.blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
 from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
+from zarr_dask.gather import selected_blocks
 from zarr_dask.grid import Blocks, Grid, Shape
+from zarr_dask.selection import IndexTransform
 
 __all__ = [
     "BlockRegions",
     "StoredWrite",
     "Target",
     "blocks_of",
+    "blocks_of_selection",
     "check_backend",
     "checked_array",
     "join_writes",
     "read_array",
+    "read_shares",
     "sources_of",
     "write_array",
 ]
@@ -56,6 +60,14 @@ class Source(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
     def __getitem__(self, key: Any) -> Any: ...
+
+
+class DivisibleSource(Source, Protocol):
+    """A source that is too large to be part of every task."""
+
+    def within(self, region: tuple[slice, ...]) -> DivisibleSource:
+        """A region of it, as another source."""
+        ...
 
 
 class BlockRegions(ArrayBlockwiseDep):
@@ -86,6 +98,39 @@ class BlockRegions(ArrayBlockwiseDep):
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "BlockRegions", tuple(map(_packed, self.chunks)), self.origin
+
+
+class BlockSources(ArrayBlockwiseDep):
+    """For each block a source of its own, worked out when it is asked for.
+
+    Parameters
+    ----------
+    chunks
+        Sizes of the blocks along each dimension.
+    value
+        The source of all of them.
+    token
+        Tells that source from all others.
+    """
+
+    def __init__(self, chunks: Blocks, value: DivisibleSource, token: str) -> None:
+        super().__init__(chunks)
+        self.value = value
+        self.token = token
+        self._regions = BlockRegions(chunks, (0,) * len(chunks))
+
+    def __getitem__(self, idx: tuple[int, ...]) -> DivisibleSource:
+        return self.value.within(self._regions[idx])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sources, (self._regions, self.value, self.token)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "BlockSources", self._regions.__dask_tokenize__(), self.token
+
+
+def _sources(regions: BlockRegions, value: DivisibleSource, token: str) -> BlockSources:
+    return BlockSources(regions.chunks, value, token)
 
 
 def _packed(sizes: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -150,14 +195,30 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
     name
         Name of the array in the graph; made of the token by default.
     """
+    return _read_layer(source, blocks, token, name, None)
+
+
+def read_shares(
+    source: DivisibleSource, blocks: Blocks, token: str, name: str | None = None
+) -> da.Array:
+    """As `read_array`, where each task is given a source of its own block only."""
+    return _read_layer(source, blocks, token, name, BlockSources(blocks, source, token))
+
+
+def _read_layer(
+    source: Source, blocks: Blocks, token: str, name: str | None, shares: BlockSources | None
+) -> da.Array:
     check_backend()
     shape, dtype = source.shape, source.dtype
     regions = BlockRegions(blocks, (0,) * len(shape))
     name = name or f"zarr-read-{tokenize(token, regions)}"
     indices = tuple(range(len(shape)))
-    layer = blockwise(
-        getter, name, indices, source, None, regions, indices, numblocks={}, _data_producer=True
+    arguments = (
+        (source, None, regions, indices)
+        if shares is None
+        else (shares, indices, (slice(None),) * len(shape), None)
     )
+    layer = blockwise(getter, name, indices, *arguments, numblocks={}, _data_producer=True)
     graph = HighLevelGraph({name: layer}, {name: set()})
     return da.Array(graph, name, blocks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
 
@@ -195,6 +256,35 @@ def blocks_of(
         raise GridError(
             f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
         ) from error
+
+
+def blocks_of_selection(
+    chunks: Any, transform: IndexTransform, grid: Grid, chunk_shape: Shape, itemsize: int
+) -> Blocks:
+    """The blocks that a reader of a selection asks for.
+
+    Parameters
+    ----------
+    chunks
+        None, ``"shards"`` and ``"chunks"``: what is selected of each such block of the array. All
+        other forms say how to cut the selection; see `blocks_of`.
+    transform
+        The selection.
+    grid, chunk_shape, itemsize
+        Of the array.
+
+    Raises
+    ------
+    GridError
+        If it names no blocks of the selection.
+    """
+    if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
+        return selected_blocks(transform, grid)
+    if chunks is None or _text(chunks) in {"shards", "chunks"}:
+        blocks = blocks_of(chunks, grid, chunk_shape, itemsize, ())
+        return selected_blocks(transform, Grid.of(grid.shape, blocks))
+    selected = Grid.of(transform.shape, selected_blocks(transform, grid))
+    return blocks_of(chunks, selected, selected.largest_cell, itemsize, ())
 
 
 def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:
@@ -278,6 +368,7 @@ def _literals(layer: Any) -> Iterator[Any]:
     for argument, index in getattr(layer, "indices", ()):
         if index is None:
             yield argument
+    yield from getattr(layer, "io_deps", {}).values()
     task = getattr(layer, "task", None)
     if task is not None:
         yield from getattr(task, "args", ())

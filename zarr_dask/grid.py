@@ -137,6 +137,11 @@ class Fixed:
         """The cell that holds an element."""
         return position // self.size
 
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For many elements at once, the cells that hold them and where in these they lie."""
+        cells = positions // self.size
+        return cells, positions - cells * self.size
+
     def meetings(self, length: int) -> int:
         """How many pairs of a cell and an interval overlap, for intervals of one length.
 
@@ -280,6 +285,17 @@ class Edges:
         """The cell that holds an element."""
         run = bisect_right(self._starts, position) - 1
         return self._indices[run] + (position - self._starts[run]) // self.runs[run][0]
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For many elements at once, the cells that hold them and where in these they lie."""
+        import numpy as np
+
+        starts = np.array(self._starts, np.int64)
+        run = starts.searchsorted(positions, "right") - 1
+        cells, offsets = np.divmod(
+            positions - starts[run], np.array([size for size, _ in self.runs] or [1])[run]
+        )
+        return np.array(self._indices, np.int64)[run] + cells, offsets
 
     def meetings(self, length: int) -> int:
         """How many pairs of a cell and an interval overlap, for intervals of one length."""

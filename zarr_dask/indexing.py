@@ -20,7 +20,16 @@ from zarr_dask.errors import GridError, SelectionError
 if TYPE_CHECKING:
     from zarr_dask.grid import Cells, Region, Shape
 
-__all__ = ["Selection", "checked_cells", "checked_region", "checked_shape", "parse_basic"]
+__all__ = [
+    "Selection",
+    "assignable",
+    "checked_cells",
+    "checked_region",
+    "checked_shape",
+    "expanded",
+    "parse_basic",
+    "position_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +79,18 @@ class Selection:
             elif item is not Ellipsis:
                 back.append(None)
         # with an Ellipsis, because without dimensions the index alone gives an element
-        view: np.ndarray = _assignable(value, self.shape)[*back, ...]
+        view: np.ndarray = assignable(value, self.shape)[*back, ...]
         return view
 
 
-def _assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
-    """`value` broadcast as NumPy does on assignment, where leading ones may be dropped."""
+def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """`value` broadcast as NumPy does on assignment, where leading ones may be dropped.
+
+    Raises
+    ------
+    ValueError
+        NumPy's own, if the value cannot be broadcast.
+    """
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = value.reshape(value.shape[extra:])
@@ -96,7 +111,7 @@ def parse_basic(key: object, shape: Shape) -> Selection:
     (slice(5, 6, 1), slice(1, 4, 2))
     """
     given = key if isinstance(key, tuple) else (key,)
-    items = _expand(given, shape)
+    items = expanded(given, shape)
     region: list[slice] = []
     finish: list[Any] = []
     plain = True
@@ -112,7 +127,7 @@ def parse_basic(key: object, shape: Shape) -> Selection:
             finish.append(slice(None, None, -1) if turned else slice(None))
             plain = plain and not turned
         else:
-            position = _position(item, shape[axis], axis)
+            position = position_of(item, shape[axis], axis)
             region.append(slice(position, position + 1, 1))
             finish.append(0)
             plain = False
@@ -143,8 +158,15 @@ def checked_region(region: object, shape: Shape) -> Region:
     return selection.region
 
 
-def _expand(items: tuple[Any, ...], shape: Shape) -> list[Any]:
-    consumed = sum(item is not None and item is not Ellipsis for item in items)
+def expanded(items: tuple[Any, ...], shape: Shape) -> list[Any]:
+    """Items of an index with slices in place of the Ellipsis and of what is not said.
+
+    Raises
+    ------
+    SelectionError
+        If there are more items than dimensions, or more than one Ellipsis.
+    """
+    consumed = sum(_consumed(item) for item in items)
     if consumed > len(shape):
         raise SelectionError(
             f"{consumed} indices for an array of {len(shape)} dimensions (shape {shape})."
@@ -157,6 +179,14 @@ def _expand(items: tuple[Any, ...], shape: Shape) -> list[Any]:
         return [*items, *filler]
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
     return [*items[:at], *filler, *items[at + 1 :]]
+
+
+def _consumed(item: object) -> int:
+    """How many dimensions an item indexes; a boolean mask as many as it has."""
+    if item is None or item is Ellipsis:
+        return 0
+    is_mask = isinstance(item, np.ndarray) and item.dtype == bool and item.ndim > 0
+    return item.ndim if is_mask else 1  # type: ignore[attr-defined]
 
 
 def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
@@ -173,7 +203,14 @@ def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
     return slice(start + (count - 1) * step, start + 1, -step), True
 
 
-def _position(item: object, length: int, axis: int) -> int:
+def position_of(item: object, length: int, axis: int) -> int:
+    """An integer of an index, counted from the beginning of its dimension.
+
+    Raises
+    ------
+    SelectionError
+        If it is out of bounds, or no integer.
+    """
     if isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.ndim > 0):
         raise _not_basic(item, axis)
     try:
