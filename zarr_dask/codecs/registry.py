@@ -39,6 +39,7 @@ from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.zfp import Zfp, Zfpy
+from zarr_dask.codecs.zfp_expert import Expert
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
 from zarr_dask.members import Members, anything, between, is_int, is_ints, is_list, one_of
@@ -234,15 +235,16 @@ _MOST_HEADER_BITS = 1 << 16
 
 
 def _zfp(members: Members) -> Codec | None:
-    modes = ("reversible", *Zfp.names)
-    mode = members.take(
-        "mode", one_of(*modes), f"one of {list(modes)} (zfpy has no expert mode to offer)"
-    )
+    modes = ("reversible", "expert", *Zfp.names)
+    mode = members.take("mode", one_of(*modes), f"one of {list(modes)}")
     if mode is None:
         members.rest().clear()
         return None
     if mode == "reversible":
         return Zfp()
+    if mode == "expert":
+        numbers = [members.take(name, is_int, "an integer") for name in Expert._fields]
+        return None if None in numbers else Zfp(mode, expert=Expert(*numbers))
     name = Zfp.names[mode]
     fits, expected = _ZFP_PARAMETERS[name]
     return Zfp(mode, members.take(name, fits, expected))

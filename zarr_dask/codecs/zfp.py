@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
+from zarr_dask.codecs.zfp_expert import MOST_BITS_PER_ELEMENT, Expert, compress, decompress
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MissingDependencyError, Problem
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
@@ -31,7 +32,7 @@ _EDGE = 4  # elements along each dimension of zfp's blocks
 _BLOCK_BITS = 128  # more than the header and the rounding of a block
 _FEW_BITS = 32
 _HEADER = 32  # bytes; more than a header of zfp
-_LARGEST_RATE = 128
+_LARGEST_RATE = MOST_BITS_PER_ELEMENT
 
 
 def _library() -> Any:
@@ -47,6 +48,11 @@ def _library() -> Any:
 @dataclass(frozen=True)
 class _ZfpSerializer(Serializer):
     """What the two have in common."""
+
+    @property
+    def expert(self) -> Expert | None:
+        """The numbers of zfp's expert mode, where that is used."""
+        return None
 
     @property
     @abstractmethod
@@ -67,9 +73,14 @@ class _ZfpSerializer(Serializer):
         if spec.data_type.name not in self.data_types():
             expected = f"a codec for elements of type {spec.data_type.name!r}"
             yield Problem("name", self.name, f"{expected}; this one takes {self.data_types()}")
+            return
         if len(spec.shape) > _MOST_DIMENSIONS:
             expected = f"a codec for chunks of {len(spec.shape)} dimensions; zfp has at most 4"
             yield Problem("name", self.name, expected)
+        elif self.expert is not None:
+            found = self.expert.problems(_held(spec.data_type.name), len(spec.shape) or 1)
+            for name, number, expected in found:
+                yield Problem(f"configuration.{name}", number, expected)
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
@@ -83,13 +94,17 @@ class Zfp(_ZfpSerializer):
     Parameters
     ----------
     mode
-        ``"reversible"``, ``"fixed_accuracy"``, ``"fixed_rate"`` or ``"fixed_precision"``.
+        ``"reversible"``, ``"fixed_accuracy"``, ``"fixed_rate"``, ``"fixed_precision"`` or
+        ``"expert"``.
     parameter
-        The tolerance, the bits per element, or the bit planes; None if reversible.
+        The tolerance, the bits per element, or the bit planes; None if reversible or expert.
+    expert
+        The numbers of an expert.
     """
 
     mode: str = "reversible"
     parameter: float | None = None
+    expert: Expert | None = None
     name: ClassVar[str] = "zfp"
     has_header: ClassVar[bool] = False
     names: ClassVar[Mapping[str, str]] = {
@@ -101,7 +116,8 @@ class Zfp(_ZfpSerializer):
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
-        return {"mode": self.mode, **self.parameters}
+        numbers = {} if self.expert is None else self.expert._asdict()
+        return {"mode": self.mode, **self.parameters, **numbers}
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -141,20 +157,25 @@ class Zfpy(_ZfpSerializer):
         return {parameter: options.get(parameter, -1)}
 
 
+def _held(name: str) -> str:
+    """Name of the data type that elements of another are stored as."""
+    return _SIGNED.get(name, name)
+
+
 class _BoundZfp(BoundSerializer):
     def __init__(self, spec: ChunkSpec, codec: _ZfpSerializer) -> None:
         self.spec = spec
         self._codec = codec
-        name = spec.data_type.name
-        self._held = np.dtype(_SIGNED.get(name, name))
+        self._held = np.dtype(_held(spec.data_type.name))
         self._shape: Shape = spec.shape or (1,)
         blocks = prod(-(-n // _EDGE) for n in self._shape)
         elements = _EDGE ** len(self._shape)
         rate = min(codec.parameters.get("rate", 0), _LARGEST_RATE)
-        bits = elements * max(8 * self._held.itemsize + 2, rate) + _BLOCK_BITS
+        padded = 0 if codec.expert is None else codec.expert.minbits
+        bits = max(elements * max(8 * self._held.itemsize + 2, rate), padded) + _BLOCK_BITS
         self._block_bits = bits
         self._room = int(blocks * bits) // 8 + 2 * _HEADER
-        fixed = int(elements * rate + 0.5)  # bits of every block, if they are not very few
+        fixed = padded or int(elements * rate + 0.5)  # of every block, if they are not very few
         self._fewest = -(-blocks * fixed // 8) if fixed > _FEW_BITS else 1
         self.size = Size(None, self._room)
 
@@ -174,6 +195,8 @@ class _BoundZfp(BoundSerializer):
             held = held.astype(self._held)
         if not held.size:
             return [b""]
+        if self._codec.expert is not None:
+            return [compress(held, self._codec.expert)]
         parameters = self._codec.parameters
         encoded = _library().compress_numpy(held, write_header=self._codec.has_header, **parameters)
         return [encoded]
@@ -209,6 +232,9 @@ class _BoundZfp(BoundSerializer):
                 held = library.decompress_numpy(padded)
             else:
                 held = np.empty(self._shape, self._held)
+                if self._codec.expert is not None:
+                    decompress(padded, held, self._codec.expert)
+                    return held
                 kind = library.dtype_to_ztype(self._held)
                 library._decompress(  # noqa: SLF001  (its way to decode without header)
                     padded, kind, self._shape, out=held, **self._codec.parameters
