@@ -7,7 +7,7 @@ apart by their exact type: ``true`` is not 1 and ``2.0`` is not 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zarr_dask.errors import ABSENT, Problem
@@ -21,6 +21,7 @@ __all__ = [
     "is_lengths",
     "is_list",
     "is_object",
+    "is_steps",
     "one_of",
 ]
 
@@ -77,8 +78,16 @@ class Members:
 
     def refuse_rest(self) -> None:
         """Note every member that was not taken as a problem."""
-        for name, value in self._members.items():
-            self.blame(name, value, "no such member")
+        self.blame_all(self._members, lambda _: "no such member")
+
+    def blame_all(self, names: Iterable[str], expected: Callable[[str], str]) -> None:
+        """Note that some members that were not taken are wrong, of very many the first."""
+        wrong = list(names)
+        for name in wrong[:_MOST_NAMED]:
+            self.blame(name, self._members[name], expected(name))
+        if len(wrong) > _MOST_NAMED:
+            more = f"{len(wrong) - _MOST_NAMED} more"
+            self.problems.append(Problem(self.place, more, "no such members"))
 
 
 def anything(value: Any) -> bool:  # noqa: ARG001  (every value fits)
@@ -101,6 +110,10 @@ def is_lengths(value: Any) -> bool:
     return is_ints(value) and len(value) <= _MOST_NDIM and all(0 <= n < 1 << 63 for n in value)
 
 
+_MOST_STEPS = 1000
+"""Codecs or extensions in a list at most."""
+_MOST_NAMED = 100
+"""Members that are named at most where all are wrong for one reason."""
 _MOST_NDIM = 64
 """Dimensions of an array at most, as in NumPy."""
 
@@ -108,6 +121,11 @@ _MOST_NDIM = 64
 def is_list(value: Any) -> bool:
     """Whether a value is a list."""
     return isinstance(value, list)
+
+
+def is_steps(value: Any) -> bool:
+    """Whether a value is a list that may name the steps of something; nobody takes a thousand."""
+    return isinstance(value, list) and len(value) <= _MOST_STEPS
 
 
 def is_object(value: Any) -> bool:

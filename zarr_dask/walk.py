@@ -284,7 +284,7 @@ def _read_all(
                 found = checked_documents(store, raw, options.limits)
                 node: Below | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
-                node = error
+                node = error.with_traceback(None)  # which would hold all that was fetched
             yield path, node, {key: text for key, text in found.items() if text is not None}
 
 

@@ -244,6 +244,8 @@ TEXTS = {
     "a long number": b'{"zarr_format": ' + b"9" * 100_000 + b"}",
     "a million members": b'{"zarr_format": 7, ' + b'"a": 1, ' * 1_000_000 + b'"b": 1}',
     "65 MiB": b'{"a": "' + bytes(65 << 20) + b'"}',
+    "60 MiB of empty lists": b'{"a": [' + b"[]," * (20 << 20) + b"[]]}",
+    "60 MiB in one wide text": b'{"a": "' + b"x" * (60 << 20) + "\U0001f600".encode() + b'"}',
 }
 for key, others in PLACES.items():
     for what, text in TEXTS.items():
@@ -334,6 +336,17 @@ for what, changes in {
     },
 }.items():
     case(f"v3 with {what}", document("zarr.json", json.dumps(V3 | changes).encode()))
+many = ", ".join(f'"{number}": 0' for number in range(300_000))
+for what, text in {
+    "members of 300000 names": json.dumps(V3)[:-1] + f", {many}}}",
+    "members of 300000 names, one of them twice": json.dumps(V3)[:-1] + f', {many}, "shape": [5]}}',
+    "a codec of 300000 members": json.dumps(V3 | {"codecs": [LITTLE, "x"]}).replace(
+        '"x"', f'{{"name": "crc32c", "configuration": {{{many}}}}}'
+    ),
+    "300000 unknown codecs": json.dumps(V3 | {"codecs": [LITTLE, *[{}] * 300_000]}),
+    "300000 unknown transformers": json.dumps(V3 | {"storage_transformers": [{}] * 300_000}),
+}.items():
+    case(f"v3 with {what}", document("zarr.json", text.encode()))
 twice = json.dumps(V3)[:-1] + ', "shape": [5]}'
 case("v3 with a member that stands twice", document("zarr.json", twice.encode()))
 case("everything of an array of 2^62 elements", lambda: everything_of([1 << 62], [1]))

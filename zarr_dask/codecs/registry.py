@@ -42,7 +42,7 @@ from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.codecs.zfp_expert import Expert
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, Problem
-from zarr_dask.members import Members, anything, between, is_int, is_ints, is_list, one_of
+from zarr_dask.members import Members, anything, between, is_int, is_ints, is_steps, one_of
 from zarr_dask.notices import warn
 
 __all__ = [
@@ -151,8 +151,8 @@ def _blosc(members: Members) -> Codec:
 
 def _sharding(members: CodecMembers) -> Codec | None:
     shape = members.take("chunk_shape", is_ints, "a list of integers, one per dimension")
-    codecs = members.take("codecs", is_list, "a list of codecs")
-    index_codecs = members.take("index_codecs", is_list, "a list of codecs", None)
+    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs")
+    index_codecs = members.take("index_codecs", is_steps, "a list of at most 1000 codecs", None)
     location = members.take("index_location", one_of("start", "end"), "'start' or 'end'", "end")
     chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
     index: Chain | None
@@ -204,13 +204,13 @@ def _warn_of_index(stored: Stored, members: Members, found: str, taken: str) -> 
 
 
 def _n5_default(members: CodecMembers) -> Codec | None:
-    codecs = members.take("codecs", is_list, "a list of codecs")
+    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs")
     chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
     return None if chain is None else N5Default(chain)
 
 
 def _conditional(members: CodecMembers) -> Codec | None:
-    documents = members.take("codecs", is_list, "a list of codecs")
+    documents = members.take("codecs", is_steps, "a list of at most 1000 codecs")
     fewest = -(-len(documents or ()) // 8) * 8
     bits = members.take(
         "header_bits",

@@ -7,7 +7,6 @@ the ``bytes`` codec's, column-major order is a ``transpose`` codec, the layout o
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +19,20 @@ import numpy as np
 
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
-from zarr_dask.dtypes import VARIABLE_BYTES, DataType
-from zarr_dask.errors import GridError, MetadataError, Problem, UnknownCodecError
+from zarr_dask.dtypes import DataType
+from zarr_dask.errors import GridError, Problem, UnknownCodecError
+from zarr_dask.formats.documents import (
+    Limits,
+    checked_attributes,
+    checked_documents,
+    document_range,
+    dump_json,
+    load_json,
+    read_documents,
+    where,
+)
 from zarr_dask.grid import Edges, Grid, Shape
-from zarr_dask.stores.base import Buffer, Range, Store
+from zarr_dask.stores.base import Store
 
 __all__ = [
     "ArrayMeta",
@@ -47,18 +56,6 @@ __all__ = [
     "stored_grid",
     "where",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds that metadata from strangers must keep."""
-
-    chunk_bytes: int = 1 << 31
-    """Decoded bytes of a chunk at most."""
-    metadata_bytes: int = 1 << 26
-    """Bytes of a metadata document at most."""
-    variable_bytes: int = VARIABLE_BYTES
-    """Encoded bytes of a chunk at most, where elements have no fixed size (texts, for instance)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,134 +450,6 @@ class Format(NodeReader, Protocol):
 def child_prefixes(store: Store, prefix: str) -> list[str]:
     """Names of what has something below it, directly below a prefix."""
     return [below[len(prefix) :].rstrip("/") for below in store.list_dir(prefix).prefixes]
-
-
-# --- documents ------------------------------------------------------------------------------------
-
-
-def document_range(limits: Limits) -> Range:
-    """What to fetch of a document: all of it, or one byte more than `limits` allow."""
-    return Range(0, limits.metadata_bytes + 1)
-
-
-def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[str, bytes | None]:
-    """Several documents in one batch; None for those that are not there.
-
-    Raises
-    ------
-    MetadataError
-        If one is larger than `limits` allow.
-    """
-    values = store.get_ranges([(key, document_range(limits)) for key in keys])
-    return checked_documents(store, dict(zip(keys, values, strict=True)), limits)
-
-
-def checked_documents(
-    store: Store, found: Mapping[str, Buffer | None], limits: Limits
-) -> dict[str, bytes | None]:
-    """Documents that were fetched, as bytes.
-
-    Raises
-    ------
-    MetadataError
-        If one is larger than `limits` allow.
-    """
-    documents: dict[str, bytes | None] = {}
-    for key, value in found.items():
-        if value is not None and len(value) > limits.metadata_bytes:
-            expected = f"a document of at most {limits.metadata_bytes} bytes"
-            raise MetadataError(where(store, key), [Problem(key, "more bytes", expected)])
-        documents[key] = None if value is None else bytes(value)
-    return documents
-
-
-def where(store: Store, key: str) -> str:
-    """Store and key, for messages."""
-    return f"{store.url}/{key}" if key else store.url
-
-
-def load_json(store: Store, key: str, text: bytes) -> dict[str, Any]:
-    """A document that must be a JSON object.
-
-    Raises
-    ------
-    MetadataError
-        If it is not.
-    """
-    try:
-        document = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        found = text[:60].decode("utf-8", "backslashreplace")
-        raise MetadataError(
-            where(store, key), [Problem(key.rsplit("/", 1)[-1], found, f"JSON ({error})")]
-        ) from error
-    if not isinstance(document, dict):
-        raise MetadataError(
-            where(store, key), [Problem(key.rsplit("/", 1)[-1], document, "a JSON object")]
-        )
-    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deeper(document, _DEEPEST):
-        expected = f"values nested at most {_DEEPEST} deep"
-        raise MetadataError(
-            where(store, key), [Problem(key.rsplit("/", 1)[-1], "deeper ones", expected)]
-        )
-    return document
-
-
-_DEEPEST = 200
-"""Lists and objects within each other at most; what copies or prints them calls itself for each."""
-
-
-def _is_deeper(document: Any, most: int) -> bool:
-    """Whether lists and objects lie within each other more than `most` deep."""
-    level = [document]
-    for _ in range(most):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, whose names must differ: readers disagree on which of two counts."""
-    document = dict(members)
-    if len(document) != len(members):
-        names = [name for name, _ in members]
-        twice = next(name for position, name in enumerate(names) if name in names[:position])
-        raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
-    return document
-
-
-def dump_json(document: Mapping[str, Any]) -> bytes:
-    """A document as JSON; NaN in attributes that others wrote stays what it is."""
-    return json.dumps(document, indent=2, default=_json_value).encode()
-
-
-def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """Attributes that a user gives, which must be strict JSON.
-
-    Raises
-    ------
-    MetadataError
-        If they hold what JSON cannot: NaN, infinities, or objects of other types.
-    """
-    try:
-        return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
-    except (ValueError, TypeError, RecursionError) as error:
-        expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
-        raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 # --- paths ----------------------------------------------------------------------------------------

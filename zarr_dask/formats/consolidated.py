@@ -177,10 +177,12 @@ def recorded_documents(
     if node_format.name == "v2":
         key = join(path, _V2_KEY)
         text = read_documents(store, [key], limits)[key]
-        return None if text is None else _from_v2(store, path, load_json(store, key, text))
+        return None if text is None else _from_v2(store, path, load_json(store, key, text, limits))
     if node_format.name == _DRAFT and not path:
         text = read_documents(store, [_DRAFT_KEY], limits)[_DRAFT_KEY]
-        return None if text is None else _from_draft(store, load_json(store, _DRAFT_KEY, text))
+        return (
+            None if text is None else _from_draft(store, load_json(store, _DRAFT_KEY, text, limits))
+        )
     return None
 
 

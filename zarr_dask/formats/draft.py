@@ -17,7 +17,6 @@ Source: v3 draft, "Storage", "Operations"; what documents say is in `draft_docum
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +45,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.formats.documents import Limits, parse_json
 from zarr_dask.formats.draft_codecs import SHARD_INDEX_CODECS, chain_from_names
 from zarr_dask.formats.draft_document import (
     KEYS_NAMES,
@@ -154,11 +154,11 @@ class FormatDraft:
                     f"{where(store, path)} is both an array and a group; the array is used. Nodes "
                     "below the group open by their paths."
                 )
-            document = load_json(store, keys[0], array_text)
+            document = load_json(store, keys[0], array_text, options.limits)
             meta = array_from_json(document, generation, where(store, keys[0]), options)
             return self._with_key_of_0d(store, path, meta)
         if group_text is not None:
-            document = load_json(store, keys[1], group_text)
+            document = load_json(store, keys[1], group_text, options.limits)
             return group_from_json(document, generation, where(store, keys[1]))
         if not path or self._has_below(store, path):
             return GroupMeta(implicit=True)
@@ -251,19 +251,19 @@ def draft_at(
     if ENTRY not in documents:
         documents = read_documents(store, [ENTRY], options.limits)
     text = documents[ENTRY]
-    if text is None or not _may_be_entry(text):
+    if text is None or not _may_be_entry(text, options.limits):
         return None
-    entry = entry_from_json(load_json(store, ENTRY, text), where(store, ENTRY))
+    entry = entry_from_json(load_json(store, ENTRY, text, options.limits), where(store, ENTRY))
     written = DRAFT if entry.generation == "2022-12" else DRAFT_OF_MAY
     return replace(written, entry=entry)
 
 
-def _may_be_entry(text: bytes) -> bool:
+def _may_be_entry(text: bytes, limits: Limits) -> bool:
     """Whether a ``zarr.json`` is an entry point rather than the document of a node."""
     if b'"node_type"' in text and b'"metadata_encoding"' not in text:
         return False  # final v3, told without parsing
     try:
-        document = json.loads(text)
+        document = parse_json(text, limits, strictly=False)
     except (ValueError, RecursionError):
         return False
     if not isinstance(document, dict) or "node_type" in document:

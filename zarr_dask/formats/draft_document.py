@@ -38,7 +38,7 @@ from zarr_dask.formats.draft_codecs import (
 from zarr_dask.formats.draft_types import NamedType
 from zarr_dask.formats.v2 import data_type_in_memory, dimension_names, order_of, stored_dtype
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.members import Members, anything, is_ints, is_lengths, is_list, is_object, one_of
+from zarr_dask.members import Members, anything, is_ints, is_lengths, is_object, is_steps, one_of
 from zarr_dask.notices import warn
 
 __all__ = [
@@ -134,7 +134,7 @@ def _suffix(members: Members) -> str:
 
 def _check_extensions(members: Members, default: Any) -> list[Any]:
     """The extensions of a document, none of which is known here."""
-    extensions = members.take("extensions", is_list, "a list of extensions", default)
+    extensions = members.take("extensions", is_steps, "a list of at most 1000 extensions", default)
     for position, extension in enumerate(extensions or []):
         place = members.at(f"extensions[{position}]")
         if not is_object(extension):
@@ -317,7 +317,7 @@ def _chain(
     attributes: Mapping[str, Any],
     options: ReadOptions,
 ) -> Chain | None:
-    codecs = members.take("codecs", is_list, "a list of codecs", [])
+    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs", [])
     compressor = None
     if generation == "2022-05":
         compressor = members.take("compressor", anything, "an object with a 'codec'", None)
@@ -367,7 +367,7 @@ def _fill(
 
 def _gathered(members: Members, grid: Grid, chain: Chain) -> tuple[Grid, Chain]:
     """The grid of stored objects, and their chain, where a storage transformer makes shards."""
-    transformers = members.take("storage_transformers", is_list, "a list", [])
+    transformers = members.take("storage_transformers", is_steps, "a list of at most 1000", [])
     if not transformers:
         return grid, chain
     cell, chain = sharded(transformers, grid.largest_cell, chain, members.problems)

@@ -11,7 +11,6 @@ rows first for every other compressor. Both kinds look alike. The text is follow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +35,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.formats.documents import Limits, parse_json
 from zarr_dask.formats.typestr import (
     dtype_to_json,
     fill_from_json,
@@ -88,13 +88,13 @@ class FormatV1:
             store, [array_key, attributes_key], options.limits
         )
         text = documents[array_key]
-        if text is None or (found and not _claims_to_be_an_array(text)):
+        if text is None or (found and not _claims_to_be_an_array(text, options.limits)):
             return None
-        document = load_json(store, array_key, text)
+        document = load_json(store, array_key, text, options.limits)
         attributes_text = documents[attributes_key]
-        attributes = (
-            {} if attributes_text is None else load_json(store, attributes_key, attributes_text)
-        )
+        attributes = {}
+        if attributes_text is not None:
+            attributes = load_json(store, attributes_key, attributes_text, options.limits)
         return parse(document, attributes, where(store, array_key), options)
 
     def data_prefix(self, path: str) -> str:
@@ -163,10 +163,10 @@ class FormatV1:
 V1 = FormatV1()
 
 
-def _claims_to_be_an_array(text: bytes) -> bool:
+def _claims_to_be_an_array(text: bytes, limits: Limits) -> bool:
     """Whether a file that happens to be called ``meta`` is a metadata document at all."""
     try:
-        document = json.loads(text)
+        document = parse_json(text, limits, strictly=False)
     except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and len(_MEMBERS & document.keys()) > 1

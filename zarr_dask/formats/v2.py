@@ -106,9 +106,9 @@ class FormatV2:
         if documents[array_key] is None and group_key not in documents:
             documents |= read_documents(store, [group_key], options.limits)
         attributes_text = documents[attributes_key]
-        attributes = (
-            {} if attributes_text is None else load_json(store, attributes_key, attributes_text)
-        )
+        attributes = {}
+        if attributes_text is not None:
+            attributes = load_json(store, attributes_key, attributes_text, options.limits)
         array_text = documents[array_key]
         if array_text is not None:
             if documents.get(group_key) is not None:
@@ -116,12 +116,12 @@ class FormatV2:
                     f"{where(store, path)} is both an array and a group; the array is used, and "
                     "what lies below it is not."
                 )
-            document = load_json(store, array_key, array_text)
+            document = load_json(store, array_key, array_text, options.limits)
             return parse(document, attributes, where(store, array_key), options)
         group_text = documents[group_key]
         if group_text is None:
             return None
-        members = Members(load_json(store, group_key, group_text))
+        members = Members(load_json(store, group_key, group_text, options.limits))
         members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
         if members.problems:
             raise MetadataError(where(store, group_key), members.problems)

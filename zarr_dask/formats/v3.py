@@ -51,7 +51,7 @@ from zarr_dask.formats.grids import (
     take_chunk_keys,
     take_grid,
 )
-from zarr_dask.members import Members, anything, is_int, is_lengths, is_list, is_object
+from zarr_dask.members import Members, anything, is_int, is_lengths, is_list, is_object, is_steps
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
@@ -83,7 +83,7 @@ class FormatV3:
         text = found[key] if key in found else read_documents(store, [key], options.limits)[key]
         if text is None:
             return None
-        document, at = load_json(store, key, text), where(store, key)
+        document, at = load_json(store, key, text, options.limits), where(store, key)
         early = node_of_2023(document, at, options)
         return parse(document, at, options.limits) if early is None else early
 
@@ -278,7 +278,7 @@ def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
 
 
 def _codecs(members: Members, data_type: DataType | None, stored: Stored | None) -> Chain | None:
-    documents = members.take("codecs", lambda v: is_list(v) and v, "a list of at least one codec")
+    documents = members.take("codecs", lambda v: is_steps(v) and v, "a list of 1 to 1000 codecs")
     if documents is None:
         return None
     if isinstance(data_type, Struct) and data_type.legacy and element_bytes(data_type.dtype) > 1:
@@ -327,7 +327,9 @@ def _dimension_names(
 
 def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
     """Those that are skipped, because readers need not know them; no other is known."""
-    transformers = members.take("storage_transformers", is_list, "a list", []) or []
+    transformers = (
+        members.take("storage_transformers", is_steps, "a list of at most 1000", []) or []
+    )
     for position, transformer in enumerate(transformers):
         place = f"storage_transformers[{position}]"
         if may_be_ignored(transformer):
@@ -348,12 +350,15 @@ _LEFT_OVER = dict.fromkeys(("extensions", "chunk_memory_layout"), "drafts of 202
 def _ignorable(members: Members) -> dict[str, Any]:
     """Members that are not known; all of them must say that they may be ignored."""
     extra = dict(members.rest())
-    for name, value in extra.items():
-        if not may_be_ignored(value):
-            known = f" ({_LEFT_OVER[name]})" if name in _LEFT_OVER else ""
-            expected = f'no such member{known}, or an object with "must_understand": false'
-            members.blame(name, value, expected)
+    members.blame_all(
+        (name for name, value in extra.items() if not may_be_ignored(value)), _expected_instead
+    )
     return extra
+
+
+def _expected_instead(name: str) -> str:
+    known = f" ({_LEFT_OVER[name]})" if name in _LEFT_OVER else ""
+    return f'no such member{known}, or an object with "must_understand": false'
 
 
 # --- writing --------------------------------------------------------------------------------------

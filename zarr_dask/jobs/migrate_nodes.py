@@ -26,6 +26,7 @@ from zarr_dask.formats.base import (
     read_documents,
 )
 from zarr_dask.formats.consolidated import consolidated_documents, consolidated_key
+from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
 from zarr_dask.formats.draft import ENTRY
 from zarr_dask.formats.migrate import DIMENSIONS, default_keys, former_keys, older, translate
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
@@ -368,7 +369,7 @@ def _deleted_since(route: Route, node: NodePlan) -> Problem:
 def _json(text: bytes) -> Any:
     """A document, or None if it is none."""
     try:
-        return json.loads(text)
+        return parse_json(text, DEFAULT_LIMITS, strictly=False)
     except (ValueError, RecursionError):
         return None
 

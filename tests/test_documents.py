@@ -1,0 +1,118 @@
+"""What parsing a metadata document may take."""
+
+import itertools
+import json
+import string
+import tracemalloc
+
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import MetadataError
+from zarr_dask.formats.documents import Limits, load_json, parse_json
+from zarr_dask.stores import MemoryStore
+
+ARRAY = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [1000, 1000],
+    "data_type": "float32",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [100, 100]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": 0.0,
+    "codecs": [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+    ],
+    "attributes": {"units": "m", "standard_name": "sea_water_temperature", "valid_range": [0, 40]},
+    "dimension_names": ["y", "x"],
+}
+
+
+def names(count):
+    letters = itertools.product(string.ascii_letters, repeat=4)
+    return ("".join(one) for one in itertools.islice(letters, count))
+
+
+def listed(items):
+    return f'{{"a":[{",".join(items)}]}}'
+
+
+def group_of(entries):
+    metadata = ",".join(f'"{name}":{entry}' for name, entry in entries.items())
+    return (
+        '{"zarr_format":3,"node_type":"group","consolidated_metadata":'
+        f'{{"kind":"inline","must_understand":false,"metadata":{{{metadata}}}}}}}'
+    )
+
+
+COUNT = 20_000
+DOCUMENTS = {
+    "lists": listed(["[]"] * COUNT),
+    "lists of one": listed(["[1]"] * COUNT),
+    "objects": listed(["{}"] * COUNT),
+    "objects of one": listed(['{"a":1}'] * COUNT),
+    "objects of one of many names": listed(f'{{"{n}":"{n}"}}' for n in names(COUNT)),
+    "objects of two": listed(f'{{"{n}":1000,"{n}x":2000}}' for n in names(COUNT)),
+    "objects in objects": listed(['{"a":{"a":{"a":{}}}}'] * COUNT),
+    "numbers": listed(["999"] * COUNT),
+    "floats": listed(["1.5"] * COUNT),
+    "large numbers": listed(["99999999999999999999"] * COUNT),
+    "texts": listed(f'"{n}"' for n in names(COUNT)),
+    "members": "{" + ",".join(f'"{n}":99999' for n in names(COUNT)) + "}",
+    "members and more": "{" + ",".join(f'"{n}":{{"{n}x":{{}}}}' for n in names(COUNT)) + "}",
+    "consolidated metadata": group_of({n: json.dumps(ARRAY) for n in names(1000)}),
+    "a text": '{"a":"' + "x" * 500_000 + '"}',
+    "a text beyond Latin-1": '{"a":"' + "x" * 500_000 + '\u2603"}',
+    "a wide text": '{"a":"' + "x" * 500_000 + '\U0001f600"}',
+    "a text with an escape": '{"a":"' + "x" * 500_000 + '\\u2603"}',
+    "a wide text with an escape": '{"a":"' + "x" * 500_000 + '\\ud83d\\ude00"}',
+    "a text of escapes": '{"a":"' + "\\n" * 300_000 + '"}',
+    "UTF-16": listed(["[]"] * COUNT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_document_takes_more_memory_than_is_said(name):
+    text = DOCUMENTS[name].encode("utf-16" if name == "UTF-16" else "utf-8")
+    with pytest.raises(ValueError, match="bytes of memory") as caught:
+        parse_json(text, Limits(metadata_memory=1))
+    needed = 1
+    while True:  # the first bound that is not refused
+        try:
+            tracemalloc.start()
+            document = parse_json(text, Limits(metadata_memory=needed))
+            peak = tracemalloc.get_traced_memory()[1]
+            break
+        except ValueError as error:
+            needed = int(str(error).split()[2])
+        finally:
+            tracemalloc.stop()
+    assert document == json.loads(text)
+    assert str(caught.value).startswith("at least")
+    assert len(text) + peak <= needed
+    assert needed <= 100 * len(text)
+
+
+def test_the_error_names_the_limit():
+    text = DOCUMENTS["lists"].encode()
+    with pytest.raises(MetadataError, match=r"at least \d+ bytes of memory") as caught:
+        load_json(MemoryStore(), "a/zarr.json", text, Limits(metadata_memory=1 << 20))
+    assert "at most 1048576 (ReadOptions(limits=Limits(metadata_memory=...))" in str(caught.value)
+    assert "zarr.json" in str(caught.value)
+
+
+def test_documents_that_are_large_by_right_are_read():
+    """Ten thousand arrays by default, and as many as there is memory for if a user says so."""
+    text = group_of({n: json.dumps(ARRAY) for n in names(10_000)}).encode()
+    group = zd.open_group(MemoryStore({"zarr.json": text}))
+    assert len(group.meta.extra["consolidated_metadata"]["metadata"]) == 10_000
+    few = zd.ReadOptions(limits=Limits(metadata_memory=1 << 26))
+    store = MemoryStore({"zarr.json": text, **{f"{n}/zarr.json": b"{" for n in names(2)}})
+    with pytest.raises(MetadataError, match="metadata_memory"):
+        zd.open_group(store, read=few)
+    values = json.dumps({"zarr_format": 2, "a": [[]] * 1_000_000}).encode()
+    old = MemoryStore({".zgroup": b'{"zarr_format": 2}', ".zattrs": values})
+    with pytest.raises(MetadataError, match="metadata_memory"):
+        zd.open_group(old, read=few)
+    assert len(zd.open_group(old).attributes["a"]) == 1_000_000

@@ -1,0 +1,243 @@
+"""Metadata documents as bytes and as JSON, within bounds.
+
+Documents come from strangers: they are fetched no further than `Limits` allow, and parsed only if
+what comes of them has room in memory. 64 MiB of text can hold twenty million empty lists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.dtypes import VARIABLE_BYTES
+from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.stores.base import Buffer, Range, Store
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Limits",
+    "checked_attributes",
+    "checked_documents",
+    "document_range",
+    "dump_json",
+    "load_json",
+    "parse_json",
+    "read_documents",
+    "where",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that metadata from strangers must keep."""
+
+    chunk_bytes: int = 1 << 31
+    """Decoded bytes of a chunk at most."""
+    metadata_bytes: int = 1 << 26
+    """Bytes of a metadata document at most."""
+    metadata_memory: int = 1 << 28
+    """Bytes of memory at most that parsing a metadata document may take, itself included."""
+    variable_bytes: int = VARIABLE_BYTES
+    """Encoded bytes of a chunk at most, where elements have no fixed size (texts, for instance)."""
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def document_range(limits: Limits) -> Range:
+    """What to fetch of a document: all of it, or one byte more than `limits` allow."""
+    return Range(0, limits.metadata_bytes + 1)
+
+
+def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[str, bytes | None]:
+    """Several documents in one batch; None for those that are not there.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than `limits` allow.
+    """
+    values = store.get_ranges([(key, document_range(limits)) for key in keys])
+    return checked_documents(store, dict(zip(keys, values, strict=True)), limits)
+
+
+def checked_documents(
+    store: Store, found: Mapping[str, Buffer | None], limits: Limits
+) -> dict[str, bytes | None]:
+    """Documents that were fetched, as bytes.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than `limits` allow.
+    """
+    documents: dict[str, bytes | None] = {}
+    for key, value in found.items():
+        if value is not None and len(value) > limits.metadata_bytes:
+            expected = (
+                f"a document of at most {limits.metadata_bytes} bytes "
+                "(ReadOptions(limits=Limits(metadata_bytes=...)) sets another bound)"
+            )
+            raise MetadataError(where(store, key), [Problem(key, "more bytes", expected)])
+        documents[key] = None if value is None else bytes(value)
+    return documents
+
+
+def where(store: Store, key: str) -> str:
+    """Store and key, for messages."""
+    return f"{store.url}/{key}" if key else store.url
+
+
+def load_json(
+    store: Store, key: str, text: bytes, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, Any]:
+    """A document that must be a JSON object.
+
+    Raises
+    ------
+    MetadataError
+        If it is not, or takes more memory than `limits` allow.
+    """
+    try:
+        document = parse_json(text, limits)
+    except _TooMuchMemoryError as error:
+        expected = (
+            f"at most {limits.metadata_memory} "
+            "(ReadOptions(limits=Limits(metadata_memory=...)) sets another bound)"
+        )
+        raise _refusal(store, key, str(error), expected) from error
+    except (ValueError, RecursionError) as error:
+        found = text[:60].decode("utf-8", "backslashreplace")
+        raise _refusal(store, key, found, f"JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise _refusal(store, key, document, "a JSON object")
+    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deeper(document, _DEEPEST):
+        raise _refusal(store, key, "deeper ones", f"values nested at most {_DEEPEST} deep")
+    return document
+
+
+def _refusal(store: Store, key: str, found: object, expected: str) -> MetadataError:
+    return MetadataError(where(store, key), [Problem(key.rsplit("/", 1)[-1], found, expected)])
+
+
+def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
+    """JSON, if it does not take more memory than `limits` allow.
+
+    Raises
+    ------
+    ValueError
+        If it takes more, is no JSON, or, `strictly`, an object has two members of one name.
+    RecursionError
+        If it is nested very deeply.
+    """
+    if len(text) * _MOST_PER_BYTE > limits.metadata_memory:
+        _check_memory(text, limits.metadata_memory)
+    return json.loads(text, object_pairs_hook=_object if strictly else None)
+
+
+class _TooMuchMemoryError(ValueError):
+    """Says how much."""
+
+
+_MOST_PER_BYTE = 100
+"""Bytes of memory for a byte of a document at most, by the costs below."""
+_LEAST = 1 << 12
+_COSTS = ((b"{", 100), (b"[", 80), (b":", 210), (b",", 56))
+"""Bytes of memory for what a document may hold, by what stands there for each of them.
+
+Objects, lists, members with a name of their own (the tuple they are handed over in, its text, its
+places in the object and in the parser's table of names), and values. Measured with CPython 3.13.
+"""
+
+
+def _check_memory(text: bytes, most: int) -> None:
+    """Refuse documents that take more memory than `most`.
+
+    Raises
+    ------
+    ValueError
+        With the number of bytes that they take, or more.
+    """
+    nbytes = _LEAST
+    counted = (text.count(found) * cost for found, cost in _COSTS)
+    for cost in chain(_text_costs(text), counted):
+        nbytes += cost
+        if nbytes > most:
+            raise _TooMuchMemoryError(f"at least {nbytes} bytes of memory when it is parsed")
+
+
+def _text_costs(text: bytes) -> Iterator[int]:
+    """Bytes of memory for the document, for it as a text, and for the texts in it.
+
+    One wide character makes all of its text wide.
+    """
+    yield 3 * len(text)
+    if not text.isascii() or b"\0" in text:
+        yield 3 * len(text)
+        yield 4 * len(text) if re.search(rb"[\xf0-\xff\x00]", text) else 0
+    elif b"\\u" in text:
+        yield 3 * len(text)
+        yield 3 * len(text) if re.search(rb"\\u[dD][89abAB]", text) else 0
+
+
+_DEEPEST = 200
+"""Lists and objects within each other at most; what copies or prints them calls itself for each."""
+
+
+def _is_deeper(document: Any, most: int) -> bool:
+    """Whether lists and objects lie within each other more than `most` deep."""
+    level = [document]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose names must differ: readers disagree on which of two counts."""
+    document = dict(members)
+    if len(document) != len(members):
+        last = {name: position for position, (name, _) in enumerate(members)}
+        twice = next(name for position, (name, _) in enumerate(members) if last[name] > position)
+        raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
+    return document
+
+
+def dump_json(document: Mapping[str, Any]) -> bytes:
+    """A document as JSON; NaN in attributes that others wrote stays what it is."""
+    return json.dumps(document, indent=2, default=_json_value).encode()
+
+
+def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """Attributes that a user gives, which must be strict JSON.
+
+    Raises
+    ------
+    MetadataError
+        If they hold what JSON cannot: NaN, infinities, or objects of other types.
+    """
+    try:
+        return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
+    except (ValueError, TypeError, RecursionError) as error:
+        expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
+        raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
