@@ -19,14 +19,15 @@ LAYERS = [
     {"stores"},
     {"codecs"},
     {"formats"},
-    {"graph"},
-    {"array", "create", "group", "hierarchy", "reading", "resizing", "tree", "views", "walk"},
+    {"graph", "fingerprint"},
+    {"array", "create", "group", "hierarchy", "reading", "resizing", "tree", "views", "walk"}
+    | {"journal", "manifest", "receipts"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]
 TOP = len(LAYERS) - 1
 FREE = {"", "testing"}  # the package itself gathers all layers; the test kits may use any
-MAY_NAME_DASK = {"graph", "jobs.run"}  # and layer 7
+MAY_NAME_DASK = {"graph", "fingerprint", "jobs.run"}  # and layer 7
 HEAVY = {
     "dask",
     "distributed",

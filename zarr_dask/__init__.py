@@ -26,6 +26,7 @@ from zarr_dask.group import (
     open_array,
     open_group,
 )
+from zarr_dask.manifest import Manifest
 from zarr_dask.views import View
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "Array",
     "Group",
     "Limits",
+    "Manifest",
     "ReadOptions",
     "View",
     "Writer",

@@ -32,7 +32,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
-from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.base import Buffer, Store, list_sizes
 from zarr_dask.tree import facts_table
 from zarr_dask.views import (
     Selector,
@@ -451,16 +451,33 @@ class Array:
         UnknownCodecError
             See `check_writable`.
         """
-        self.check_writable()
-        key = self.key(part.coords)
-        chunk = self._chunk(part, key, cut(values, part.out))
-        fill = self.meta.fill
-        if fill is not None and is_full_of(chunk, fill):
+        key, buffers = self.key(part.coords), self.encode_part(part, values)
+        if buffers is None:
             self.store.delete(key)
             return 0
-        buffers = self.meta.bound(part.coords).encode(chunk)
         self.store.set(key, buffers)
         return sum(len(buffer) for buffer in buffers)
+
+    def encode_part(self, part: Part, values: np.ndarray) -> list[Buffer] | None:
+        """The bytes of one stored object; `values` are those of the whole region.
+
+        Returns
+        -------
+        list of buffers or None
+            Good until the same thread encodes again; None where all elements have the fill value,
+            so that nothing is to be stored.
+
+        Raises
+        ------
+        UnknownCodecError
+            See `check_writable`.
+        """
+        self.check_writable()
+        chunk = self._chunk(part, self.key(part.coords), cut(values, part.out))
+        fill = self.meta.fill
+        if fill is not None and is_full_of(chunk, fill):
+            return None
+        return self.meta.bound(part.coords).encode(chunk)
 
     def _chunk(self, part: Part, key: str, values: np.ndarray) -> np.ndarray:
         """The whole chunk, with `values` in their place."""

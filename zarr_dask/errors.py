@@ -25,6 +25,8 @@
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
+    ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
     ├── SharedObjectError        (ValueError)         two ranks that would write one stored object
     ├── StepError                (ValueError)         a step out of order, or beyond the capacity
@@ -66,6 +68,7 @@ __all__ = [
     "DataTypeError",
     "GridError",
     "ListingError",
+    "ManifestError",
     "MemoryBudgetError",
     "MetadataChangedError",
     "MetadataError",
@@ -81,6 +84,7 @@ __all__ = [
     "Problem",
     "RankError",
     "ReadOnlyError",
+    "ResumeError",
     "SchedulerError",
     "SelectionError",
     "SharedObjectError",
@@ -355,6 +359,14 @@ class PartialWriteError(ZarrDaskError, ValueError):
 
 class SourceIsTargetError(ZarrDaskError, ValueError):
     """A job would write over the data that it still has to read."""
+
+
+class ResumeError(ZarrDaskError, ValueError):
+    """A job cannot be resumed: it is another one, cannot be told from others, or has no journal."""
+
+
+class ManifestError(ZarrDaskError, ValueError):
+    """There is no whole manifest, or it does not say what is asked of it."""
 
 
 class MemoryBudgetError(ZarrDaskError, ValueError):

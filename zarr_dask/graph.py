@@ -428,7 +428,13 @@ class Target(Protocol):
         ...
 
 
-def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> StoredWrite:
+def write_array(
+    array: da.Array,
+    target: Target,
+    origin: Shape,
+    token: str,
+    only: Sequence[tuple[int, int]] | None = None,
+) -> StoredWrite:
     """The collection that writes every block of a dask array.
 
     Parameters
@@ -441,6 +447,8 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
         Where the first block lies in the target.
     token
         Tells this write from others.
+    only
+        Which blocks to write, as first numbers and counts in the order of memory; all by default.
     """
     indices = tuple(range(array.ndim))
     write = f"zarr-write-{tokenize(array.name, token, origin)}"
@@ -459,7 +467,9 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
         dependencies=(),
     )
     merge = f"zarr-finish-{tokenize(array.name, token, origin)}"
-    tree = MergeTree(merge, write, array.numblocks, target)
+    tree = MergeTree(merge, write, array.numblocks, target, only)
+    if only is not None and not only:
+        return StoredWrite(HighLevelGraph({merge: tree}, {merge: set()}), (merge, 0))
     graph = HighLevelGraph(
         {**array.__dask_graph__().layers, write: layer, merge: tree},
         {**array.__dask_graph__().dependencies, write: {array.name}, merge: {write}},
@@ -467,15 +477,17 @@ def write_array(array: da.Array, target: Target, origin: Shape, token: str) -> S
     return StoredWrite(graph, (merge, 0))
 
 
-def join_writes(writes: Sequence[StoredWrite]) -> StoredWrite:
+def join_writes(
+    writes: Sequence[StoredWrite], end: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+) -> StoredWrite:
     """Several writes as one, whose ``compute()`` returns what theirs do, as a tuple.
 
-    What they have in common is in the graph once.
+    What they have in common is in the graph once. `end` is given that tuple when all are done.
     """
     outputs = [key for write in writes for key in write.__dask_keys__()]
     name = f"zarr-join-{tokenize(outputs)}"
     key = (name, 0)
-    task = Task(key, _together, *map(TaskRef, outputs))
+    task = Task(key, _together, end, *map(TaskRef, outputs))
     graphs = [write.__dask_graph__() for write in writes]
     merged = HighLevelGraph.merge(*graphs)
     layers = {**merged.layers, name: MaterializedLayer({key: task})}
@@ -485,8 +497,8 @@ def join_writes(writes: Sequence[StoredWrite]) -> StoredWrite:
     )
 
 
-def _together(*results: Any) -> tuple[Any, ...]:
-    return results
+def _together(end: Callable[[tuple[Any, ...]], tuple[Any, ...]], *results: Any) -> tuple[Any, ...]:
+    return end(results)
 
 
 def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target) -> Any:
@@ -516,21 +528,31 @@ class MergeTree(Layer):
         Its blocks along each dimension.
     target
         Says how to merge.
+    only
+        Which blocks there are results of; see `write_array`.
     """
 
     split = 32
     has_legacy_tasks = False
 
-    def __init__(self, name: str, source: str, numblocks: Shape, target: Target) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        numblocks: Shape,
+        target: Target,
+        only: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
         super().__init__()
         self.name = name
         self.source = source
         self.numblocks = numblocks
         self.target = target
+        self.only = only
         self._tasks: dict[Any, Task] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MergeTree, (self.name, self.source, self.numblocks, self.target)
+        return MergeTree, (self.name, self.source, self.numblocks, self.target, self.only)
 
     def is_materialized(self) -> bool:
         """Whether the tasks exist already."""
@@ -547,8 +569,7 @@ class MergeTree(Layer):
         return self._tasks
 
     def _levels(self) -> Iterator[tuple[Any, Task]]:
-        blocks = product(*map(range, self.numblocks))
-        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in blocks]
+        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in self._blocks()]
         level = 0
         while len(waiting) > self.split:
             merged: list[tuple[Any, ...]] = []
@@ -560,6 +581,14 @@ class MergeTree(Layer):
             waiting, level = merged, level + 1
         key = (self.name, 0)
         yield key, Task(key, _finish, self.target, *map(TaskRef, waiting))
+
+    def _blocks(self) -> Iterator[tuple[int, ...]]:
+        if self.only is None:
+            yield from product(*map(range, self.numblocks))
+            return
+        for first, count in self.only:
+            for number in range(first, first + count):
+                yield tuple(map(int, np.unravel_index(number, self.numblocks)))
 
     def __getitem__(self, key: Any) -> Task:
         return self._dict[key]

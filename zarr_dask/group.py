@@ -41,6 +41,7 @@ from zarr_dask.hierarchy import (
     rename_node,
     stale_paths,
 )
+from zarr_dask.journal import explained
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, located, open_store
@@ -111,9 +112,9 @@ class Group:
         store = self.store
         try:
             meta = read_as(store, below, self.node_format, self.options)
-        except NodeNotFoundError:
+        except NodeNotFoundError as error:
             if not isinstance(store, Consolidated):
-                raise
+                raise explained(error, store, below) from None
             meta = read_as(without_consolidated(store), below, self.node_format, self.options)
             store = without_consolidated(store)
             warn(
@@ -348,7 +349,10 @@ def open(
     if mode == "r" and not isinstance(store, ReadOnly):
         store = ReadOnly(store)
     options = read or ReadOptions()
-    node_format, meta = read_or_imply(store, path, format, options)
+    try:
+        node_format, meta = read_or_imply(store, path, format, options)
+    except NodeNotFoundError as error:
+        raise explained(error, store, path) from None
     if mode == "r" and options.consolidated:
         store = with_consolidated(store, path, node_format, meta, options)
     return _node(store, path, meta, node_format, options)

@@ -40,6 +40,7 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
+from zarr_dask.journal import discard_journals
 from zarr_dask.notices import warn
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
@@ -139,6 +140,7 @@ def prepare_array_place(
         As `check_place`.
     """
     prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
+    discard_journals(store, path)
     _remove_leftovers(store, node_format.data_prefix(path), meta)
 
 
@@ -234,6 +236,7 @@ def remove_node(store: Store, path: str) -> None:
     of a draft, where that is possible, stays.
     """
     present = formats_at(store, path)
+    discard_journals(store, path)
     for candidate, _ in present:
         _remove_documents(store, path, candidate)
     for candidate, meta in present:
@@ -308,6 +311,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for node_format in present:
         check_place(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)
+    discard_journals(store, old)
     if not _moved_at_once(store, old, new, present):
         _copy_node(store, old, new, present)
         remove_node(store, old)

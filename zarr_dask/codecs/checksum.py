@@ -15,17 +15,26 @@ from zarr_dask.stores.base import Buffer
 __all__ = ["Crc32c", "crc32c"]
 
 
-def crc32c(buffer: Buffer | np.ndarray) -> int:
-    """The CRC-32C (Castagnoli) of some bytes.
+def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
+    """The CRC-32C (Castagnoli) of some bytes, or of those and of others that come before them.
+
+    Parameters
+    ----------
+    buffer
+        The bytes.
+    before
+        The CRC-32C of what comes before.
 
     Examples
     --------
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
+    >>> hex(crc32c(b"6789", crc32c(b"12345")))
+    '0xe3069283'
     """
     view = np.frombuffer(buffer, np.uint8)
     view.flags.writeable = False  # the library takes read-only memory only
-    return int(google_crc32c.value(view))
+    return int(google_crc32c.extend(before, view))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _ATTEMPTS = 1000
 """Every failed one means that another job has succeeded: as many may share an object."""
 
 
-def change_part(array: Array, part: Part, values: np.ndarray) -> int:
+def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | None:
     """Write a part of a stored object while other jobs may be writing other parts of it.
 
     The object is read, changed, and put back if it is still what was read; else it is read again.
@@ -36,8 +36,8 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> int:
 
     Returns
     -------
-    int
-        Bytes stored; 0 where there was nothing and all elements have the fill value.
+    list of buffers or None
+        The bytes stored; None where there was nothing and all elements have the fill value.
 
     Raises
     ------
@@ -54,10 +54,10 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> int:
         chunk = _decoded(array, part, key, stored)
         chunk[part.inside] = own
         if stored is None and array.meta.fill is not None and is_full_of(chunk, array.meta.fill):
-            return 0
+            return None
         buffers = array.meta.bound(part.coords).encode(chunk)
         if store.set_if(key, buffers, tag):
-            return sum(len(buffer) for buffer in buffers)
+            return buffers
     raise ConditionalWriteError(
         f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
         "while this one tried to. Run the job again when they have ended."

@@ -13,16 +13,21 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError
+from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.update import current, put_changed
+from zarr_dask.grid import Part
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.shared import change_part
+from zarr_dask.journal import Journal
+from zarr_dask.manifest import Manifest, ManifestPlace
+from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.stores.base import Buffer
 
-__all__ = ["ArrayTarget", "Casting", "WriteReport", "takes"]
+__all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
 """Which values an array takes, in NumPy's words."""
@@ -55,6 +60,22 @@ class WriteReport:
         )
 
 
+@dataclass(frozen=True)
+class Records:
+    """What is kept of the work of a job, besides the array."""
+
+    journal: Journal
+    """Says that the job has not ended, while it is there."""
+    receipts: bool = True
+    """Whether each task leaves a receipt in it."""
+    manifest: ManifestPlace | None = None
+    """Where the last task keeps all receipts."""
+    sha256: bool = False
+    """Whether receipts have the SHA-256 of stored objects as well."""
+    ends: bool = True
+    """Whether the last task ends the job; not where several arrays are written by one."""
+
+
 @dataclass(frozen=True, eq=False)
 class ArrayTarget:
     """An array as the tasks of a graph write it; see `zarr_dask.graph.Target`."""
@@ -68,21 +89,52 @@ class ArrayTarget:
     """Which values are taken."""
     compares: bool = False
     """Whether other jobs may be writing to stored objects that are written in part."""
+    records: Records | None = None
+    """What is kept of the work, besides the array."""
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
-        """Write the stored objects of a region, one after the other."""
+        """Write the stored objects of a region, one after the other, then the receipt.
+
+        The same block gives the same bytes whenever and wherever it is written, so that a task may
+        be run again, and at the same time, and end late.
+        """
         array = self.array
         self._check(block, region)
         values = array.cast(block)
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        stored = 0
         with keeping_freed_memory():
-            sizes = [
-                change_part(array, part, values)
-                if self.compares and not part.whole
-                else array.write_part(part, values)
-                for part in array.meta.grid.parts(checked_region(region, array.shape))
-            ]
-        empty = sizes.count(0)
-        return WriteReport(len(sizes) - empty, empty, values.nbytes, sum(sizes))
+            for part in array.meta.grid.parts(checked_region(region, array.shape)):
+                buffers = self._put(part, values)
+                key = array.meta.keys.key(part.coords)
+                if buffers is None:
+                    empty.append(key)
+                    continue
+                written.append(self._noted(key, buffers))
+                stored += sum(len(buffer) for buffer in buffers)
+        if self.records is not None and self.records.receipts:
+            journal = self.records.journal
+            journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
+        return WriteReport(len(written), len(empty), values.nbytes, stored)
+
+    def _put(self, part: Part, values: np.ndarray) -> list[Buffer] | None:
+        """Store one object; returns its bytes, or None where it is absent on purpose."""
+        array = self.array
+        if self.compares and not part.whole:
+            return change_part(array, part, values)
+        key, buffers = array.key(part.coords), array.encode_part(part, values)
+        if buffers is None:
+            array.store.delete(key)
+        else:
+            array.store.set(key, buffers)
+        return buffers
+
+    def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:
+        """What a receipt says of an object; of one without a receipt nothing is worked out."""
+        if self.records is None or not self.records.receipts:
+            return StoredObject(key, 0, 0)
+        return stored_object(key, buffers, with_sha256=self.records.sha256)
 
     def _check(self, block: Any, region: tuple[slice, ...]) -> None:
         """Refuse what a graph has computed against its own word."""
@@ -115,11 +167,24 @@ class ArrayTarget:
         )
 
     def finish(self, result: WriteReport) -> WriteReport:
-        """Make a new array, or the new length of one, visible."""
-        array = self.array
+        """Keep the manifest, make a new array or a new length visible, and end the job.
+
+        A job that dies in between is resumed with nothing left but this. Run again after the end,
+        it finds no journal, and writes the same documents once more.
+
+        Raises
+        ------
+        ResumeError
+            If another job has begun to write to the same place anew.
+        """
+        array, records = self.array, self._open_records()
+        if records is not None and records.manifest is not None:
+            self._keep(records, records.manifest)
         if self.creates:
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
-        elif self.before is not None:
+        if records is not None and (records.ends or self.before is not None):
+            records.journal.remove()  # before an array grows, or it might grow once more
+        if self.before is not None:
             self._grow(self.before)
         return result
 
@@ -133,5 +198,45 @@ class ArrayTarget:
             return
         put_changed(*place, present, replace(array.meta, attributes=present.attributes))
 
+    def _open_records(self) -> Records | None:
+        """What to end; None if there is nothing, or the job has been ended before."""
+        if self.records is None:
+            return None
+        job = self.records.journal.job()
+        if job is not None and job.creation != self.records.journal.creation:
+            raise ResumeError(
+                f"{self.array.where} is being written anew by a job that began at {job.begun}, so "
+                "that this one cannot end. Let only one of them run."
+            )
+        return None if job is None else self.records
+
+    def _keep(self, records: Records, place: ManifestPlace) -> None:
+        """Write the manifest, with the documents as they are, or are about to be."""
+        array = self.array
+        documents = [
+            stored_object(key, [text], with_sha256=records.sha256)
+            for key, text in array.node_format.documents(array.meta, array.path).items()
+        ]
+        receipts = collect(records.journal.receipts(), records.journal.creation)
+        prefix = array.node_format.data_prefix(array.path)
+        created = documents if self.creates else []
+        Manifest.of(receipts, prefix, created, array.where).write(place)
+
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates
+
+
+@dataclass(frozen=True)
+class JobsEnd:
+    """Ends the jobs of several arrays when all of them are written.
+
+    Until then the journal of each stays, so that all of them can be resumed by one call.
+    """
+
+    journals: tuple[Journal, ...]
+
+    def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
+        """The reports as they are."""
+        for journal in self.journals:
+            journal.remove()
+        return reports

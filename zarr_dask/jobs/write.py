@@ -30,6 +30,7 @@ from zarr_dask.jobs.destination import existing_array, grown, new_array
 from zarr_dask.jobs.dialect import target_of
 from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.resume import Resume, ResumeOptions, plan_resume
 from zarr_dask.jobs.target import Casting, takes
 from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
 from zarr_dask.stores.conditional import conditional
@@ -57,6 +58,7 @@ class _Request:
     append: int | str | None
     casting: Casting
     partial: Partial
+    resume: ResumeOptions
     keywords: Mapping[str, Any]
 
     @property
@@ -127,6 +129,10 @@ def plan_write(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    resume: Resume = False,
+    journal: Location | None = None,
+    manifest: Any = None,
+    sha256: bool = False,
     **keywords: Any,
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
@@ -168,6 +174,18 @@ def plan_write(
         writes into the same objects meanwhile; or share them with other jobs that do the same
         (``"compare"``): an object is put back only if it is still what was read, else the task
         reads it again. The last needs a store that can compare: local files and memory can.
+    resume
+        True to go on with the same call after it died: only stored objects without a valid receipt
+        are written, and only their inputs are computed. The same call begins the job if there is
+        none to go on with. A name such as ``"run-7"`` says that calls with this name write the same
+        values, for graphs of which that cannot be told. False begins anew.
+    journal
+        Where the receipts are kept, a path or URL outside the hierarchy; beside it by default.
+    manifest
+        A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
+        several arrays.
+    sha256
+        Whether the manifest has the SHA-256 of every stored object, beside the CRC-32C.
     **keywords
         What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
@@ -190,6 +208,9 @@ def plan_write(
         If there is something at the place of a new array.
     PartialWriteError
         If the region cuts through stored objects, or two arrays would write one object.
+    ResumeError
+        If the job to be resumed is another one, or cannot be told from others, or there is no
+        place for a journal.
     SourceIsTargetError
         If a dask array reads what would be written.
     TypeError
@@ -229,6 +250,7 @@ def plan_write(
         append=append,
         casting=casting,
         partial=partial,
+        resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
     )
     if not isinstance(arr, list | tuple):
@@ -248,8 +270,18 @@ def _one_by_one(request: _Request, count: int) -> list[_Request]:
     regions = request.region if isinstance(request.region, list) else [request.region] * count
     if len(regions) != count:
         raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
-    places = zip(urls, components, regions, strict=True)
-    return [replace(request, url=u, component=c, region=r) for u, c, r in places]
+    manifests = [None] * count
+    if request.resume.manifest is not None:
+        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
+    return [
+        replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
+        for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
+    ]
+
+
+def _several(manifest: Any) -> list[Any]:
+    """One manifest for each array: a second one would take the place of the first."""
+    return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
 
 
 def _for_each(given: Any, count: int, name: str) -> list[Any]:
@@ -282,9 +314,10 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
             target, region = grown(target, values, request.append)
     replaces = request.creates and (request.overwrite or request.mode == "w")
     check_not_read(values, target.store, target.path)
-    if request.creates:
-        check_place(target.store, target.path, target.node_format, overwrite=replaces)
     _check_fits(values, target, region, request.casting)
+    resume = plan_resume(values, target, region, creates=request.creates, options=request.resume)
+    if request.creates and resume.resumed is None:
+        check_place(target.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
         target=target,
@@ -296,6 +329,7 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         before=before,
         casting=request.casting,
         compares=request.partial == "compare",
+        resume=resume,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
@@ -325,6 +359,10 @@ def to_zarr(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    resume: Resume = False,
+    journal: Location | None = None,
+    manifest: Any = None,
+    sha256: bool = False,
     **keywords: Any,
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
@@ -341,6 +379,8 @@ def to_zarr(
     chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
         As for `plan_write`.
     append, casting, partial
+        As for `plan_write`.
+    resume, journal, manifest, sha256
         As for `plan_write`.
     **keywords
         As for `plan_write`.
@@ -388,6 +428,10 @@ def to_zarr(
         append=append,
         casting=casting,
         partial=partial,
+        resume=resume,
+        journal=journal,
+        manifest=manifest,
+        sha256=sha256,
         **keywords,
     )
     if not compute and not return_stored:

@@ -16,8 +16,10 @@ from zarr_dask.grid import Blocks, Region
 from zarr_dask.hierarchy import prepare_array_place
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
+from zarr_dask.jobs.resume import ResumePlan, missing_blocks
 from zarr_dask.jobs.run import check_in_reach
-from zarr_dask.jobs.target import ArrayTarget, Casting, WriteReport
+from zarr_dask.jobs.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
+from zarr_dask.journal import Journal
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class WritePlan:
     casting: Casting = "safe"
     compares: bool = False
     """Whether other jobs may be writing to the objects that are written in part."""
+    resume: ResumePlan | None = None
+    """Where the journal is, and what the job goes on with; None for no journal."""
 
     @property
     def regrouped(self) -> bool:
@@ -107,6 +111,8 @@ class WritePlan:
                 f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
+        if self.resume is not None and (line := self.resume.explain()):
+            lines.append(line)
         return "\n".join(lines)
 
     def _kind(self) -> str:
@@ -201,11 +207,15 @@ class WritePlan:
 
     def collection(self) -> StoredWrite:
         """The tasks, after making room at the target: what it replaces is gone."""
+        return self.begun(ends=True)[0]
+
+    def begun(self, *, ends: bool) -> tuple[StoredWrite, Journal | None]:
+        """The tasks, and the journal that they end or leave to others to end."""
         from zarr_dask.graph import write_array
 
-        target = self.target
+        target, resume = self.target, self.resume
         check_in_reach(target.store)
-        if self.creates:
+        if self.creates and (resume is None or resume.resumed is None):
             prepare_array_place(
                 target.store,
                 target.path,
@@ -219,8 +229,20 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         token = f"{target.token}-{token_hex(8)}"
-        writer = ArrayTarget(target, self.creates, self.before, self.casting, self.compares)
-        return write_array(values, writer, origin, token)
+        journal, only, records = None, None, None
+        if self.resume is not None:
+            journal, done = self.resume.begin(), self.resume.receipts(target)
+            if done is not None:
+                only = missing_blocks(target, self.blocks, self.region, done)
+            if journal is not None:
+                options = self.resume.options
+                records = Records(
+                    journal, options.needs_journal, options.manifest_place, options.sha256, ends
+                )
+        writer = ArrayTarget(
+            target, self.creates, self.before, self.casting, self.compares, records
+        )
+        return write_array(values, writer, origin, token, only), journal
 
     def run(self) -> WriteReport:
         """Do it, on the current client's cluster or dask's configured scheduler."""
@@ -275,7 +297,9 @@ class JointWritePlan:
         """The tasks of all, after making room at the targets."""
         from zarr_dask.graph import join_writes
 
-        return join_writes([plan.collection() for plan in self.plans])
+        begun = [plan.begun(ends=False) for plan in self.plans]
+        journals = tuple(journal for _, journal in begun if journal is not None)
+        return join_writes([write for write, _ in begun], JobsEnd(journals))
 
     def run(self) -> tuple[WriteReport, ...]:
         """Do it, on the current client's cluster or dask's configured scheduler."""

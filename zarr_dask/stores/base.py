@@ -18,6 +18,7 @@ from zarr_dask.errors import StoreKeyError
 
 __all__ = [
     "WHOLE",
+    "Appender",
     "Buffer",
     "Coalescing",
     "IndexRange",
@@ -222,6 +223,22 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
         size = store.size(key)
         if size is not None:  # it may have gone meanwhile
             yield key, size
+
+
+# --- values that grow -----------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Appender(Protocol):
+    """A store that can put bytes at the end of a value, which object stores cannot."""
+
+    def append(self, key: str, data: bytes) -> bool:
+        """Put bytes at the end of a value in one piece; False if its folder is not there.
+
+        Other processes must not append to the same value: network file systems would let the
+        bytes of one overwrite those of another.
+        """
+        ...
 
 
 # --- one value, read in several steps -------------------------------------------------------------

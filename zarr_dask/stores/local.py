@@ -196,6 +196,30 @@ class LocalStore:
             self.set(key, buffers)
         return True
 
+    def append(self, key: str, data: bytes) -> bool:
+        """See `zarr_dask.stores.base.Appender.append`; survives the process, as a whole write does.
+
+        Where a disk is full, a part of the bytes may stay at the end of the value.
+        """
+        path = self._path(key)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self.failed("open", key, error) from error
+        try:
+            _append(descriptor, data)
+            if self.fsync:
+                os.fsync(descriptor)
+                _fsync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise self.failed("write", key, error) from error
+        finally:
+            os.close(descriptor)
+        return True
+
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         path = self._path(key)
@@ -448,6 +472,13 @@ def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
                 break
             done -= len(view)
             first += 1
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """One call, so that threads that append at the same time do not mix their bytes."""
+    done = os.write(descriptor, data)
+    if done < len(data):
+        raise OSError(errno.ENOSPC, f"{done} of {len(data)} bytes were written")
 
 
 def _flat(buffer: Buffer) -> memoryview:

@@ -135,7 +135,22 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         return LocalStore(folder, store.fsync), name + suffix
+    from zarr_dask.stores.fsspec import FsspecStore
+
+    parent = _parent_of_url(store.url) if isinstance(store, FsspecStore) else None
+    if isinstance(store, FsspecStore) and parent is not None:
+        folder, name = parent
+        return FsspecStore(folder, store.options), name + suffix
     return None
+
+
+def _parent_of_url(url: str) -> tuple[str, str] | None:
+    """The URL above and a name; None for a bucket, which has no place beside it, and for chains."""
+    scheme, _, rest = url.partition("://")
+    folder, _, name = rest.rpartition("/")
+    if "::" in url or "?" in url or not folder.strip("/") or not name:
+        return None
+    return f"{scheme}://{folder}", name
 
 
 def real_place(store: Store, path: str) -> str:

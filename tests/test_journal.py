@@ -1,0 +1,400 @@
+"""Receipts, journals and manifests as files: what survives, what counts, and where they lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import ManifestError, StoreError
+from zarr_dask.journal import Job, Journal, default_place, given_place, new_journal, open_journals
+from zarr_dask.manifest import ManifestPlace
+from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
+from zarr_dask.stores.wrappers import Below
+
+KEYS = st.text(min_size=1, max_size=20)
+OBJECTS = st.builds(
+    StoredObject,
+    KEYS,
+    st.integers(0, 2**40),
+    st.integers(0, 2**32 - 1),
+    st.none() | st.binary(max_size=9).map(lambda b: sha256(b).hexdigest()),
+)
+RECEIPTS = st.builds(
+    Receipt, KEYS, KEYS, st.lists(OBJECTS, max_size=4).map(tuple), st.lists(KEYS).map(tuple)
+)
+
+
+def receipt(number: int, creation: str = "first") -> Receipt:
+    return Receipt("job", creation, (StoredObject(f"c/{number}", number + 1, 7),))
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(RECEIPTS, max_size=4))
+def test_lines_come_back(receipts):
+    text = b"".join(one.to_line() for one in receipts)
+    assert list(parse_receipts(text)) == receipts
+
+
+@given(st.lists(RECEIPTS, min_size=1, max_size=3), st.data())
+def test_a_line_cut_short_is_no_receipt_and_hides_none(receipts, data):
+    *before, last = [one.to_line() for one in receipts]
+    cut = data.draw(st.integers(0, len(last) - 2))
+    torn = b"".join(before) + last[:cut]
+    assert list(parse_receipts(torn)) == receipts[:-1]
+    assert list(parse_receipts(torn + last)) == receipts
+
+
+@given(RECEIPTS, st.data())
+def test_a_changed_byte_is_never_another_receipt(one, data):
+    line = bytearray(one.to_line())
+    position = data.draw(st.integers(0, len(line) - 1))
+    line[position] ^= data.draw(st.integers(1, 255))
+    assert list(parse_receipts(bytes(line))) in ([], [one])
+
+
+@pytest.mark.parametrize(
+    "text", [b"[]", b"{}", b"7", b'{"token":1}', b"[" * 100_000, b'{"objects":[[]]}', b"\xff"]
+)
+def test_whole_lines_of_others_are_passed_over(text):
+    from zarr_dask.codecs.checksum import crc32c
+
+    assert list(parse_receipts(b"%08x %b\n" % (crc32c(text), text))) == []
+
+
+def test_what_a_receipt_says_of_bytes():
+    import google_crc32c
+
+    buffers = [b"12345", memoryview(bytearray(b"67")), bytearray(b"89"), b""]
+    whole = b"123456789"
+    assert stored_object("k", buffers, with_sha256=True) == StoredObject(
+        "k", 9, google_crc32c.value(whole), sha256(whole).hexdigest()
+    )
+    assert stored_object("k", buffers, with_sha256=False).sha256 is None
+
+
+def test_receipts_count_by_creation_size_and_presence():
+    written = [
+        Receipt("job", "new", (StoredObject("a", 1, 0), StoredObject("b", 2, 0)), ("e", "f")),
+        Receipt("job", "new", (StoredObject("c", 3, 0),), ()),
+        Receipt("job", "old", (StoredObject("d", 4, 0),), ("g",)),
+    ]
+    held = collect(written, "new", {"a": 1, "b": 1, "d": 4, "f": 9})
+    assert set(held.objects) == {"a"}
+    assert held.empty == {"e"}
+    assert [key in held for key in "abcdefg"] == [True, False, False, False, True, False, False]
+    assert len(collect(written, "new")) == 5
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def place_url(store, path=""):
+    place = default_place(store, path)
+    return None if place is None else place.url
+
+
+def test_every_way_to_name_a_node_leads_to_one_place(tmp_path):
+    root = tmp_path / "run.zarr"
+    zd.create_group(root, "g")
+    (tmp_path / "link").symlink_to(root)
+    want = f"{tmp_path}/run.zarr.zarr-dask/g/a/"
+    stores = {
+        "the root": (LocalStore(str(root)), "g/a"),
+        "a group": (LocalStore(str(root / "g")), "a"),
+        "the node": (LocalStore(str(root / "g" / "a")), ""),
+        "a link": (LocalStore(str(tmp_path / "link")), "g/a"),
+        "wrapped": (ReadOnly(Recording(LocalStore(str(root)))), "g/a"),
+        "below": (Below(LocalStore(str(tmp_path / "run.zarr")), "g/"), "a"),
+    }
+    assert {way: place_url(*given) for way, given in stores.items()} == dict.fromkeys(stores, want)
+
+
+def test_places_of_urls_and_what_has_none(tmp_path):
+    from zarr_dask.stores import open_store
+
+    assert place_url(open_store("memory://bucket/run.zarr"), "a") == (
+        "memory://bucket/run.zarr.zarr-dask/a/"
+    )
+    assert place_url(open_store("memory://bucket"), "a") is None
+    assert place_url(MemoryStore()) is None
+    assert place_url(ZipStore.from_path(str(tmp_path / "a.zip"), "")) is None
+    assert place_url(LocalStore("/")) is None
+    assert given_place(tmp_path / "j", "g/a").url == f"{tmp_path}/j/g/a/"
+
+
+# --- journals -------------------------------------------------------------------------------------
+
+
+def journals(tmp_path):
+    """A journal on a file system, and one on a store that cannot append."""
+    stores = [LocalStore(str(tmp_path / "files")), MemoryStore()]
+    job = Job("write", "token", "")
+    return [new_journal(given_place(store, "a"), job) for store in stores]
+
+
+def begun(journal: Journal) -> Journal:
+    journal.begin(Job("write", journal.token, journal.creation))
+    return journal
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["files", "objects"])
+def test_a_journal_holds_what_was_added_until_it_is_removed(tmp_path, kind):
+    journal = begun(journals(tmp_path)[kind])
+    written = [receipt(number) for number in range(20)]
+    for one in written:
+        journal.add(one)
+        journal.add(one)
+    assert set(journal.receipts()) == set(written)
+    assert journal.job().creation == journal.creation
+    journal.merge()
+    journal.merge()
+    journal.add(receipt(20))
+    assert set(journal.receipts()) == {*written, receipt(20)}
+    journal.remove()
+    assert journal.job() is None
+    assert list(journal.store.list()) == []
+
+
+def test_a_process_appends_to_one_file_and_a_task_puts_one_object(tmp_path):
+    files, objects = map(begun, journals(tmp_path))
+    for number in range(10):
+        files.add(receipt(number))
+        objects.add(receipt(number))
+        objects.add(receipt(number))
+    assert len(list(files.store.list())) == 2
+    assert len(list(objects.store.list())) == 11
+    objects.merge()
+    assert len(list(objects.store.list())) == 2
+
+
+def test_begin_forgets_what_an_older_job_has_left(tmp_path):
+    for journal in journals(tmp_path):
+        begun(journal).add(receipt(1))
+        assert list(begun(journal).receipts()) == []
+
+
+def test_a_receipt_that_comes_after_the_end_makes_nothing(tmp_path):
+    journal = begun(journals(tmp_path)[0])
+    journal.remove()
+    journal.add(receipt(1))
+    assert list(tmp_path.iterdir()) == [tmp_path / "files"]
+    assert list((tmp_path / "files").iterdir()) == []
+
+
+def test_removing_a_journal_leaves_others_alone(tmp_path):
+    place = given_place(tmp_path, "a")
+    jobs = [Job("write", "token", "", region=((n, n + 1),)) for n in range(2)]
+    one, other = [new_journal(place, job) for job in jobs]
+    for journal, job in zip((one, other), jobs, strict=True):
+        journal.begin(job)
+    one.remove()
+    assert [journal.prefix for journal, _ in open_journals(place)] == [other.prefix]
+    other.remove()
+    assert open_journals(place) == []
+
+
+def test_a_job_comes_back(tmp_path):
+    place = given_place(tmp_path, "")
+    job = Job(
+        "write",
+        "t",
+        "c",
+        "name",
+        creates=True,
+        objects=3,
+        documents={"zarr.json": "{}"},
+        layers=(("add", "1f"),),
+        region=((0, 3), (5, 7)),
+        facts={"dtype": "<f8"},
+    )
+    new_journal(place, job).begin(job)
+    [(journal, found)] = open_journals(place)
+    assert found == job
+    assert journal.creation == "c"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"format": "another"}',
+        b'{"format": "zarr-dask job 1"}',
+        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "new": 1}',
+        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "layers": 7}',
+        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "region": [[]]}',
+    ],
+)
+def test_documents_of_others_are_no_jobs(tmp_path, text):
+    place = given_place(tmp_path, "")
+    journal = new_journal(place, Job("write", "t", ""))
+    journal.store.set(f"{journal.prefix}job.json", [text])
+    assert open_journals(place) == []
+
+
+def test_regions_of_jobs_meet():
+    job = Job("write", "t", "", region=((0, 3), (5, 7)))
+    assert job.meets(((2, 9), (0, 6)))
+    assert not job.meets(((3, 9), (0, 6)))
+    assert job.meets(())
+    assert Job("write", "t", "").meets(((0, 1),))
+
+
+def test_threads_do_not_mix_their_lines(tmp_path):
+    journal = begun(journals(tmp_path)[0])
+
+    def work(first: int) -> None:
+        for number in range(first, first + 200):
+            journal.add(receipt(number))
+
+    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sorted(one.objects[0].key for one in journal.receipts())
+    assert found == sorted(f"c/{1000 * n + m}" for n in range(8) for m in range(200))
+
+
+def test_a_forked_process_has_a_file_of_its_own(tmp_path):
+    code = f"""
+import os
+from zarr_dask.journal import *
+from zarr_dask.receipts import Receipt
+journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+journal.begin(Job("write", "t", journal.creation))
+journal.add(Receipt("t", "parent", ()))
+if os.fork() == 0:
+    journal.add(Receipt("t", "child", ()))
+    os._exit(0)
+os.wait()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    assert sorted(one.creation for one in journal.receipts()) == ["child", "parent"]
+    assert len(list(journal.store.list(journal.prefix))) == 3
+
+
+def test_receipts_survive_the_kill_of_their_process(tmp_path):
+    """Every receipt whose writer went on to the next one is there after SIGKILL, none is torn."""
+    code = f"""
+from zarr_dask.journal import *
+from zarr_dask.receipts import Receipt
+journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+journal.begin(Job("write", "t", journal.creation))
+number = 0
+while True:
+    journal.add(Receipt("t", str(number), ()))
+    print(number, flush=True)
+    number += 1
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout:
+            if int(line) >= 50:
+                break
+        process.send_signal(signal.SIGKILL)
+        seen = [int(line) for line in process.stdout.read().splitlines() if line]
+    last = max(seen, default=50)
+    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    kept = [int(one.creation) for one in journal.receipts()]
+    assert kept in (list(range(last + 1)), list(range(last + 2)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs resource limits")
+def test_a_full_disk_under_the_journal_is_an_error_and_tears_at_most_one_line(tmp_path):
+    code = f"""
+import resource, signal
+from zarr_dask.errors import StoreError
+from zarr_dask.journal import *
+from zarr_dask.receipts import Receipt
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+journal.begin(Job("write", "t", journal.creation))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 100_000))
+for number in range(100):
+    try:
+        journal.add(Receipt("t", str(number), ()))
+    except StoreError as error:
+        print(number, "failed")
+        break
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+journal.add(Receipt("t", "later", ()))
+"""
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    failed = int(run.stdout.split()[0])
+    assert 5 < failed < 30
+    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    kept = [one.creation for one in journal.receipts()]
+    assert kept == [*(str(n) for n in range(failed)), "later"]
+
+
+def test_a_receipt_that_cannot_be_kept_is_an_error():
+    def full(method: str, key: str) -> None:
+        if method == "set" and "receipts" in key:
+            raise StoreError("no space left")
+
+    journal = begun(new_journal(given_place(Faulty(MemoryStore(), full), ""), Job("w", "t", "")))
+    with pytest.raises(StoreError, match="no space"):
+        journal.add(receipt(1))
+
+
+def test_the_fsync_of_the_store_holds_for_its_journal(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    place = default_place(LocalStore(str(tmp_path / "a.zarr"), fsync=True), "")
+    journal = begun(new_journal(place, Job("write", "t", "")))
+    synced.clear()
+    journal.add(receipt(1))
+    assert len(synced) == 2  # the file and its folder
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+
+@given(st.lists(OBJECTS, unique_by=lambda one: one.key), st.frozensets(KEYS))
+def test_manifests_come_back(objects, empty):
+    keys = {one.key for one in objects}
+    ordered = tuple(sorted(objects, key=lambda one: one.key))
+    manifest = zd.Manifest(ordered, frozenset(empty - keys), "somewhere")
+    assert zd.Manifest.from_text(manifest.to_text()) == manifest
+
+
+def test_a_manifest_cut_short_or_changed_is_refused(tmp_path):
+    manifest = zd.Manifest(tuple(receipt(n).objects[0] for n in range(3)), frozenset({"x"}))
+    text = manifest.to_text()
+    for end in range(len(text) - 1):
+        with pytest.raises(ManifestError):
+            zd.Manifest.from_text(text[:end])
+    with pytest.raises(ManifestError):
+        zd.Manifest.from_text(text.replace(b"c/1", b"c/9"))
+    with pytest.raises(ManifestError, match="no manifest at"):
+        zd.Manifest.read(tmp_path / "none")
+    place = ManifestPlace.of(tmp_path / "bad")
+    place.store.set(place.key, [json.dumps({"a": 1}).encode()])
+    with pytest.raises(ManifestError, match="bad"):
+        zd.Manifest.read(tmp_path / "bad")
+
+
+def test_manifests_at_paths_and_urls(tmp_path):
+    manifest = zd.Manifest((StoredObject("a", 1, 2, "ab"),))
+    for location in (tmp_path / "m.json", f"file://{tmp_path}/n", "memory://bucket/m"):
+        manifest.write(ManifestPlace.of(location))
+        assert zd.Manifest.read(location) == manifest
+    assert manifest.to_sha256sum() == "ab  a\n"

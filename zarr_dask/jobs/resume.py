@@ -1,0 +1,313 @@
+"""Taking up a job that has died: which journal is its own, and what of it is left to do.
+
+`plan_resume` decides, before anything is written, whether an open journal at the target is that
+of the same job. `ResumePlan.begin` opens a journal or goes on with that one; `missing_blocks`
+says which blocks have objects without a valid receipt, and only those enter the graph.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import accumulate, product
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from zarr_dask.array import Array
+from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.formats.base import ReadOptions, prefix_of
+from zarr_dask.formats.detect import read_node
+from zarr_dask.grid import Blocks, Region
+from zarr_dask.journal import Job, Journal, Place, default_place, given_place, new_journal
+from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.manifest import ManifestPlace
+from zarr_dask.receipts import Receipts
+from zarr_dask.stores.base import Appender, list_sizes
+from zarr_dask.stores.urls import Location, real_place
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Resume", "ResumeOptions", "ResumePlan", "missing_blocks", "plan_resume"]
+
+Resume = bool | str
+"""Begin anew, go on with the same job, or with the job of this name."""
+
+Runs = tuple[tuple[int, int], ...]
+"""Numbers of blocks in the order of memory: first, and how many follow on one another."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What is asked of journals; see `zarr_dask.plan_write`."""
+
+    resume: Resume = False
+    journal: Location | None = None
+    manifest: str | os.PathLike[str] | None = None
+    sha256: bool = False
+
+    @property
+    def needs_journal(self) -> bool:
+        """Whether the job must not run without one."""
+        return bool(self.resume) or self.journal is not None or self.manifest is not None
+
+    @property
+    def manifest_place(self) -> ManifestPlace | None:
+        """Where the receipts are kept after the job."""
+        return None if self.manifest is None else ManifestPlace.of(self.manifest)
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """Where a job keeps its journal, and what it goes on with."""
+
+    job: Job
+    """What the job is, if it begins now."""
+    place: Place | None
+    """Where its journal is; None for none."""
+    options: ResumeOptions
+    resumed: tuple[Journal, Job] | None
+    """The journal that it goes on with."""
+    replaced: tuple[Journal, ...]
+    """Journals of jobs whose work this one writes over."""
+
+    def explain(self) -> str | None:
+        """A line of the plan."""
+        if self.resumed is not None:
+            journal, job = self.resumed
+            return f"  resumes the job that began at {job.begun}; its journal is {journal.url}"
+        if self.place is not None and self.options.needs_journal:
+            return f"  journal {self.place.url}"
+        return None
+
+    def begin(self) -> Journal | None:
+        """Open the journal, or go on with the one that was found.
+
+        Raises
+        ------
+        StoreError
+            If the job must have a journal, and none can be written.
+        """
+        for old in self.replaced:
+            old.remove()
+        if self.resumed is not None:
+            journal, job = self.resumed
+            journal.merge()
+            journal.note(replace(self.job, creation=job.creation, begun=job.begun))
+            return journal
+        if self.place is None:
+            return None
+        journal = new_journal(self.place, self.job)
+        job = replace(self.job, creation=journal.creation)
+        if self.options.needs_journal:
+            journal.begin(job)
+            return journal
+        with suppress(StoreError):  # beside a target that is not ours nothing can be kept
+            journal.begin(job)
+            return journal
+        return None
+
+    def receipts(self, target: Array) -> Receipts | None:
+        """The receipts of the job so far that hold; None for a job that begins."""
+        if self.resumed is None:
+            return None
+        return self.resumed[0].valid_receipts(_sizes(target))
+
+
+def _sizes(target: Array) -> dict[str, int]:
+    """Bytes of all that lies below the data prefix, by key below it."""
+    prefix = target.node_format.data_prefix(target.path)
+    return {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
+
+
+def plan_resume(
+    values: da.Array,
+    target: Array,
+    region: Region,
+    *,
+    creates: bool,
+    options: ResumeOptions,
+) -> ResumePlan:
+    """What a write has to do with journals; nothing is written.
+
+    Raises
+    ------
+    ResumeError
+        If the job cannot be told from others, another one is open at the target, or there is no
+        place for a journal where there must be one.
+    """
+    resume, required = options.resume, options.needs_journal
+    place = _place(target, options.journal, required=required)
+    job = _job(values, target, region, creates=creates, resume=resume)
+    others = [pair for pair in _open_at(target, place) if pair[1].meets(job.region)]
+    same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
+    if resume and same is None:
+        _refuse_other(job, target, others)
+    if same is not None:
+        same = _unless_taken(same, target)
+    kept = None if same is None else same[0]
+    keeps_one = required or (creates and place is not None and isinstance(place.store, Appender))
+    return ResumePlan(
+        job=job,
+        place=place if keeps_one else None,
+        options=options,
+        resumed=same,
+        replaced=tuple(found for found, _ in others if found != kept),
+    )
+
+
+def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
+    if journal is not None:
+        return given_place(journal, target.path)
+    place = default_place(target.store, target.path)
+    if place is None and required:
+        raise ResumeError(
+            f"{target.where} has no place beside it for a journal, which resume= and manifest= "
+            "need: it is in memory, in an archive, or the root of a bucket. Say where with "
+            "journal=, a path or URL outside the hierarchy."
+        )
+    return place
+
+
+def _open_at(target: Array, place: Place | None) -> list[tuple[Journal, Job]]:
+    default = default_place(target.store, target.path)
+    places = [place] if default == place else [place, default]
+    return [pair for one in places if one is not None for pair in journals_at(one)]
+
+
+def _is_same(job: Job, other: Job) -> bool:
+    facts = (job.token, job.region, dict(job.facts))
+    return facts == (other.token, other.region, dict(other.facts))
+
+
+def _job(values: da.Array, target: Array, region: Region, *, creates: bool, resume: Resume) -> Job:
+    documents = target.node_format.documents(target.meta, target.path)
+    prefix = target.node_format.data_prefix(target.path)
+    layers: tuple[tuple[str, str], ...] = ()
+    if isinstance(resume, str) and resume:
+        token, how = f"name:{resume}", "name"
+    elif resume:
+        from zarr_dask.fingerprint import layer_tokens
+
+        layers = layer_tokens(values)
+        token, how = _token(layers, values, target, region), "token"
+    else:
+        token, how = f"new:{token_hex(16)}", ""
+    return Job(
+        kind="write",
+        token=token,
+        creation="",
+        resume=how,
+        creates=creates,
+        data="" if prefix == prefix_of(target.path) else prefix,
+        objects=target.meta.grid.count_parts(region),
+        documents={key: text.decode() for key, text in documents.items()},
+        layers=layers,
+        region=tuple((s.start, s.stop) for s in region),
+        facts={"layout": _layout(target), "dtype": str(values.dtype), "shape": list(values.shape)},
+    )
+
+
+def _token(
+    layers: Sequence[tuple[str, str]], values: da.Array, target: Array, region: Region
+) -> str:
+    """Equal for jobs that write the same values in the same form to the same place."""
+    facts = (
+        sorted(token for _, token in layers),
+        values.name,
+        str(values.dtype),
+        real_place(target.store, target.path),
+        [(s.start, s.stop) for s in region],
+        _layout(target),
+    )
+    return sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _layout(target: Array) -> str:
+    """Tells what the bytes of stored objects depend on; attributes may change meanwhile."""
+    meta = replace(target.meta, attributes={}, dimension_names=None)
+    texts = target.node_format.documents(meta, target.path)
+    joined = b"\n".join(texts[key] for key in sorted(texts))
+    return sha256(joined).hexdigest()[:32]
+
+
+def _refuse_other(job: Job, target: Array, others: Sequence[tuple[Journal, Job]]) -> None:
+    """Refuse to take up a job that is not the same, and to write over its work unasked."""
+    for journal, other in others:
+        if other.resume:
+            raise ResumeError(
+                f"another job that began to write to {target.where} at {other.begun} has not "
+                f"ended: {_difference(job, other)} Its journal is {journal.url}. Repeat the call "
+                "as it was, or pass resume=False to begin anew and write over its work."
+            )
+
+
+def _difference(job: Job, other: Job) -> str:
+    if job.resume != other.resume or (job.resume == "name" and job.token != other.token):
+        return f"it was called with {_call(other)}, and now with {_call(job)}."
+    known = set(other.layers)
+    changed = [name for name, token in job.layers if (name, token) not in known]
+    if changed:
+        more = f" and {len(changed) - 1} that follow from it" if len(changed) > 1 else ""
+        return (
+            f"the layer {changed[0]!r} of its graph{more} was another one. It has been changed "
+            "since, or is made anew each time, as unseeded random numbers are; if the values are "
+            "the same all the same, a name such as resume='run-7' says so from the first call on."
+        )
+    if len(known) > len(set(job.layers)):
+        return "its graph had more layers."
+    changed = [name for name, value in job.facts.items() if other.facts.get(name) != value]
+    return f"its {' and '.join(changed) or 'region'} was another one."
+
+
+def _call(job: Job) -> str:
+    return f"resume={job.token.partition(':')[2]!r}" if job.resume == "name" else "resume=True"
+
+
+def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, Job] | None:
+    """The journal, unless what the job was creating exists by now without all of its work.
+
+    Then somebody else has created it. If all of its work is there, the job had come to its end, and
+    only its journal was left.
+    """
+    journal, job = found
+    if not job.creates:
+        return found
+    try:
+        read_node(target.store, target.path, None, ReadOptions())
+    except NodeNotFoundError:
+        return found
+    done = journal.valid_receipts(_sizes(target))
+    return found if len(done) == job.objects else None
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+
+def missing_blocks(target: Array, blocks: Blocks, region: Region, receipts: Receipts) -> Runs:
+    """The blocks with a stored object that has no valid receipt."""
+    runs: list[tuple[int, int]] = []
+    key = target.meta.keys.key
+    for number, part in enumerate(_regions(blocks, region)):
+        if all(key(one.coords) in receipts for one in target.meta.grid.parts(part)):
+            continue
+        if runs and sum(runs[-1]) == number:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return tuple(runs)
+
+
+def _regions(blocks: Blocks, region: Region) -> Iterator[Region]:
+    """The region of each block, in the order of memory."""
+    along = []
+    for sizes, whole in zip(blocks, region, strict=True):
+        starts = accumulate(sizes, initial=whole.start)
+        along.append(
+            [slice(start, start + size, 1) for start, size in zip(starts, sizes, strict=False)]
+        )
+    return product(*along)

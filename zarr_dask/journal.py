@@ -1,0 +1,351 @@
+"""Journals: where a job keeps what it is and the receipts of its tasks, beside the hierarchy.
+
+The journals of the jobs that write to one node lie in a `Place`, by default
+``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, one folder each::
+
+    run.zarr/                              the hierarchy, in which nothing is ever added
+    run.zarr.zarr-dask/ocean/salt/         the place of the node ocean/salt
+        __job-<16 hex digits>/
+            job.json                       what the job is (`Job`); there while it is open
+            receipts-<host>-<pid>-<..>     one file per process, only ever appended to
+            receipts-task-<..>             where stores cannot append: one object per task
+
+The file of a process is written with one call per receipt, so that a killed process leaves whole
+lines and at most a torn last one, which is passed over. No two processes share a file: appending
+from two hosts is not safe on network file systems. A journal is removed when its job has ended
+well; a task that ends later (of a worker that was thought dead) then finds no journal, and what
+it has written is what was there.
+
+Everything here is bytes and values: which objects a job owns and what is left of it is for the
+jobs to say. Writes, rechunkings and simulation output keep the same journals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from zarr_dask.errors import MetadataError, NodeNotFoundError, StoreError
+from zarr_dask.formats.base import Limits, load_json, normalise_path, prefix_of, read_documents
+from zarr_dask.formats.detect import formats_at
+from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.stores.base import Appender, Buffer, Store, join, list_sizes
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.urls import Location, beside, open_store
+from zarr_dask.stores.wrappers import Below, Wrapper
+
+__all__ = [
+    "Job",
+    "Journal",
+    "Place",
+    "default_place",
+    "discard_journals",
+    "explained",
+    "given_place",
+    "new_journal",
+    "open_journals",
+]
+
+_FORMAT = "zarr-dask job 1"
+_FOLDER = "__job-"
+_DOCUMENT = "job.json"
+_RECEIPTS = "receipts-"
+_SUFFIX = ".zarr-dask"
+_PROCESS = token_hex(4)  # with the process id: two hosts may share a name, and ids come again
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the journals of one node lie."""
+
+    store: Store
+    prefix: str
+    """Ends in "/", or is empty."""
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{self.store.url}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job is, so that it is known again and can be finished."""
+
+    kind: str
+    """What does the work, such as ``"write"``."""
+    token: str
+    """Equal for the same job only; random where nobody may take it up again."""
+    creation: str
+    """Random: tells what the job writes to from what may be at the same place later."""
+    resume: str = ""
+    """How it can be taken up: ``"token"``, ``"name"``, or not at all."""
+    creates: bool = False
+    """Whether what it writes to does not exist before it ends."""
+    data: str = ""
+    """What the keys of its stored objects lie below, if that is not their node; as in drafts."""
+    objects: int = 0
+    """Stored objects that it writes, those that turn out to be empty included."""
+    documents: Mapping[str, str] = field(default_factory=dict)
+    """Metadata documents that are written last, by key."""
+    layers: tuple[tuple[str, str], ...] = ()
+    """Name and token of every layer of the graph, inputs first."""
+    region: tuple[tuple[int, int], ...] = ()
+    """First element and the one behind the last along each dimension; empty for all."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else a kind of job must keep."""
+    begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def to_json(self) -> bytes:
+        """As the journal holds it."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1).encode()
+
+    def meets(self, region: tuple[tuple[int, int], ...]) -> bool:
+        """Whether the job writes to some element of a region."""
+        pairs = zip(self.region, region, strict=False)  # of nothing else if one of them is empty
+        return all(a < d and c < b for (a, b), (c, d) in pairs)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The journal of one job; small, and a part of each of its tasks."""
+
+    store: Store
+    prefix: str
+    """Ends in "/"."""
+    token: str
+    creation: str
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{self.store.url}/{self.prefix}"
+
+    def begin(self, job: Job) -> None:
+        """Open the journal; what an older job has left in it goes."""
+        self.store.delete_prefix(self.prefix)
+        self.note(job)
+
+    def note(self, job: Job) -> None:
+        """Say what the job is."""
+        self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
+
+    def add(self, receipt: Receipt) -> None:
+        """Keep a receipt; nothing happens where the job has ended and its journal is gone.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written. The task must fail then: its work would not be known.
+        """
+        line = receipt.to_line()
+        if isinstance(self.store, Appender):
+            name = f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}"
+            self.store.append(f"{self.prefix}{_RECEIPTS}{name}", line)
+            return
+        keys = ",".join([*(item.key for item in receipt.objects), *receipt.empty])
+        name = sha256(keys.encode()).hexdigest()[:16]  # a task that is run again replaces its own
+        self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
+
+    def receipts(self) -> Iterator[Receipt]:
+        """All receipts, those of other creations included."""
+        keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
+        for key in keys:
+            text = self.store.get(key)
+            if text is not None:
+                yield from parse_receipts(text)
+
+    def _is_receipts(self, key: str) -> bool:
+        return key.startswith(f"{self.prefix}{_RECEIPTS}")
+
+    def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
+        """The receipts that hold for what is in the store, by the sizes of what is there."""
+        return collect(self.receipts(), self.creation, sizes)
+
+    def merge(self) -> None:
+        """Put the receipts of single tasks into one object, where the store cannot append."""
+        if isinstance(self.store, Appender):
+            return
+        keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
+        texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]
+        if len(texts) < 2:
+            return
+        merged = f"{self.prefix}{_RECEIPTS}merged-{token_hex(8)}"
+        self.store.set(merged, texts)
+        for key in keys:
+            self.store.delete(key)
+
+    def job(self) -> Job | None:
+        """The job that keeps its journal here now; None if it has ended."""
+        return _job_at(self.store, self.prefix)
+
+    def remove(self) -> None:
+        """End the job: nothing of the journal stays, nor folders that have become empty."""
+        self.store.delete(f"{self.prefix}{_DOCUMENT}")
+        with suppress(StoreError):  # a task that ends late may add to it; the job is over anyway
+            self.store.delete_prefix(self.prefix)
+        _remove_empty_folders(self.store, self.prefix)
+
+
+def _remove_empty_folders(store: Store, prefix: str) -> None:
+    """Remove the folders that lead to a journal, as far as they are empty."""
+    if not isinstance(store, LocalStore):
+        return
+    for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
+        try:
+            Path(store.root, folder).rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return  # other journals are in it
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def default_place(store: Store, path: str) -> Place | None:
+    """Beside the root of the hierarchy that a node is in; None where there is no such place.
+
+    Memory, archives and the roots of buckets have none. Links are followed and wrappers taken
+    off, and a store that begins inside a hierarchy leads to the root of that, so that all ways to
+    name a node lead to one place.
+
+    Examples
+    --------
+    >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
+    '/data/run.zarr.zarr-dask/ocean/salt/'
+    """
+    store, path = _bare(store, path)
+    if isinstance(store, LocalStore):
+        store = LocalStore(os.path.realpath(store.root), store.fsync)
+    around = beside(store, "")
+    while around is not None and _holds_node(around[0]):
+        store, name = around
+        path = join(name, path)
+        around = beside(store, "")
+    found = beside(store, _SUFFIX)
+    return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
+
+
+def given_place(url: Location, path: str) -> Place:
+    """The place of a node's journals below a URL or in a store of their own."""
+    return Place(open_store(url), prefix_of(normalise_path(path)))
+
+
+def _bare(store: Store, path: str) -> tuple[Store, str]:
+    while isinstance(store, Wrapper):
+        if isinstance(store, Below):
+            path = join(store.prefix.rstrip("/"), path)
+        store = store.store
+    return store, path
+
+
+def _holds_node(store: Store) -> bool:
+    try:
+        return bool(formats_at(store, ""))
+    except StoreError:
+        return False  # a folder that may not be looked into is nobody's hierarchy
+
+
+def new_journal(place: Place, job: Job) -> Journal:
+    """A journal for a job, of a new creation."""
+    name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
+    return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
+
+
+def open_journals(place: Place) -> list[tuple[Journal, Job]]:
+    """The jobs that write to a node and have not ended: running ones, and ones that have died."""
+    found = []
+    for prefix in place.store.list_dir(place.prefix).prefixes:
+        if not prefix[len(place.prefix) :].startswith(_FOLDER):
+            continue
+        job = _job_at(place.store, prefix)
+        if job is not None:
+            found.append((Journal(place.store, prefix, job.token, job.creation), job))
+    return found
+
+
+def _job_at(store: Store, prefix: str) -> Job | None:
+    key = f"{prefix}{_DOCUMENT}"
+    text = read_documents(store, [key], Limits())[key]
+    if text is None:
+        return None
+    try:
+        document = load_json(store, key, text)
+        if document.pop("format", None) != _FORMAT:
+            return None
+        job = Job(**document)
+        return Job(
+            **{
+                **vars(job),
+                "layers": tuple((str(name), str(token)) for name, token in job.layers),
+                "region": tuple((int(start), int(stop)) for start, stop in job.region),
+            }
+        )
+    except (MetadataError, TypeError, ValueError):
+        return None  # nothing that this package has written: no job of ours
+
+
+def discard_journals(store: Store, path: str) -> None:
+    """Forget the jobs that wrote to a node and to all below it, because it is removed or replaced.
+
+    Those in a place of their own (``journal=``) are not found; their receipts hold for nothing
+    that is written anew, because that has another creation.
+    """
+    place = default_place(store, path)
+    if place is None or not any(place.store.list_dir(place.prefix)):
+        return
+    place.store.delete_prefix(place.prefix)
+    _remove_empty_folders(place.store, place.prefix)
+
+
+# --- what a half-done job looks like --------------------------------------------------------------
+
+
+def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
+    """The error, saying what is missing if a job that creates the node has not ended."""
+    try:
+        place = default_place(store, path)
+        found = [] if place is None else open_journals(place)
+    except StoreError:
+        return error  # what was asked for was not there; that is all that can be said
+    unfinished = [(journal, job) for journal, job in found if job.creates]
+    if not unfinished:
+        return error
+    journal, job = unfinished[0]
+    prefix = job.data or prefix_of(path)
+    sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
+    hint = _what_is_missing(journal, job, sizes)
+    return NodeNotFoundError(error.where, error.looked_for, hint)
+
+
+def _what_is_missing(journal: Journal, job: Job, sizes: Mapping[str, int]) -> str:
+    begun = f"A job that began to create it at {job.begun} has not ended, or is still running: "
+    if not job.resume:
+        return (
+            f"{begun}{len(sizes)} stored objects of at most {job.objects} are there. It keeps no "
+            "receipts, so that the same call must begin anew; with resume=True it would not have "
+            f"to. (Its journal: {journal.url})"
+        )
+    done = len(journal.valid_receipts(sizes))
+    how = "resume=True" if job.resume == "token" else f"resume={job.token.partition(':')[2]!r}"
+    return (
+        f"{begun}{done} of {job.objects} stored objects have valid receipts, "
+        f"{job.objects - done} are missing. The same call with {how} writes those and ends it. "
+        f"(Its journal: {journal.url})"
+    )

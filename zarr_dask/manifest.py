@@ -1,0 +1,162 @@
+"""Manifests: the receipts of a job that are kept after it, as one file.
+
+A manifest is a text of one JSON value per line: a header, one line per stored object in the order
+of keys (``[key, bytes, crc32c]``, with the SHA-256 as a fourth item where it was asked for, and
+``[key]`` for an object that is absent on purpose), and a last line with the number of lines and
+their checksum, so that a manifest cut short is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import ManifestError
+from zarr_dask.receipts import Receipts, StoredObject
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import open_store
+
+__all__ = ["Manifest", "ManifestPlace"]
+
+_FORMAT = "zarr-dask manifest 1"
+
+
+@dataclass(frozen=True)
+class ManifestPlace:
+    """Where a manifest is kept."""
+
+    store: Store
+    key: str
+
+    @staticmethod
+    def of(location: str | os.PathLike[str]) -> ManifestPlace:
+        """The place that a path or URL names.
+
+        Raises
+        ------
+        StoreError
+            If no backend serves the URL.
+        """
+        text = os.fspath(location)
+        if "://" in text:
+            folder, _, name = text.rpartition("/")
+        else:
+            path = PurePosixPath(text)
+            folder, name = str(path.parent), path.name
+        return ManifestPlace(open_store(folder), name)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a job has stored, object by object.
+
+    Examples
+    --------
+    >>> manifest = Manifest((StoredObject("c/0", 4, 0x9A71BB4C),), frozenset({"c/1"}))
+    >>> Manifest.from_text(manifest.to_text()) == manifest
+    True
+    """
+
+    objects: tuple[StoredObject, ...]
+    """Stored objects, in the order of their keys; metadata documents included."""
+    empty: frozenset[str] = frozenset()
+    """Keys of stored objects that are absent on purpose: all their elements have the fill value."""
+    array: str = ""
+    """Store and path of what was written."""
+
+    @staticmethod
+    def of(
+        receipts: Receipts, prefix: str, documents: Iterable[StoredObject], array: str
+    ) -> Manifest:
+        """The manifest of a job that has ended; `prefix` is what its keys lie below."""
+        found = {item.key: item for item in documents}
+        for item in receipts.objects.values():
+            found[prefix + item.key] = replace(item, key=prefix + item.key)
+        objects = tuple(found[key] for key in sorted(found))
+        return Manifest(objects, frozenset(prefix + key for key in receipts.empty), array)
+
+    @staticmethod
+    def read(location: str | os.PathLike[str]) -> Manifest:
+        """The manifest at a path or URL.
+
+        Raises
+        ------
+        ManifestError
+            If there is none, or what is there is not a whole one.
+        StoreError
+            If the store fails.
+        """
+        place = ManifestPlace.of(location)
+        text = place.store.get(place.key)
+        if text is None:
+            raise ManifestError(f"there is no manifest at {os.fspath(location)}.")
+        try:
+            return Manifest.from_text(bytes(text))
+        except ManifestError as error:
+            raise ManifestError(f"{os.fspath(location)}: {error}") from error
+
+    def write(self, place: ManifestPlace) -> None:
+        """Keep the manifest at a place."""
+        place.store.set(place.key, [self.to_text()])
+
+    def to_text(self) -> bytes:
+        """As it is kept."""
+        rows: dict[str, list[Any]] = {key: [key] for key in self.empty}
+        rows |= {item.key: item.to_row() for item in self.objects}
+        lines = [_line({"format": _FORMAT, "array": self.array})]
+        lines += [_line(rows[key]) for key in sorted(rows)]
+        body = b"".join(lines)
+        return body + _line({"lines": len(lines), "crc32c": crc32c(body)})
+
+    @staticmethod
+    def from_text(text: bytes) -> Manifest:
+        """What `to_text` has written.
+
+        Raises
+        ------
+        ManifestError
+            If it is something else, or not whole.
+        """
+        body, _, last = text.rstrip(b"\n").rpartition(b"\n")
+        body += b"\n"
+        try:
+            end = json.loads(last)
+            header, *rows = [json.loads(line) for line in body.splitlines()]
+            whole = end == {"lines": len(rows) + 1, "crc32c": crc32c(body)}
+            if header["format"] != _FORMAT or not whole:
+                raise ManifestError("this is no whole manifest; its last line does not sum it up.")
+            objects = tuple(StoredObject.from_row(row) for row in rows if len(row) > 1)
+            return Manifest(
+                objects, frozenset(row[0] for row in rows if len(row) == 1), str(header["array"])
+            )
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+            if isinstance(error, ManifestError):
+                raise
+            raise ManifestError(f"this is no manifest ({error}).") from error
+
+    def to_sha256sum(self) -> str:
+        """The lines that the program ``sha256sum`` writes and checks, for archives.
+
+        ``sha256sum --check`` must be run in the root folder of the store.
+
+        Raises
+        ------
+        ManifestError
+            If the job was not told to compute them (``sha256=True``).
+        """
+        without = [item.key for item in self.objects if item.sha256 is None]
+        if without:
+            raise ManifestError(
+                f"{len(without)} of {len(self.objects)} stored objects have no SHA-256 in the "
+                f"manifest, {without[0]!r} for one; write with sha256=True to have them computed."
+            )
+        return "".join(f"{item.sha256}  {item.key}\n" for item in self.objects)
+
+
+def _line(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
