@@ -108,7 +108,16 @@ def test_help_fits_80_columns(command, monkeypatch):
 
 def test_help_lists_every_command_in_a_few_words():
     context = click.Context(main)
-    assert sorted(main.commands) == ["demo", "info", "migrate", "plan", "rechunk", "survey", "tree"]
+    assert sorted(main.commands) == [
+        "demo",
+        "info",
+        "migrate",
+        "plan",
+        "rechunk",
+        "survey",
+        "tree",
+        "verify",
+    ]
     for command in main.commands.values():
         assert not command.get_short_help_str(limit=60).endswith("..."), command.name
         assert command.get_help(context)

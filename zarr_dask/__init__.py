@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.survey import survey
+    from zarr_dask.jobs.verify import verify
     from zarr_dask.jobs.write import plan_write, to_zarr
     from zarr_dask.jobs.writer import Writer
     from zarr_dask.xarray import open_dataset, open_datatree
@@ -73,6 +74,7 @@ __all__ = [
     "rechunk",
     "survey",
     "to_zarr",
+    "verify",
 ]
 
 _JOBS = {
@@ -89,6 +91,7 @@ _JOBS = {
     "rechunk": "zarr_dask.jobs.rechunk",
     "survey": "zarr_dask.jobs.survey",
     "to_zarr": "zarr_dask.jobs.write",
+    "verify": "zarr_dask.jobs.verify",
 }
 
 

@@ -16,6 +16,7 @@
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of no known kind
     ├── CorruptObjectError       (ValueError)         stored bytes that do not decode
+    │   └── ChecksumError                             bytes that are not those that were stored
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "not there"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
     "ConsolidatedMetadataWarning",
@@ -300,6 +302,10 @@ class CorruptObjectError(_AtChunkError, ZarrDaskError, ValueError):
             f"{self.where}: {self._object} is corrupt: {self.reason}. Restore it from its source, "
             "or delete the key to read the fill value."
         )
+
+
+class ChecksumError(CorruptObjectError):
+    """Stored bytes are not those that their checksum was made of."""
 
 
 class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):

@@ -26,12 +26,14 @@ from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = [
+    "ABSENT_PLACE",
     "ArrayCodec",
     "BoundSerializer",
     "BytesCodec",
     "ChunkSpec",
     "Codec",
     "Cut",
+    "Inside",
     "Reading",
     "Serializer",
     "Size",
@@ -185,6 +187,19 @@ class ArrayCodec(Codec):
         return shape
 
 
+class Inside(NamedTuple):
+    """What the index of a shard says."""
+
+    places: np.ndarray
+    """First byte and number of bytes of each chunk; `ABSENT_PLACE` twice for absent ones."""
+    chunk: Any
+    """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundChain`, whose module is above this."""
+
+
+ABSENT_PLACE = (1 << 64) - 1
+"""Stands for both numbers of a chunk that a shard does not hold."""
+
+
 class BoundSerializer(ABC):
     """A serializer for chunks of one `ChunkSpec`."""
 
@@ -219,6 +234,17 @@ class BoundSerializer(ABC):
         for region, out in cuts:
             self.decode(received[0], region, out, reading)
         return True
+
+    def inside(self) -> Fetch[Inside | None]:
+        """Where the chunks lie that the bytes hold; None if there are no bytes, or no chunks.
+
+        Raises
+        ------
+        CorruptObjectError
+            If the index cannot be read.
+        """
+        yield from ()
+        return None
 
 
 class Serializer(Codec):

@@ -22,6 +22,7 @@ from zarr_dask.codecs.base import (
     ChunkSpec,
     Codec,
     Cut,
+    Inside,
     Reading,
     Serializer,
     Size,
@@ -254,6 +255,18 @@ class BoundChain:
         last.decode_into(buffer, memory)
         chunk = memory.view(inner.dtype).reshape(inner.shape)
         out[...] = chunk if region is None else chunk[region]
+
+    def inside(self) -> Fetch[Inside | None]:
+        """Where the chunks lie that a shard holds; None if there is none, or it must be decoded."""
+        if not self.partial:
+            return None
+        return (yield from self._serializer.inside())
+
+    def encoded_region(self, region: Region) -> Region:
+        """Where a region lies for the serializer, if all array codecs are pointwise."""
+        for codec, _ in self._stages:
+            region = codec.region(region)
+        return region
 
     def read(
         self, region: Region | None, out: np.ndarray, reading: Reading, *, whole: bool

@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Size
-from zarr_dask.errors import CorruptObjectError
+from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["Crc32c", "crc32c"]
@@ -66,7 +66,7 @@ class Crc32c(BytesCodec):
         body = view[:-4]
         stored, actual = int.from_bytes(view[-4:], "little"), crc32c(body)
         if stored != actual:
-            raise CorruptObjectError(
+            raise ChecksumError(
                 f"its crc32c is {actual:#010x}, but {stored:#010x} is stored with it"
             )
         return body

@@ -17,7 +17,7 @@ import numcodecs
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Size
-from zarr_dask.errors import CorruptObjectError, DataTypeError
+from zarr_dask.errors import ChecksumError, CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["ARRAY_FILTERS", "FILTERS", "Filter"]
@@ -155,7 +155,8 @@ class Filter(BytesCodec):
         try:
             decoded = _bytes(_codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8)))
         except _FAILURES as error:
-            raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
+            kind = ChecksumError if self.id in _CHECKSUMS else CorruptObjectError
+            raise kind(f"filter {self.id!r} cannot decode it ({error})") from error
         if len(decoded) > size.most or (size.exact is not None and len(decoded) != size.exact):
             raise CorruptObjectError(
                 f"filter {self.id!r} gives {len(decoded)} bytes of it, expected "

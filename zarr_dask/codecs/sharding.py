@@ -17,10 +17,12 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
+    ABSENT_PLACE,
     BoundSerializer,
     ChunkSpec,
     Codec,
     Cut,
+    Inside,
     Reading,
     Serializer,
     Size,
@@ -39,7 +41,7 @@ IndexLocation = Literal["start", "end"]
 
 Coords = tuple[int, ...]
 
-_ABSENT = (1 << 64) - 1
+_ABSENT = ABSENT_PLACE
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
 
@@ -224,6 +226,14 @@ class _BoundSharding(BoundSerializer):
             fill_absent(out, self.spec, reading)
         except ChunkMissingError as error:
             raise error.inside(coords) from None
+
+    def inside(self) -> Fetch[Inside | None]:
+        """See `BoundSerializer.inside`."""
+        size = self._index_size
+        received = yield (Range(0, size) if self._index_first else Range(-size, None),)
+        if received is None:
+            return None
+        return Inside(self._decode_index(self._cut_index(memoryview(received[0]))), self._inner)
 
     # --- reading regions ------------------------------------------------------------------------
 

@@ -282,6 +282,27 @@ class LocalStore:
             with self._reporting("inspect", key), suppress(FileNotFoundError):  # it has gone
                 yield key, entry.stat().st_size
 
+    def list_temporaries(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """Temporary files below a prefix, which no other listing shows, and when they changed.
+
+        A writer that is killed leaves them; one that is at work has them for a moment.
+        """
+        pending = [prefix]
+        while pending:
+            above = pending.pop()
+            with (
+                self._reporting("list", above),
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(f"{self.root}/{above}") as entries,
+            ):
+                for entry in entries:
+                    if entry.is_dir():
+                        if not _is_circle(entry):
+                            pending.append(f"{above}{entry.name}/")
+                    elif _TEMPORARY.fullmatch(entry.name):
+                        with suppress(FileNotFoundError):  # it was at work, and is done
+                            yield above + entry.name, entry.stat().st_mtime
+
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """The files below a prefix, folder by folder."""
         pending = [prefix]

@@ -1,0 +1,413 @@
+"""`zd.verify` against stores that were damaged by hand, and zarr-python reading the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.cli import main
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.jobs.census import Cells
+from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.wrappers import Recording
+
+VALUES = np.arange(1, 97, dtype="i4").reshape(8, 12)
+
+
+def sharded(values=None, **options):
+    """Four shards of 4 x 6, each with six chunks of 2 x 2."""
+    store = {} if values is None else values
+    more = {"shape": (8, 12), "dtype": "i4", "chunks": (2, 2), "shards": (4, 6)} | options
+    zd.create_array(store, "a", **more)[...] = VALUES[: more["shape"][0], : more["shape"][1]]
+    return store
+
+
+def found(report):
+    return Counter(finding.kind for finding in report.findings)
+
+
+def kinds(report):
+    return {finding.kind: (finding.key, finding.coords) for finding in report.findings}
+
+
+@pytest.mark.parametrize("deep", ["index", "decode"])
+@pytest.mark.parametrize("format", ["v1", "v2", "v3", "v3draft"])
+def test_nothing_is_wrong(deep, format):
+    store = {}
+    zd.create_array(store, shape=(8, 12), dtype="i4", chunks=(3, 5), format=format)[...] = VALUES
+    report = zd.verify(store, deep=deep)
+    assert report.ok
+    assert report.exit_code == 0
+    assert report.findings == ()
+    assert report.objects["ok"] == report.arrays[0].states.size == 9
+    assert "nothing is wrong" in str(report)
+
+
+def test_shards_are_counted_down_to_their_chunks():
+    store = sharded(shape=(8, 11))
+    zd.open_array(store, "a", mode="r+")[:2, :2] = 0  # one chunk of a shard
+    zd.open_array(store, "a", mode="r+")[4:, 6:] = 0  # all of a shard
+    for deep in ("index", "decode"):
+        report = zd.verify(store, deep=deep)
+        assert report.ok
+        assert report.objects == {"ok": 3, "absent": 1, **dict.fromkeys(DAMAGED, 0), "empty": 0}
+        assert (report.chunks["ok"], report.chunks["absent"]) == (17, 1)
+
+
+DAMAGED = ("torn", "checksum", "undecodable")
+
+
+def test_chunks_that_a_shard_has_outside_of_the_array_are_not_counted():
+    store = {}
+    options = {"shape": (5,), "dtype": "i4", "chunks": 2, "shards": 8}
+    zd.create_array(store, **options)[...] = 1
+    report = zd.verify(store)
+    assert report.chunks["ok"] == 3
+    assert report.chunks["absent"] == 0
+
+
+@pytest.mark.parametrize("deep", ["index", "decode"])
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_an_index_that_cannot_be_read(deep, location):
+    codec = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [2, 2],
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": "crc32c"},
+            ],
+            "index_location": location,
+        },
+    }
+    store = {}
+    options = {"shape": (8, 12), "dtype": "i4", "chunks": (4, 6), "codecs": [codec]}
+    zd.create_array(store, "a", **options)[...] = VALUES
+    value = bytearray(store["a/c/1/0"])
+    value[3 if location == "start" else -7] ^= 0x40
+    store["a/c/1/0"] = bytes(value)
+    report = zd.verify(store, deep=deep)
+    assert kinds(report) == {"torn": ("a/c/1/0", ((1, 0),))}
+    assert report.objects["torn"] == 1
+    with pytest.raises(Exception, match=r"(?i)crc32c|checksum"):
+        zarr.open_array(zarr_store(store), path="a", mode="r")[...]
+
+
+def zarr_store(values):
+    from zarr.core.buffer import cpu
+
+    return zarr.storage.MemoryStore({k: cpu.Buffer.from_bytes(v) for k, v in values.items()})
+
+
+@pytest.mark.parametrize("cut", [1, 50, 200])
+def test_shards_cut_short(cut):
+    store = sharded()
+    store["a/c/0/1"] = store["a/c/0/1"][:-cut]
+    for deep in ("index", "decode"):
+        assert kinds(zd.verify(store, deep=deep)) == {"torn": ("a/c/0/1", ((0, 1),))}
+
+
+@pytest.mark.parametrize("entry", [(1 << 40, 16), (0, 1 << 40), ((1 << 64) - 16, 32), (0, 1 << 63)])
+def test_an_index_that_points_outside(entry):
+    store = sharded(codecs=[])
+    shard = store["a/c/0/0"]
+    index = np.frombuffer(shard[-100:-4], "<u8").reshape(2, 3, 2).copy()
+    index[1, 2] = entry
+    body = index.tobytes()
+    store["a/c/0/0"] = shard[:-100] + body + crc32c(body).to_bytes(4, "little")
+    for deep in ("index", "decode"):
+        report = zd.verify(store, deep=deep)
+        assert kinds(report) == {"torn": ("a/c/0/0", ((0, 0), (1, 2)))}
+        assert report.chunks["torn"] == 1
+        assert report.chunks["ok"] == 23
+
+
+def test_checksums_name_the_chunk_inside_its_shard():
+    store = sharded(codecs=["crc32c"])
+    value = bytearray(store["a/c/1/1"])
+    value[20 * 4 + 3] ^= 1  # the fifth chunk, of 20 bytes
+    store["a/c/1/1"] = bytes(value)
+    assert zd.verify(store).ok  # the index is whole
+    report = zd.verify(store, deep="decode")
+    assert kinds(report) == {"checksum": ("a/c/1/1", ((1, 1), (1, 1)))}
+    assert report.chunks["checksum"] == 1
+
+
+@pytest.mark.parametrize("codec", ["blosc", "zstd", "gzip"])
+def test_what_does_not_decode(codec):
+    store = {}
+    zd.create_array(store, shape=(1000,), dtype="i4", chunks=500, codecs=[codec])[...] = 5
+    store["c/1"] = bytes(len(store["c/1"]))
+    report = zd.verify(store, deep="decode")
+    assert kinds(report) == {"undecodable": ("c/1", ((1,),))}
+    assert report.arrays[0].heat_map() == "#X"
+
+
+def test_sizes_that_cannot_be():
+    store = {}
+    zd.create_array(store, shape=(6,), dtype="i4", chunks=2, codecs=[])[...] = 5
+    store["c/0"], store["c/2"] = store["c/0"][:-1], b""
+    report = zd.verify(store)
+    assert found(report) == {"torn": 2}
+    assert report.arrays[0].states.tolist() == [3, 0, 3]
+
+
+def test_checksum_filters_of_v2():
+    store = {}
+    for name in ("crc32", "adler32", "fletcher32"):
+        filters = [{"id": name}]
+        options = {"shape": (4,), "dtype": "i4", "format": "v2", "codecs": filters}
+        zd.create_array(store, name, **options)[...] = 5
+        value = bytearray(store[f"{name}/0"])
+        value[7] ^= 1
+        store[f"{name}/0"] = bytes(value)
+    assert found(zd.verify(store_group(store), deep="decode")) == {"checksum": 3}
+
+
+def store_group(values):
+    return values | {".zgroup": b'{"zarr_format": 2}'}
+
+
+def test_keys_that_belong_to_nothing():
+    store = sharded()
+    store |= {"README.md": b"", "a/c/9/9": b"x", "a/c/0/0.bak": b"x", "a/deeper/file": b"x"}
+    store |= {"a/.DS_Store": b"x"}
+    report = zd.verify(store)
+    assert {f.key: f.kind for f in report.findings} == {
+        "a/c/9/9": "stray",
+        "a/c/0/0.bak": "orphan",
+        "a/deeper/file": "orphan",
+        "a/.DS_Store": "orphan",
+    }
+    assert report.arrays[0].ok
+
+
+def test_documents_and_consolidated_metadata():
+    store = sharded()
+    zd.consolidate(store)
+    assert zd.verify(store).ok
+    store["a/zarr.json"] = store["a/zarr.json"].replace(
+        b'"attributes": {}', b'"attributes": {"x": 1}'
+    )
+    assert found(zd.verify(store)) == {"stale": 1}
+    store["b/zarr.json"] = b'{"zarr_format": 3, "node_type": "array"}'
+    report = zd.verify(store)
+    assert found(report) == {"stale": 2, "document": 1}
+    assert report.exit_code == 1
+
+
+def test_temporary_files_are_found_and_swept(tmp_path):
+    sharded(str(tmp_path))
+    new, old = (tmp_path / "a/c" / f".zarr-dask-{n * 16}.tmp" for n in "ab")
+    for file in (new, old):
+        file.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    assert found(zd.verify(tmp_path)) == {"temporary": 2}
+    report = zd.verify(tmp_path, sweep=True)
+    assert report.swept == 1
+    assert found(report) == {"temporary": 1}  # somebody may be writing it
+    assert new.exists()
+    assert not old.exists()
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    nbytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Receipts:
+    objects: tuple[Row, ...]
+    empty: frozenset[str] = frozenset()
+
+
+def test_receipts():
+    store = sharded()
+    rows = tuple(
+        Row(key, len(value), crc32c(value)) for key, value in store.items() if "/c/" in key
+    )
+    assert zd.verify(store, deep="receipts", manifest=Receipts(rows)).ok
+    value = bytearray(store["a/c/0/0"])
+    value[0] ^= 1
+    store |= {"a/c/0/0": bytes(value), "a/c/0/1": store["a/c/0/1"] + b"\0"}
+    del store["a/c/1/0"], store["a/c/1/1"]
+    report = zd.verify(store, deep="receipts", manifest=Receipts(rows, frozenset({"a/c/1/1"})))
+    assert {f.key: f.kind for f in report.findings} == {
+        "a/c/0/0": "checksum",
+        "a/c/0/1": "torn",
+        "a/c/1/0": "absent",
+    }
+    assert report.objects == {
+        "ok": 0,
+        "empty": 1,
+        "absent": 1,
+        "torn": 1,
+        "checksum": 1,
+        "undecodable": 0,
+    }
+    with pytest.raises(ValueError, match="manifest="):
+        zd.verify(store, deep="receipts")
+    with pytest.raises(ValueError, match="deep='deeper'"):
+        zd.verify(store, deep="deeper")
+
+
+def test_stores_that_cannot_list():
+    from zarr_dask.errors import ListingError
+
+    class Deaf(MemoryStore):
+        def list(self, prefix=""):
+            raise ListingError("this store cannot list")
+
+    values = {}
+    zd.create_array(values, shape=(6,), dtype="i4", chunks=2)[:4] = 5
+    report = zd.verify(Deaf(values))
+    assert report.ok
+    assert not report.listed
+    assert (report.objects["ok"], report.objects["absent"]) == (2, 1)
+
+
+def test_nested_shards_and_other_chains():
+    inner = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [2, 2],
+            "codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": "crc32c"},
+            ],
+            "index_codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": "crc32c"},
+            ],
+        },
+    }
+    outer = {**inner, "configuration": {**inner["configuration"], "chunk_shape": [4, 4]}}
+    outer["configuration"]["codecs"] = [inner]
+    for codecs in ([outer], [{"name": "transpose", "configuration": {"order": [1, 0]}}, outer]):
+        store = {}
+        options = {"shape": (8, 12), "dtype": "i4", "chunks": (8, 12)}
+        zd.create_array(store, **options, codecs=codecs)[...] = VALUES
+        for deep in ("index", "decode"):
+            report = zd.verify(store, deep=deep)
+            assert report.ok
+            assert report.chunks["ok"] == 24
+        value = bytearray(store["c/0/0"])
+        value[1] ^= 1
+        store["c/0/0"] = bytes(value)
+        (finding,) = zd.verify(store, deep="decode").findings
+        assert (finding.kind, finding.coords) == ("checksum", ((0, 0), (0, 0), (0, 0)))
+    gzipped = {}
+    codecs = [inner, {"name": "gzip", "configuration": {"level": 1}}]
+    zd.create_array(gzipped, shape=(8, 12), dtype="i4", chunks=(8, 12), codecs=codecs)[...] = VALUES
+    assert zd.verify(gzipped, deep="decode").ok
+    value = bytearray(gzipped["c/0/0"])
+    value[len(value) // 2] ^= 1
+    gzipped["c/0/0"] = bytes(value)
+    assert not zd.verify(gzipped, deep="decode").ok
+
+
+def test_scalars_and_arrays_without_elements():
+    store = {}
+    zd.create_array(store, "s", shape=(), dtype="i4")[...] = 3
+    zd.create_array(store, "e", shape=(0, 3), dtype="i4", chunks=2)
+    zd.create_array(store, "t", shape=(3,), dtype=str)[...] = ["a", "b", ""]
+    report = zd.verify(store, deep="decode")
+    assert report.ok
+    assert [array.heat_map() for array in report.arrays] == ["", "#", "#"]
+
+
+@given(st.data())
+def test_what_zarr_python_cannot_read_is_found(data):
+    """Any byte of any object is changed: decoding says so, or zarr-python reads the same values."""
+    store = sharded(codecs=["crc32c"])
+    key = data.draw(st.sampled_from(sorted(k for k in store if "/c/" in k)))
+    value = bytearray(store[key])
+    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
+    store[key] = bytes(value)
+    report = zd.verify(store, deep="decode")
+    assert [finding.key for finding in report.findings] == [key]
+    with pytest.raises(Exception):  # noqa: B017, PT011  (of many kinds)
+        zarr.open_array(zarr_store(store), path="a", mode="r")[...]
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(0, 60), st.integers(0, 60))
+def test_cells(numbers, first, length):
+    cells = Cells.of(sorted(numbers))
+    assert cells.count == len(numbers)
+    assert list(cells.part(first, first + length)) == sorted(numbers)[first : first + length]
+
+
+def test_requests_of_a_look_at_indexes(tmp_path):
+    sharded(str(tmp_path))
+    store = Recording(zd.open(tmp_path).store)
+    zd.verify(store)
+    asked = [one for one in store.requests if "/c/" in one.key]
+    assert Counter(one.range.start for one in asked if one.method == "get") == {-100: 4}
+    assert len(asked) == 8  # the size and the index of each shard
+
+
+def test_many_arrays_and_a_cluster(tmp_path, client):
+    for number in range(40):
+        options = {"shape": (6,), "dtype": "i4", "chunks": 2}
+        zd.create_array(tmp_path, f"g/a{number}", **options)[...] = number + 1
+    (tmp_path / "g/a7/c/1").write_bytes(b"")
+    report = zd.verify(tmp_path, deep="decode", client=client)
+    assert report.objects["ok"] == 119
+    assert kinds(report) == {"torn": ("g/a7/c/1", ((1,),))}
+
+
+def test_report_as_text_json_and_picture(tmp_path):
+    store = sharded(codecs=["crc32c"])
+    store["a/c/1/0"] = store["a/c/1/0"][:-9]
+    report = zd.verify(store)
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert document["objects"] == {**dict.fromkeys(document["objects"], 0), "ok": 3, "torn": 1}
+    assert document["findings"][0]["coords"] == [[1, 0]]
+    assert not document["ok"]
+    assert "##\n    T#" in str(report)
+    assert "torn: 'a/c/1/0' (chunk (1, 0))" in str(report)
+    axes = report.plot().axes
+    assert axes[0].images[0].get_array().tolist() == [[0, 0], [3, 0]]
+
+
+def test_heat_maps_are_small():
+    store = {}
+    array = zd.create_array(store, shape=(300, 700), dtype="i1", chunks=1)
+    array[150, 350] = 1
+    store["c/299/699"] = b""
+    rows = zd.verify(store).arrays[0].heat_map().splitlines()
+    assert len(rows) == 16
+    assert {len(row) for row in rows} == {64}
+    assert rows[-1][-1] == "T"
+    assert rows[0] == "." * 64
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    return end.value.code
+
+
+def test_command(tmp_path, capsys):
+    sharded(str(tmp_path / "x"))
+    assert run("verify", tmp_path / "x") in {0, None}
+    assert "nothing is wrong" in capsys.readouterr().out
+    shard = tmp_path / "x/a/c/0/1"
+    shard.write_bytes(shard.read_bytes()[:-3])
+    picture = tmp_path / "map.png"
+    assert run("verify", tmp_path / "x", "a", "--json", "--plot", picture, "--deep", "decode") == 1
+    assert json.loads(capsys.readouterr().out)["counts"] == {"torn": 1}
+    assert picture.stat().st_size > 1000
+    assert run("verify", tmp_path / "x", "--plot", "map.nothing") == 2

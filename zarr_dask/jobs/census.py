@@ -1,0 +1,336 @@
+"""A census of stored objects: what one task finds out about some of them.
+
+A task is a batch of the stored objects of one array. Each is one of `STATES`; chunks inside shards
+are counted one by one, down to nested shards. Three depths:
+
+- ``"index"`` reads the indexes of shards, and looks whether what they point to can be there; of
+  other objects only the size is looked at, where it says something.
+- ``"decode"`` reads all bytes and decodes every chunk.
+- ``"receipts"`` reads all bytes and sums them up; whoever has the receipts compares.
+
+One object and one decoded chunk are held at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.codecs.base import ABSENT_PLACE, Reading
+from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.codecs.fetch import Fetch, answer, window
+from zarr_dask.errors import ChecksumError, CorruptObjectError
+from zarr_dask.grid import Region, Shape
+from zarr_dask.stores.base import Buffer, Range, read_ranges
+
+__all__ = ["STATES", "Batch", "Cells", "Census", "Depth", "Finding", "State"]
+
+Depth = Literal["index", "decode", "receipts"]
+State = Literal["ok", "empty", "absent", "torn", "checksum", "undecodable"]
+STATES: tuple[State, ...] = ("ok", "empty", "absent", "torn", "checksum", "undecodable")
+"""What a stored object or a chunk can be, the worse the later.
+
+``empty`` is absent on purpose, which receipts alone can tell; ``torn`` is cut short, or a shard
+whose index cannot be read or points outside of it; ``checksum`` is other bytes than were stored;
+``undecodable`` is anything else that does not decode.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: str
+    """A state, or ``"document"``, ``"orphan"``, ``"stray"``, ``"temporary"``, ``"stale"`` ..."""
+    path: str
+    """Of the node."""
+    key: str = ""
+    """Of the stored object."""
+    coords: tuple[tuple[int, ...], ...] = ()
+    """Of the stored object, then of the chunk inside it."""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        chunk = " / ".join(map(str, self.coords))
+        place = f"{self.key!r}" if self.key else self.path or "/"
+        return f"{self.kind}: {place}{f' (chunk {chunk})' if chunk else ''}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Numbers of some cells of a grid, in C order: runs of consecutive ones."""
+
+    runs: tuple[tuple[int, int], ...]
+    """First number, and how many follow on each other."""
+
+    @staticmethod
+    def of(numbers: Sequence[int] | np.ndarray) -> Cells:
+        """Of some numbers in any order.
+
+        Examples
+        --------
+        >>> Cells.of([7, 3, 4, 5]).runs
+        ((3, 3), (7, 1))
+        """
+        ordered = np.unique(np.asarray(numbers, np.int64))
+        if not ordered.size:
+            return Cells(())
+        starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 2) != 1)
+        lengths = np.diff(starts, append=ordered.size)
+        return Cells(tuple(zip(ordered[starts].tolist(), lengths.tolist(), strict=True)))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(length for _, length in self.runs)
+
+    def part(self, first: int, stop: int) -> Iterator[int]:
+        """The numbers from one place of the list up to another.
+
+        Examples
+        --------
+        >>> list(Cells(((3, 3), (7, 1))).part(2, 4))
+        [5, 7]
+        """
+        ends = list(accumulate(length for _, length in self.runs))
+        for position in range(bisect_right(ends, first), len(self.runs)):
+            start, length = self.runs[position]
+            before = ends[position] - length
+            if before >= stop:
+                return
+            yield from range(start + max(first - before, 0), start + min(stop - before, length))
+
+
+class Batch(NamedTuple):
+    """What a task has found."""
+
+    array: int
+    """Which of the arrays."""
+    first: int
+    """Place of its first object in the list of cells."""
+    states: bytes
+    """Place in `STATES`, of each object."""
+    chunks: dict[State, int]
+    """Chunks inside shards, where they were looked at."""
+    nbytes: int
+    """Bytes that were read, or looked up."""
+    sums: list[tuple[int, int] | None]
+    """Bytes and CRC-32C of each object, where they were asked for; None if it is absent."""
+    findings: list[Finding]
+
+
+@dataclass(frozen=True)
+class Census:
+    """The tasks for some arrays: ``census(number)`` is what a task does."""
+
+    arrays: tuple[Array, ...]
+    cells: tuple[Cells, ...]
+    """Which of the stored objects of each."""
+    depth: Depth
+
+    @property
+    def batches(self) -> list[int]:
+        """How many tasks there are for each array."""
+        return [-(-cells.count // self._size(n)) for n, cells in enumerate(self.cells)]
+
+    def _size(self, which: int) -> int:
+        """Objects of one task: few where each is a lot of work."""
+        array = self.arrays[which]
+        if self.depth == "index":
+            return _MOST_PER_TASK
+        nbytes = prod(array.write_chunks) * array.meta.data_type.typical_itemsize
+        return max(1, min(_MOST_PER_TASK, _BYTES_PER_TASK // max(nbytes, 1)))
+
+    def __call__(self, number: int) -> Batch:
+        """What one task finds."""
+        ends = list(accumulate(self.batches))
+        which = bisect_right(ends, number)
+        size = self._size(which)
+        first = (number - (ends[which - 1] if which else 0)) * size
+        array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
+        states, chunks = bytearray(), Counter[State]()
+        sums: list[tuple[int, int] | None] = []
+        findings: list[Finding] = []
+        nbytes = 0
+        for cell in self.cells[which].part(first, first + size):
+            coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
+            found = _look_at(array, coords, self.depth)
+            states.append(STATES.index(found.state))
+            chunks.update(found.chunks)
+            nbytes += found.nbytes
+            sums.append(found.summed)
+            findings.extend(found.findings[: _MOST_NAMED - len(findings)])
+        return Batch(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
+
+
+_MOST_PER_TASK = 256
+_BYTES_PER_TASK = 1 << 26
+_MOST_NAMED = 100
+"""Findings that one task names; all are counted."""
+
+
+# --- one stored object ----------------------------------------------------------------------------
+
+_Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
+"""Gives parts of one value."""
+
+
+def _look_at(array: Array, coords: tuple[int, ...], depth: Depth) -> _Look:
+    """What there is at some coordinates."""
+    look = _Look(array, coords, decoding=depth == "decode")
+    key = array.key(coords)
+    if depth == "index":
+        size, view = array.store.size(key), memoryview(b"")
+        read: _Read = lambda wanted: read_ranges(array.store, key, wanted)  # noqa: E731
+    else:
+        value = array.store.borrow(key)
+        size = None if value is None else len(value)
+        view = memoryview(value or b"")
+        read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
+    if size is None:
+        look.state = "absent"
+        return look
+    look.nbytes = size
+    if depth == "receipts":
+        look.summed = (size, crc32c(view))
+        return look
+    valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
+    look.at(array.meta.bound(coords), read, size, valid, ())
+    return look
+
+
+class _Look:
+    """One stored object, and what was found in it."""
+
+    def __init__(self, array: Array, coords: tuple[int, ...], *, decoding: bool) -> None:
+        self.array = array
+        self.coords = coords
+        self.decoding = decoding
+        self.state: State = "ok"
+        self.chunks = Counter[State]()
+        self.nbytes = 0
+        self.summed: tuple[int, int] | None = None
+        self.findings: list[Finding] = []
+
+    def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:
+        """Something is wrong with the object, or with a chunk inside it."""
+        self.state = max(self.state, state, key=STATES.index)
+        if len(self.findings) < _MOST_NAMED:
+            key, path = self.array.key(self.coords), self.array.path
+            self.findings.append(Finding(state, path, key, (self.coords, *inside), reason))
+        return state
+
+    def at(
+        self, bound: BoundChain, read: _Read, size: int, valid: Region, inside: tuple[Shape, ...]
+    ) -> State:
+        """Look at a chunk, or at a shard and the chunks in it.
+
+        Parameters
+        ----------
+        bound
+            Its codecs.
+        read
+            Gives parts of its bytes.
+        size
+            How many there are.
+        valid
+            What of it lies in the array.
+        inside
+            Where it is: coordinates in the shards around it.
+        """
+        expected = bound.size.exact
+        if size == 0 or (expected is not None and size != expected):
+            wanted = "some" if expected is None else f"{expected}"
+            return self.blame("torn", inside, f"it has {size} bytes, expected {wanted}")
+        try:
+            found = answer(bound.inside(), read)
+        except CorruptObjectError as error:
+            return self.blame("torn", inside, error.reason)
+        if found is not None:
+            return self._chunks(found.places, found.chunk, bound, read, size, valid, inside)
+        if self.decoding:
+            out = np.empty(bound.spec.shape, bound.spec.dtype)
+            try:
+                answer(bound.read(None, out, _READING, whole=True), read)
+            except ChecksumError as error:
+                return self.blame("checksum", (*inside, *error.coords), error.reason)
+            except CorruptObjectError as error:
+                return self.blame("undecodable", (*inside, *error.coords), error.reason)
+        return "ok"
+
+    def _chunks(
+        self,
+        places: np.ndarray,
+        chunk: BoundChain,
+        bound: BoundChain,
+        read: _Read,
+        size: int,
+        valid: Region,
+        inside: tuple[Shape, ...],
+    ) -> State:
+        """Look at the chunks that an index tells of, as far as they lie in the array."""
+        region = bound.encoded_region(valid)
+        shape = chunk.spec.shape
+        box = tuple(slice(0, -(-s.stop // n)) for s, n in zip(region, shape, strict=True))
+        starts, counts = places[box][..., 0], places[box][..., 1]
+        absent = (starts == ABSENT_PLACE) & (counts == ABSENT_PLACE)
+        within = np.minimum(counts, size)  # sums of larger numbers would wrap around
+        wrong = (counts > size) | (starts > size - within)
+        if chunk.size.exact is not None:
+            wrong |= counts != chunk.size.exact
+        wrong &= ~absent
+        self.chunks["absent"] += int(absent.sum())
+        worst: State = "ok"
+        for coords in _coordinates(wrong):
+            start, count = int(starts[coords]), int(counts[coords])
+            reason = (
+                f"the index of its shard gives it {count} bytes from byte {start} on; the shard "
+                f"has {size}, and a chunk at most {chunk.size.most}"
+            )
+            worst = self.blame("torn", (*inside, coords), reason)
+            self.chunks["torn"] += 1
+        held = ~absent & ~wrong
+        if not self.decoding and not chunk.partial:
+            self.chunks["ok"] += int(held.sum())
+            return worst
+        for coords in _coordinates(held):
+            start, count = int(starts[coords]), int(counts[coords])
+            rest = tuple(
+                slice(0, min(n, s.stop - i * n), 1)
+                for i, n, s in zip(coords, shape, region, strict=True)
+            )
+            part = _within(read, start, count)
+            before = sum(self.chunks.values())
+            state = self.at(chunk, part, count, rest, (*inside, coords))
+            if sum(self.chunks.values()) == before:  # no shard itself
+                self.chunks[state] += 1
+            worst = max(worst, state, key=STATES.index)
+        return worst
+
+
+_READING = Reading()
+
+
+def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
+    """Where a mask is true, in C order; a mask without dimensions is true at no coordinates."""
+    if not mask.ndim:
+        return iter([()] if mask else [])
+    return (tuple(row) for row in np.argwhere(mask).tolist())
+
+
+def _within(read: _Read, start: int, length: int) -> _Read:
+    """Gives parts of what lies within a longer value."""
+    return lambda wanted: answer(window(_asking(wanted), start, length), read)
+
+
+def _asking(wanted: Sequence[Range]) -> Fetch[Sequence[Buffer] | None]:
+    return (yield wanted)
