@@ -203,7 +203,8 @@ class Array:
             return read_selection(self, parse_numpy(key, self.shape))[()]
         selection = parse_basic(key, self.shape)
         values = self._read(selection.region, None, None)
-        return values[selection.finish]
+        # without dimensions NumPy gives a scalar, by indexing
+        return values if selection.plain and values.ndim else values[selection.finish]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -240,7 +241,7 @@ class Array:
         return self._read(checked_region(region, self.shape), out, threads)
 
     def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
-        shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+        shape = tuple([-(-(s.stop - s.start) // s.step) for s in region])
         if out is None:
             out = memory_for(self, shape)
         else:

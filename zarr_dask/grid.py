@@ -597,6 +597,33 @@ class Grid:
             else:
                 yield Part((), (), (), True)
 
+    def only_cell(self, region: Region) -> tuple[tuple[int, ...], Region, bool] | None:
+        """The one cell that a region lies in, as `Part` without `out`; None if it is not one.
+
+        Examples
+        --------
+        >>> Grid.regular((9,), (4,)).only_cell((slice(5, 7, 1),))
+        ((1,), (slice(1, 3, 1),), False)
+        >>> Grid.regular((9,), (4,)).only_cell((slice(3, 5, 1),)) is None
+        True
+        """
+        coords: list[int] = []
+        inside: list[slice] = []
+        whole = True
+        for dimension, selected in zip(self.dimensions, region, strict=True):
+            start, stop, step = selected.start, selected.stop, selected.step or 1
+            if start >= stop:
+                return None
+            index = dimension.find(start)
+            origin = dimension.start(index)
+            end = min(origin + dimension.size_of(index), dimension.extent)
+            if stop > end:
+                return None
+            coords.append(index)
+            inside.append(slice(start - origin, stop - origin, step))
+            whole = whole and -(-(stop - start) // step) == end - origin
+        return tuple(coords), tuple(inside), whole
+
     def count_parts(self, region: Region) -> int:
         """How many cells a region meets, without listing them."""
         return prod(len(spans(d, s)) for d, s in zip(self.dimensions, region, strict=True))

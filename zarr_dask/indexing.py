@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """A basic selection of an array of known shape."""
 
     region: Region
@@ -52,7 +51,7 @@ class Selection:
     def shape(self) -> Shape:
         """Shape of the result."""
         lengths = iter(self.region_shape)
-        shape = []
+        shape: list[int] = []
         for item in self.finish:
             if item is None:
                 shape.append(1)
@@ -111,6 +110,36 @@ def parse_basic(key: object, shape: Shape) -> Selection:
     (slice(5, 6, 1), slice(1, 4, 2))
     """
     given = key if isinstance(key, tuple) else (key,)
+    return _plain(given, shape) or _parsed(given, shape)
+
+
+def _plain(given: tuple[Any, ...], shape: Shape) -> Selection | None:
+    """What nearly all selections are, read quickly: everything, or a forward slice of each axis."""
+    if len(given) == 1 and given[0] is Ellipsis:
+        return _everything(shape)
+    if len(given) != len(shape):
+        return None
+    region: list[slice] = []
+    for item, length in zip(given, shape, strict=True):
+        if type(item) is not slice:
+            return None
+        try:
+            start, stop, step = item.indices(length)
+        except (TypeError, ValueError):
+            return None  # the general way says what is wrong
+        if step != 1 or start >= stop:
+            return None
+        region.append(slice(start, stop, 1))
+    return Selection(tuple(region), (slice(None),) * len(region), True)
+
+
+@lru_cache(maxsize=64)
+def _everything(shape: Shape) -> Selection:
+    region = tuple(slice(0, length, 1) for length in shape)
+    return Selection(region, (*(slice(None),) * len(region), Ellipsis), True)
+
+
+def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
     items = expanded(given, shape)
     region: list[slice] = []
     finish: list[Any] = []

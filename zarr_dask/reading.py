@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from zarr_dask.codecs.chain import BoundChain, fill_absent
 from zarr_dask.codecs.fetch import Fetch, answer
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
-from zarr_dask.grid import Part, Region, cut
+from zarr_dask.grid import Region, cut
 from zarr_dask.pool import cores, for_each
 from zarr_dask.stores.base import (
     Buffer,
@@ -141,13 +141,15 @@ class Reader:
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
-        parts = self._grid.parts(region)
-        first = list(islice(parts, 2))
-        if len(first) == 1:
-            self._read(self._part(out, first[0]))
-        elif first:
-            objects = map(partial(self._part, out), chain(first, parts))
-            self._read_all(objects, partial(self._grid.count_parts, region), threads)
+        only = self._grid.only_cell(region)
+        if only is not None:
+            self._read(self._part(out, *only))
+            return
+        objects = (
+            self._part(cut(out, part.out), part.coords, part.inside, part.whole)
+            for part in self._grid.parts(region)
+        )
+        self._read_all(objects, partial(self._grid.count_parts, region), threads)
 
     def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
         """See `read_pieces`."""
@@ -157,15 +159,15 @@ class Reader:
         objects = (self._object(coords, some) for coords, some in by_object.items())
         self._read_all(objects, by_object.__len__, threads)
 
-    def _part(self, out: np.ndarray, part: Part) -> _Object:
-        """The object of one part of a region."""
-        coords, inside, place, whole = part
+    def _part(
+        self, out: np.ndarray, coords: tuple[int, ...], inside: Region | None, whole: bool
+    ) -> _Object:
+        """An object of which one region is wanted."""
         bound = self._meta.bound(coords)
-        destination = cut(out, place)
-        if destination.shape == bound.spec.shape:
-            inside, whole = None, True  # type: ignore[assignment]
+        if out.shape == bound.spec.shape:
+            inside, whole = None, True
         key = self._prefix + self._keys.key(coords)
-        return _Object(key, coords, bound, (Cut(inside, destination),), whole or not bound.partial)
+        return _Object(key, coords, bound, (Cut(inside, out),), whole or not bound.partial)
 
     def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
         """The object that some pieces are of."""
@@ -246,7 +248,7 @@ class Reader:
 
     def _ask(
         self, value: OpenValue, key: str, again: bool, ranges: Sequence[Range]
-    ) -> Sequence[Buffer] | None:
+    ) -> Iterable[Buffer] | None:
         """Bytes of a value; those of an index may be kept ones."""
         # the validator is asked for before the bytes: they may be newer than it, but not older
         validator = value.validator() if _are_indices(ranges) else None
@@ -254,7 +256,10 @@ class Reader:
             return value.get_ranges(ranges)
         found = None if again else self._kept(key, ranges, validator)
         if found is None:
-            found = value.get_ranges(ranges)
+            received = value.get_ranges(ranges)
+            if received is None:
+                return None
+            found = [bytes(content) for content in received]
             self._keep(key, ranges, validator, found)
         return found
 

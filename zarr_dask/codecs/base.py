@@ -231,8 +231,9 @@ class BoundSerializer(ABC):
         received = yield (WHOLE,)
         if received is None:
             return False
+        (buffer,) = received
         for region, out in cuts:
-            self.decode(received[0], region, out, reading)
+            self.decode(buffer, region, out, reading)
         return True
 
     def inside(self) -> Fetch[Inside | None]:

@@ -170,6 +170,10 @@ class BoundChain:
         self.working: int = self._serializer.working + steps + changes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         self._to_memory = bool(chain.bytes) and self._serializer.direct
+        if self._to_memory:
+            self._first_decoders = self._decoders[:-1]
+            self._last_decoder = self._decoders[-1][0]
+            self._decoded_size = self._encoded.nbytes
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -244,15 +248,15 @@ class BoundChain:
                 buffer = codec.decode(buffer, size)
             self._serializer.decode(buffer, region, out, reading)
             return
-        for codec, size in self._decoders[:-1]:
-            buffer = codec.decode(buffer, size)
-        last, _ = self._decoders[-1]
+        if self._first_decoders:
+            for codec, size in self._first_decoders:
+                buffer = codec.decode(buffer, size)
         if region is None and out.flags.c_contiguous:
-            last.decode_into(buffer, out.reshape(-1).view(np.uint8))
+            self._last_decoder.decode_into(buffer, out.reshape(-1).view(np.uint8))
             return
         inner = self._encoded
-        memory = scratch("decoded", inner.nbytes)
-        last.decode_into(buffer, memory)
+        memory = scratch("decoded", self._decoded_size)
+        self._last_decoder.decode_into(buffer, memory)
         chunk = memory.view(inner.dtype).reshape(inner.shape)
         out[...] = chunk if region is None else chunk[region]
 
@@ -295,7 +299,8 @@ class BoundChain:
             received = yield (WHOLE,)
             if received is None:
                 return False
-            self.decode_cuts(received[0], cuts, reading)
+            (buffer,) = received
+            self.decode_cuts(buffer, cuts, reading)
             return True
         return (yield from self._read_parts(cuts, reading))
 

@@ -59,6 +59,7 @@ BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC_WRITES = tuple(_blosc.list_compressors())
 """What this build of numcodecs has; snappy is missing from most."""
 BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
+_NO_SNAPPY = "snappy" not in _BLOSC_WRITES
 BLOSC_LARGEST_TYPESIZE = 255
 """Bytes of an element; blosc takes larger ones for bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
@@ -154,7 +155,7 @@ class Blosc(Compressor):
                 f"its blosc frame says {_BLOSC_HEADER.unpack_from(buffer)[2]} bytes, "
                 f"but {len(buffer)} are there"
             )
-        if is_snappy(buffer) and "snappy" not in _BLOSC_WRITES:
+        if _NO_SNAPPY and is_snappy(buffer):
             decompress_frame(buffer, out)
             return
         _check_all_written(buffer)
@@ -166,7 +167,7 @@ class Blosc(Compressor):
 
 def _check_all_written(buffer: Buffer) -> None:
     """The library leaves bytes as they are that are no whole element of a block of bits."""
-    flags, typesize = memoryview(buffer)[2:4]
+    flags, typesize = buffer[2], buffer[3]
     if not flags & _BLOSC_BITS or flags & _BLOSC_STORED or not typesize:
         return
     nbytes, blocksize, _ = _BLOSC_HEADER.unpack_from(buffer)

@@ -9,7 +9,8 @@ chunks are generators run abreast (`abreast`), so nested shards need no code of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from zarr_dask.errors import CorruptObjectError
@@ -19,11 +20,15 @@ __all__ = ["Fetch", "abreast", "answer", "answer_from", "check_length", "window"
 
 T = TypeVar("T")
 
-Fetch = Generator[Sequence[Range], Sequence[Buffer] | None, T]
-"""Yields ranges of one value, receives a buffer for each (None: there is no value), returns T."""
+Fetch = Generator[Sequence[Range], Iterable[Buffer] | None, T]
+"""Yields ranges of one value, receives a buffer for each (None: there is no value), returns T.
+
+A buffer is good until the next one is taken: it may be read from a file only then. Whoever asks for
+many ranges does so in ascending order, and uses each buffer at once.
+"""
 
 
-def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Sequence[Buffer] | None]) -> T:
+def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] | None]) -> T:
     """Run `fetch` to its end, with `read` giving the bytes it asks for."""
     try:
         wanted = next(fetch)
@@ -51,12 +56,16 @@ def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
         while True:
             moved = [_moved(item, start, length) for item in wanted]
             received = yield moved
-            for item, buffer in zip(moved, received or (), strict=received is not None):
-                if item.stop is not None:
-                    check_length(buffer, item.start, item.stop - item.start)
-            wanted = fetch.send(received)
+            wanted = fetch.send(None if received is None else _checked(moved, received))
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+def _checked(ranges: Sequence[Range], buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+    for (start, stop), buffer in zip(ranges, buffers, strict=True):
+        if stop is not None:
+            check_length(buffer, start, stop - start)
+        yield buffer
 
 
 def check_length(buffer: Buffer, start: int, length: int) -> None:
@@ -92,18 +101,19 @@ def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
     while waiting:
         received = yield [item for _, wanted in waiting for item in wanted]
         asked, waiting = waiting, []
-        position = 0
+        buffers = None if received is None else iter(received)
         for number, wanted in asked:
-            share = None if received is None else received[position : position + len(wanted)]
-            position += len(wanted)
+            share = None if buffers is None else islice(buffers, len(wanted))
             _advance(number, fetches[number], share, results, waiting)
+            for _ in share or ():
+                pass  # what it did not need
     return results  # type: ignore[return-value]
 
 
 def _advance(
     number: int,
     fetch: Fetch[T],
-    share: Sequence[Buffer] | None,
+    share: Iterable[Buffer] | None,
     results: list[T | None],
     waiting: list[tuple[int, Sequence[Range]]],
     *,

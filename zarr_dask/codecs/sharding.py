@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -242,7 +243,8 @@ class _BoundSharding(BoundSerializer):
         received = yield (IndexRange(0, size) if self._index_first else IndexRange(-size, None),)
         if received is None:
             return False
-        index = self._decode_index(self._cut_index(memoryview(received[0])))
+        (encoded,) = received
+        index = self._decode_index(self._cut_index(memoryview(encoded)))
         chunks = [
             _Chunk(coords, *place, inner)
             for coords, inner in self._cuts_by_chunk(cuts).items()
@@ -250,6 +252,7 @@ class _BoundSharding(BoundSerializer):
         ]
         if not chunks:
             return True
+        chunks.sort(key=attrgetter("offset"))
         if self._inner.partial:
             yield from abreast([self._part_of(chunk, reading) for chunk in chunks])
             return True
@@ -269,10 +272,17 @@ class _BoundSharding(BoundSerializer):
         found: dict[Coords, list[Cut]] = {}
         shape = self._inner.spec.shape
         for region, out in cuts:
-            for part in self._grid.parts(self._grid.everything if region is None else region):
+            region = self._grid.everything if region is None else region  # noqa: PLW2901
+            only = self._grid.only_cell(region)
+            if only is not None:
+                coords, inside, _ = only
+                piece = Cut(None if out.shape == shape else inside, out)
+                found.setdefault(coords, []).append(piece)
+                continue
+            for part in self._grid.parts(region):
                 destination = cut(out, part.out)
-                inside = None if destination.shape == shape else part.inside
-                found.setdefault(part.coords, []).append(Cut(inside, destination))
+                piece = Cut(None if destination.shape == shape else part.inside, destination)
+                found.setdefault(part.coords, []).append(piece)
         return found
 
     def _place(

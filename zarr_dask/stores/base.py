@@ -10,7 +10,7 @@ them. All calls are synchronous and safe from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
@@ -33,6 +33,7 @@ __all__ = [
     "join",
     "list_sizes",
     "open_value",
+    "part_of",
     "read_ranges",
     "validator_of",
 ]
@@ -258,8 +259,12 @@ class OpenValue(Protocol):
         """As `validator_of`, of the value that is read from."""
         ...
 
-    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
-        """Parts of the value; None if there is none. Good until the same thread reads again."""
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """Parts of the value; None if there is none.
+
+        Each is good until the next one is taken, and may be read only then; ranges in ascending
+        order are read once.
+        """
         ...
 
 
@@ -390,12 +395,13 @@ def distribute(
             return None
         views.append(memoryview(value))
     return [
-        _cut(views[which], offset, wanted)
+        part_of(views[which], offset, wanted)
         for (which, offset), wanted in zip(places, ranges, strict=True)
     ]
 
 
-def _cut(view: memoryview, offset: int, wanted: Range) -> memoryview:
+def part_of(view: memoryview, offset: int, wanted: Range) -> memoryview:
+    """A range out of a joint one, of which it begins at `offset`."""
     if wanted.stop is None:
         return view[offset:]
     return view[offset : offset + wanted.stop - wanted.start]

@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -29,7 +29,7 @@ from zarr_dask.stores.base import (
     Range,
     check_key,
     coalesce,
-    distribute,
+    part_of,
 )
 from zarr_dask.stores.conditional import folder_lock, tag_of
 
@@ -37,6 +37,7 @@ __all__ = ["LocalStore", "read_at"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
+_SMALL = 1 << 16  # bytes for which making memory costs less than keeping it
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
@@ -72,7 +73,7 @@ class LocalStore:
     root: str
     fsync: bool = False
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 14, largest=1 << 20)
 
     @property
     def url(self) -> str:
@@ -104,6 +105,9 @@ class LocalStore:
         if descriptor is None:
             return None
         try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+            if size <= _SMALL:
+                return read_at(descriptor, 0, size)
             return _read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
         except IsADirectoryError:
             return None
@@ -410,19 +414,35 @@ class _OpenFile:
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
-    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
-        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """See `zarr_dask.stores.base.OpenValue.get_ranges`.
+
+        Joint ranges are read one by one while the buffers are taken, each into the memory of the
+        one before: what is decoded has just come into the processor's cache.
+        """
         if self._descriptor is None:
             return None
-        joint, places = coalesce(ranges, self._store.coalescing)
         try:
             size = os.fstat(self._descriptor).st_size
-            fetched = _read_parts(self._descriptor, [_within(wanted, size) for wanted in joint])
+            if len(ranges) == 1:
+                return _read_parts(self._descriptor, [_within(ranges[0], size)])
         except IsADirectoryError:
             return None
         except OSError as error:
             raise self._store.failed("read", self._key, error) from error
-        return distribute(fetched, places, ranges)
+        return self._one_by_one(self._descriptor, ranges, size)
+
+    def _one_by_one(self, descriptor: int, ranges: Sequence[Range], size: int) -> Iterator[Buffer]:
+        joint, places = coalesce(ranges, self._store.coalescing)
+        parts = [_within(wanted, size) for wanted in joint]
+        held, memory = -1, memoryview(b"")
+        for (which, offset), wanted in zip(places, ranges, strict=True):
+            if which != held:
+                try:
+                    held, (memory,) = which, _read_parts(descriptor, [parts[which]])
+                except OSError as error:
+                    raise self._store.failed("read", self._key, error) from error
+            yield part_of(memory, offset, wanted)
 
 
 def _within(wanted: Range, size: int) -> tuple[int, int]:
