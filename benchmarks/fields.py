@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 __all__ = ["LAYOUTS", "LayoutCase", "field"]
 
 
+@lru_cache(maxsize=1)
 def field(n: int = 512) -> np.ndarray:
     """A smooth field with noise in its last bits, float32: compresses about as simulations do."""
     x, y, z = np.ogrid[0:n, 0:n, 0:n]
     smooth = np.sin(x / 37) * np.cos(y / 23) + np.sin((x + z) / 61)
     noise = np.random.default_rng(0).normal(scale=1e-3, size=(n, n))
-    return (smooth + noise).astype("f4")
+    values = (smooth + noise).astype("f4")
+    values.flags.writeable = False  # every case is given the same one
+    return values
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class LayoutCase:
     codec: str
     chunk: int
     shard: int | None
+
+    @property
+    def slug(self) -> str:
+        """The name of the layout as part of a name."""
+        return f"{self.codec}-{self.chunk}" + (f"-in-{self.shard}" if self.shard else "")
 
     @property
     def codecs(self) -> list[dict]:

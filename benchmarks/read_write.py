@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -14,25 +17,23 @@ import zarr
 from zarr.codecs import BloscCodec, ZstdCodec
 
 import zarr_dask as zd
+from benchmarks.counts import Counting
 from benchmarks.fields import LAYOUTS, LayoutCase, field
 from benchmarks.floor import read_blocks, write_blocks
 from benchmarks.measure import Case, Contender
+from zarr_dask.stores import LocalStore
 
-__all__ = ["cases"]
+__all__ = ["CASES"]
 
 N, BLOCK = 512, 256
 
 
-def cases(root: Path, threads: int, rounds: int, only: str) -> Iterator[Case]:
-    """The read and the write case of every layout."""
+@contextmanager
+def _case(kind: str, layout: LayoutCase, root: Path, threads: int) -> Iterator[Case]:
     values = field(N)
-    for layout in LAYOUTS:
-        for kind, make in (("read", _read), ("write", _write)):
-            title = f"{kind} {N}^3 float32, {layout.name}, {BLOCK}^3 blocks, {threads} threads"
-            if only in title:
-                in_turns = kind == "write"
-                yield Case(title, make(root, layout, values, threads), rounds, in_turns)
-                shutil.rmtree(root, ignore_errors=True)
+    title = f"{kind} {N}^3 float32, {layout.name}, {BLOCK}^3 blocks, {threads} threads"
+    contenders = (_read if kind == "read" else _write)(root, layout, values, threads)
+    yield Case(title, contenders, in_turns=kind == "write", reach="1.10 x floor")
 
 
 def _corners() -> list[tuple[slice, ...]]:
@@ -86,6 +87,13 @@ def _read(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> l
     def own() -> list[np.ndarray]:
         return _blocks_of(zd.from_zarr(path, chunks=BLOCK), threads)
 
+    def counted() -> dict[str, int]:
+        store = Counting(LocalStore(str(path)))
+        array = zd.from_zarr(zd.open_array(store), chunks=BLOCK)
+        store.clear()
+        _blocks_of(array, threads)
+        return {"tasks": array.npartitions, **store.counts}
+
     def through_dask() -> list[np.ndarray]:
         source = da.from_array(_Lazy(tensorstore), chunks=BLOCK, meta=np.empty((0,) * 3, "f4"))
         return _blocks_of(source, threads)
@@ -96,7 +104,7 @@ def _read(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> l
 
     return [
         Contender("floor", lambda: read_blocks(path, layout, N, BLOCK, threads), check),
-        Contender("zarr_dask", own, check),
+        Contender("zarr_dask", own, check, count=counted),
         Contender("dask + zarr-python", peer, check),
         Contender("dask + tensorstore", through_dask, check),
         Contender("tensorstore alone", alone, check),
@@ -156,6 +164,10 @@ def _write(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> 
         with dask.config.set(scheduler="threads", num_workers=threads):
             da.store(source, target, lock=False, compute=True)
 
+    def counted() -> dict[str, int]:
+        plan = zd.plan_write(source, root / "counted.zarr", codecs=layout.codecs, **dimensions)
+        return {"tasks": plan.tasks, "objects": plan.objects}
+
     def alone() -> None:
         made = _tensorstore(path, threads, create=True, metadata=_metadata(root, layout, values))
         futures = [made[at].write(values[at]) for at in _corners()]
@@ -164,7 +176,7 @@ def _write(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> 
 
     return [
         Contender("floor", floor, check, clear),
-        Contender("zarr_dask", own, check, clear),
+        Contender("zarr_dask", own, check, clear, counted),
         Contender("dask + zarr-python", peer, check, clear),
         Contender("tensorstore alone", alone, check, clear),
     ]
@@ -185,8 +197,13 @@ def _metadata(root: Path, layout: LayoutCase, values: np.ndarray) -> dict:
         overwrite=True,
         **_dimensions(layout),
     )
-    import json
-
     document = json.loads((root / "meta.zarr" / "zarr.json").read_text())
     assert made.shape == values.shape
     return {key: value for key, value in document.items() if key != "attributes"}
+
+
+CASES = {
+    f"{kind}-{layout.slug}": partial(_case, kind, layout)
+    for layout in LAYOUTS
+    for kind in ("read", "write")
+}

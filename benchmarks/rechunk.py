@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import zarr_dask as zd
 from benchmarks.fields import field
 from benchmarks.measure import Case, Contender
 
-__all__ = ["cases"]
+__all__ = ["CASES"]
 
 N, MAX_MEM, STRIP = 512, "256MB", 128
 _CODEC = {
@@ -35,12 +36,11 @@ _CODEC = {
 }
 
 
-def cases(root: Path, threads: int, rounds: int, only: str) -> Iterator[Case]:
-    """One case; it always runs on two worker processes of one thread each."""
+@contextmanager
+def _case(root: Path, threads: int) -> Iterator[Case]:
+    """Always on two worker processes of one thread each."""
     logging.getLogger("distributed").setLevel(logging.ERROR)  # p2p reports every shuffle
     title = f"rechunk {N}^3 float32 (4,512,512) -> (512,32,32), 2 processes, max_mem {MAX_MEM}"
-    if only not in title:
-        return
     values = field(N)
     source = root / "source.zarr"
     made = zd.create_array(
@@ -51,8 +51,11 @@ def cases(root: Path, threads: int, rounds: int, only: str) -> Iterator[Case]:
     with get_context("forkserver").Pool(2) as pool, _cluster() as client:
         pool.map(abs, range(2))
         contenders = _contenders(source, root / "target.zarr", values, client, pool)
-        yield Case(title, contenders, min(rounds, 3))
-        print(f"  highest memory above idle: {_peak(client, source, root)}")
+        peak = partial(_peak, client, source, root)
+        yield Case(title, contenders, 3, afterwards=lambda: f"highest memory above idle: {peak()}")
+
+
+CASES = {"rechunk": _case}
 
 
 @contextmanager

@@ -1,0 +1,17 @@
+"""Every benchmark by its name: the figures of the issues, and the layouts they are about."""
+
+from __future__ import annotations
+
+from benchmarks import graphs, memory, read_write, rechunk, small_reads, walk
+from benchmarks.measure import Factory
+
+__all__ = ["CASES"]
+
+CASES: dict[str, Factory] = {
+    **read_write.CASES,
+    **small_reads.CASES,
+    **graphs.CASES,
+    **walk.CASES,
+    **memory.CASES,
+    **rechunk.CASES,
+}

@@ -1,0 +1,96 @@
+"""The benchmarks run and judge results; and the figures that are no times hold."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from benchmarks import asv, graphs, memory, small_reads, walk
+from benchmarks.__main__ import main
+from benchmarks.measure import Case, Contender, as_markdown, facts
+from benchmarks.suite import CASES
+
+FIGURES = {
+    "one-chunk",
+    "random-points",
+    "graph-construct",
+    "graph-size",
+    "graph-optimise",
+    "graph-one-block-on-a-cluster",
+    "graph-write",
+    "walk-consolidated",
+    "walk",
+    "memory-blosc-32-in-256",
+    "memory-zstd-256",
+}
+"""Cases of the figures to reach, besides reading and writing every layout."""
+
+
+def test_every_figure_is_a_case():
+    assert CASES.keys() >= FIGURES
+    layouts = [f"{c}-{k}{s}" for c in ("blosc", "zstd") for k in (32, 64) for s in ("", "-in-256")]
+    assert {f"{kind}-{layout}" for kind in ("read", "write") for layout in layouts} <= CASES.keys()
+
+
+def test_small_cases_run_and_are_right(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(small_reads, "REPEATS", 3)
+    monkeypatch.setattr(small_reads, "N", 64)
+    monkeypatch.setattr(walk, "ARRAYS", 3)
+    monkeypatch.setattr(graphs, "COUNT", 10)
+    results = {}
+    for name in ("one-chunk", "walk-consolidated", "graph-construct", "graph-size"):
+        file, table = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
+        arguments = ["--only", name, "--rounds", "1", "--dir", str(tmp_path)]
+        assert main([*arguments, "--json", str(file), "--markdown", str(table)]) == 0
+        (results[name],) = json.loads(file.read_text())
+        assert table.read_text().splitlines()[2].startswith(f"| {name} |")
+    assert "all results equal" in capsys.readouterr().out
+    own = next(one for one in results["one-chunk"]["contenders"] if one["name"] == "zarr_dask")
+    assert own["counts"]["requests"] == 1
+
+
+def test_what_is_wrong_is_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(walk, "ARRAYS", 3)
+    monkeypatch.setattr(zd.Group, "arrays", lambda self: iter(()))
+    assert main(["--only", "walk-consolidated", "--rounds", "1"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_ratios_are_to_the_first():
+    one = Contender("floor", lambda: None, lambda _: True, results=[2.0, 1.0])
+    own = Contender("zarr_dask", lambda: None, lambda _: True, results=[3.0, 4.0], verdict="equal")
+    found = facts("a", Case("title", [one, own], reach="2 x floor"))
+    assert [c["ratio"] for c in found["contenders"]] == [1.0, 3.0]
+    assert "| a | ms | 3 | floor 1 | 3.00 | 2 x floor |" in as_markdown([found])
+
+
+def test_classes_for_asv(monkeypatch):
+    monkeypatch.setattr(small_reads, "REPEATS", 3)
+    monkeypatch.setattr(small_reads, "N", 64)
+    benchmark = asv.OneChunk()
+    benchmark.setup()
+    benchmark.time_run()
+    assert benchmark.track_ratio() > 0
+    assert benchmark.track_counts() > 1
+    benchmark.teardown()
+    assert len([name for name in vars(asv) if name[0].isupper()]) >= len(CASES)
+
+
+@pytest.mark.parametrize("layout", [{"chunks": 32, "shards": 128}, {"chunks": 128}], ids=str)
+def test_memory_of_one_block(layout, tmp_path):
+    """No more than the block, one stored object and 10 MB."""
+    values = np.random.default_rng(0).normal(size=(128,) * 3).astype("f4")
+    codecs = [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+    array = zd.create_array(tmp_path / "a", shape=values.shape, dtype="f4", codecs=codecs, **layout)
+    array[...] = values
+    script = memory.SCRIPT.format(open=memory.OPEN["zarr_dask"])
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "a"), "128"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    peak, total = json.loads(done.stdout)
+    assert np.isclose(total, values.sum(dtype="f8"))
+    assert peak <= values.nbytes + array.nbytes_stored() + 10_000_000
