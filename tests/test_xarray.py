@@ -414,6 +414,12 @@ def test_only_what_is_chosen_is_read(tmp_path):
         store.requests.clear()
         assert array[5, 7:15].compute().sum().item() == 8
         assert len(store.requests) == 2
+    array = zd.open_dataset(store, chunks=None).v
+    points = {name: xr.DataArray([5, 95], dims="point") for name in ("y", "x")}
+    for chosen in ({"y": [95, 5], "x": 7}, {"y": slice(None, None, -90), "x": 7}, points):
+        store.requests.clear()
+        assert array.isel(chosen).load().sum().item() == 2
+        assert len(store.requests) == 2
 
 
 def test_reading_in_an_event_loop(stored):

@@ -522,12 +522,16 @@ class StoredArray(BackendArray):
 
     def _read(self, key: indexing.ExplicitIndexer, threads: int | None) -> Any:
         def select(index: tuple[Any, ...]) -> Any:
+            if isinstance(key, indexing.OuterIndexer):
+                return self._array.lazy.oindex[index].read(threads=threads)
+            if isinstance(key, indexing.VectorizedIndexer):
+                return self._array.lazy.vindex[index].read(threads=threads)
             selection = parse_basic(index, self.shape)
             values = self._array.read(selection.region, threads=threads)
             return values[selection.finish]
 
         return indexing.explicit_indexing_adapter(
-            key, self.shape, indexing.IndexingSupport.BASIC, select
+            key, self.shape, indexing.IndexingSupport.VECTORIZED, select
         )
 
 
