@@ -230,21 +230,23 @@ class _BoundSharding(BoundSerializer):
 
     def inside(self) -> Fetch[Inside | None]:
         """See `BoundSerializer.inside`."""
+        index = yield from self._read_index()
+        return None if index is None else Inside(index, self._inner)
+
+    def _read_index(self) -> Fetch[np.ndarray | None]:
         size = self._index_size
-        received = yield (Range(0, size) if self._index_first else Range(-size, None),)
+        received = yield (IndexRange(0, size) if self._index_first else IndexRange(-size, None),)
         if received is None:
             return None
-        return Inside(self._decode_index(self._cut_index(memoryview(received[0]))), self._inner)
+        (encoded,) = received
+        return self._decode_index(self._cut_index(memoryview(encoded)))
 
     # --- reading regions ------------------------------------------------------------------------
 
     def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
-        size = self._index_size
-        received = yield (IndexRange(0, size) if self._index_first else IndexRange(-size, None),)
-        if received is None:
+        index = yield from self._read_index()
+        if index is None:
             return False
-        (encoded,) = received
-        index = self._decode_index(self._cut_index(memoryview(encoded)))
         chunks = [
             _Chunk(coords, *place, inner)
             for coords, inner in self._cuts_by_chunk(cuts).items()

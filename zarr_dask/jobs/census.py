@@ -333,4 +333,5 @@ def _within(read: _Read, start: int, length: int) -> _Read:
 
 
 def _asking(wanted: Sequence[Range]) -> Fetch[Sequence[Buffer] | None]:
-    return (yield wanted)
+    received = yield wanted
+    return None if received is None else list(received)
