@@ -1,9 +1,13 @@
 """Arrays of every kind of element through dask, rechunking and assignment; NumPy is the oracle."""
 
+import datetime as dt
+
 import dask.array as da
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import DataTypeError
@@ -227,3 +231,112 @@ def test_chunks_of_fill_values_are_not_stored():
         if other is not None:
             array[5] = other
             assert sorted(store) == ["c/1", "zarr.json"]
+
+
+# --- records with times ---------------------------------------------------------------------------
+
+PER_SECOND = {"D": (1, 86400), "s": (1, 1), "ms": (1000, 1), "us": (10**6, 1), "ns": (10**9, 1)}
+WITH_TIMES = np.dtype(
+    [("t", "M8[ns]"), ("i", "i4"), ("in", [("d", "m8[us]"), ("u", "U3")]), ("pair", "M8[ms]", (2,))]
+)
+
+
+@st.composite
+def times(draw, kind, unit):
+    """A time of some unit as NumPy or Python spell it, and its count in another unit."""
+    own = draw(st.sampled_from(sorted(PER_SECOND)))
+    count = draw(st.integers(-(2**62), 2**62) | st.integers(-(10**6), 10**6))
+    value = np.array(count, "i8").view(f"{kind}8[{own}]")[()]
+    (up, down), (own_up, own_down) = PER_SECOND[unit], PER_SECOND[own]
+    form = draw(st.sampled_from(["scalar", "array", "text"]))
+    if form == "array":
+        value = np.asarray(value)
+    elif form == "text" and kind == "M" and own == unit:
+        value = str(value)
+    return value, (count * up * own_down) // (down * own_up)
+
+
+@st.composite
+def records_with_times(draw):
+    t, d = draw(times("M", "ns")), draw(times("m", "us"))
+    pair = [draw(times("M", "ms")) for _ in range(2)]
+    number = draw(st.integers(-(2**33), 2**33) | st.integers(0, 9))
+    make = draw(st.sampled_from([tuple, list]))
+    value = (t[0], number, (d[0], "x"), make(one for one, _ in pair))
+    counts = [t[1], d[1], *(one for _, one in pair)]
+    fits = all(-(2**63) < count < 2**63 for count in counts) and -(2**31) <= number < 2**31
+    return value, (counts, number), fits
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(rows=st.lists(records_with_times(), min_size=1, max_size=4), nested=st.booleans())
+def test_times_in_records_never_wrap_around(rows, nested):
+    given_rows = [value for value, _, _ in rows]
+    store = MemoryStore()
+    shape = (1, len(rows)) if nested else (len(rows),)
+    array = zd.create_array(store, shape=shape, dtype=WITH_TIMES, chunks=shape, format="v2")
+    before = dict(store.values)
+    values = [given_rows] if nested else given_rows
+    if not all(fits for _, _, fits in rows):
+        with pytest.raises(DataTypeError):
+            array[...] = values
+        assert store.values == before
+        return
+    array[...] = values
+    for found, (_, (counts, number), _) in zip(array[...].ravel(), rows, strict=True):
+        got = [found["t"], found["in"]["d"], *found["pair"]]
+        assert [int(one.view("i8")) for one in got] == counts
+        assert (found["i"], found["in"]["u"]) == (number, "x")
+
+
+FAR = np.datetime64("9999-01-01")
+PLAIN = [("t", "M8[ns]"), ("i", "i4")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [(FAR, 1)],
+        [("9999-01-01", 1)],
+        [(dt.datetime.max, 1)],  # noqa: DTZ901  (NumPy has no time zones)
+        [("2000-01-01", 1 << 40)],
+        [("2000-01-01", 1, 2)],
+        [("2000-01-01",)],
+        (FAR, 1),
+        dt.date.max,
+        np.array([(FAR, 1)], [("t", "M8[D]"), ("i", "i4")]),
+        np.array([(FAR, 1)], [("t", "M8[D]"), ("i", "i4")])[0],
+        np.array([(FAR, 1)], [("a", "M8[D]"), ("b", "i4")]).tolist(),
+        np.array([((FAR, 1),), None], object)[:1],
+        np.array([("9999-01-01", 1)], [("t", "U10"), ("i", "i4")]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_records_that_do_not_fit_are_refused(value):
+    array = zd.create_array(MemoryStore(), shape=1, dtype=PLAIN, chunks=1)
+    with pytest.raises(DataTypeError):
+        array[...] = value
+
+
+def test_records_with_times_are_cast_as_numpy_casts_them():
+    stamps = np.array(["2000-01-01T12", "1950-01-01T00"], "M8[h]")
+    other = np.array([(stamps[0], 5), (stamps[1], 6)], [("x", "M8[h]"), ("y", "i8")])
+    for value in (
+        other, other.tolist(), list(other), [tuple(one) for one in other.tolist()],
+        other.astype(object), stamps, list(stamps), 7, [7, 8], (stamps[0], 3),
+    ):  # fmt: skip
+        array = zd.create_array(MemoryStore(), shape=2, dtype=PLAIN, chunks=1)
+        array[...] = value
+        expected = np.empty(2, PLAIN)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "M":
+            expected["t"], expected["i"] = stamps, stamps.astype("i8").astype("i4")
+        else:
+            expected[...] = value
+        np.testing.assert_array_equal(array[...], expected)
+    empty = zd.create_array(MemoryStore(), shape=0, dtype=PLAIN, chunks=1)
+    empty[...] = []
+    fields = [("t", "M8[s]", (3,)), ("s", [("d", "m8[s]", (2, 2))])]
+    array = zd.create_array(MemoryStore(), shape=2, dtype=fields, chunks=1, format="v2")
+    array[...] = [(5, (6,)), ([1, 2, 3], ([[1, 2], [3, 4]],))]
+    expected = np.array([(5, (6,)), ([1, 2, 3], ([[1, 2], [3, 4]],))], fields)
+    np.testing.assert_array_equal(array[...], expected)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.dtypes.base import DataType
-from zarr_dask.dtypes.bits import swappable
+from zarr_dask.dtypes.bits import leaves, swappable
 from zarr_dask.dtypes.fixed import bytes_from_json
 
 _LABEL = 60
@@ -97,6 +97,51 @@ class Struct(DataType):
         pairs = zip(self.fields, value, strict=True)
         return self._of({name: item.scalar(one) for (name, item), one in pairs})
 
+    def cast(self, values: Any) -> np.ndarray:
+        """See `DataType.cast`: field by field where NumPy would let times wrap around."""
+        if not _has_times(self.dtype):
+            return super().cast(values)
+        if hasattr(values, "__array__"):
+            array = np.asarray(values)
+            if array.dtype.kind not in "OSTU":
+                return self._of_fields(array)
+            result = np.empty(array.size, self.dtype)
+            for row, value in enumerate(array.ravel().tolist()):
+                result[row] = self.cast(value)
+            return result.reshape(array.shape)
+        if isinstance(values, list):  # as NumPy has it: lists are dimensions, tuples are records
+            if values and all(isinstance(item, tuple) for item in values):
+                return self._of_records(values)
+            return np.stack([self.cast(item) for item in values]) if values else self.zero[None][:0]
+        return self._of_records([values if isinstance(values, tuple) else None], values).reshape(())
+
+    def _of_fields(self, array: np.ndarray) -> np.ndarray:
+        """An array cast: fields by their position, or one value for all of them."""
+        names = array.dtype.names or [None] * len(self.fields)
+        if len(names) != len(self.fields):
+            raise TypeError(f"{len(names)} fields where {self.label} has {len(self.fields)}")
+        result = np.empty(array.shape, self.dtype)
+        for (name, item), other in zip(self.fields, names, strict=True):
+            part = item.cast(array if other is None else array[other])
+            inside = result[name].ndim - part.ndim  # one value for all of a field that is an array
+            result[name] = part.reshape(part.shape + (1,) * inside)
+        return result
+
+    def _of_records(self, records: Sequence[Any], everywhere: Any = None) -> np.ndarray:
+        """Tuples, a field at a time; `everywhere` is the value of all fields of what is None."""
+        result = np.empty(len(records), self.dtype)
+        for record in records:
+            if record is not None and len(record) != len(self.fields):
+                raise ValueError(f"{len(record)} values where {self.label} has {len(self.fields)}")
+        for position, (name, item) in enumerate(self.fields):
+            column = [everywhere if one is None else one[position] for one in records]
+            if isinstance(item, Struct | Subarray):
+                for row, value in enumerate(column):
+                    result[name][row] = item.cast(value)
+            else:
+                result[name] = item.cast(column)
+        return result
+
     def _of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         result = np.zeros((), self.dtype)
         for name, value in values.items():
@@ -132,6 +177,10 @@ class Subarray(DataType):
         """See `DataType.scalar`: an array or nested lists."""
         return self._of(value, self.element.scalar)
 
+    def cast(self, values: Any) -> np.ndarray:
+        """See `DataType.cast`: the elements, which may be the same for all of the field."""
+        return self.element.cast(list(values) if isinstance(values, tuple) else values)
+
     def _of(self, value: Any, element: Any) -> np.ndarray:
         result = np.empty(self.dtype.shape, self.dtype.base)
         for index in np.ndindex(self.dtype.shape):
@@ -142,6 +191,10 @@ class Subarray(DataType):
                 item = item[position]
             result[index] = element(item)
         return result
+
+
+def _has_times(dtype: np.dtype[Any]) -> bool:
+    return any(part.base.kind in "mM" for _, part in leaves(dtype))
 
 
 def _lists(value: np.ndarray, element: DataType) -> Any:
