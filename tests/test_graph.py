@@ -9,7 +9,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import GridError
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
 
 @pytest.fixture
@@ -67,6 +67,28 @@ def test_blocks_of_objects_that_are_too_large_are_whole_chunks(array):
     with dask.config.set({"array.chunk-size": "1 kiB"}):
         x = zd.from_zarr(array)
     assert x.chunks == ((10,) * 10, (20, 20, 20, 10))
+
+
+def test_indices_are_kept_where_blocks_are_parts_of_shards(tmp_path, values):
+    """Each index is read once, though four blocks are read of each shard; and only then kept."""
+    made = zd.create_array(tmp_path, shape=values.shape, dtype="f4", chunks=10, shards=(40, 40))
+    made[...] = values
+    store = Recording(LocalStore(str(tmp_path)))
+    array = zd.open_array(store)
+
+    def indices(x):
+        store.clear()
+        result = x.compute(scheduler="sync")
+        np.testing.assert_array_equal(result, values[: x.shape[0]])
+        return sum(r.range is not None and r.range.start < 0 for r in store.requests)
+
+    with dask.config.set({"array.chunk-size": "1 kiB"}):
+        x, part = zd.from_zarr(array), array.lazy[:20].to_dask()
+    assert x.npartitions == 40
+    assert indices(x) == 6
+    assert indices(part) == 0  # they are kept already
+    assert indices(zd.from_zarr(array, chunks="chunks")) == 70
+    assert zd.from_zarr(array, chunks=x.chunks).name == x.name
 
 
 @pytest.mark.parametrize("chunks", [{"z": 3}, {5: 3}, "nonsense", (1, 2, 3)])

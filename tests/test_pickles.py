@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.array import ArraySource
 from zarr_dask.errors import DaskBackendError, StoreError
 from zarr_dask.formats.packing import unpack
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
@@ -54,7 +53,7 @@ def test_arrays_are_small(layout, tmp_path):
         tmp_path, shape=(100, 100, 100), dtype="f4", attributes=ATTRIBUTES, **LAYOUTS[layout]
     )
     assert len(pickle.dumps(array)) < 2000
-    source = ArraySource.of(array)
+    source = array.source(None)
     assert len(pickle.dumps(source)) < 1200
     assert not source.array.attributes
     again = pickle.loads(pickle.dumps(array))
@@ -67,13 +66,13 @@ def test_arrays_of_every_store_are_small(tmp_path):
     for store in stores(tmp_path):
         array = zd.array.Array(store, "", made.meta, made.node_format)
         assert len(pickle.dumps(array)) < 2000
-        assert len(pickle.dumps(ArraySource.of(array))) < 1200
+        assert len(pickle.dumps(array.source(None))) < 1200
         assert pickle.loads(pickle.dumps(array)).store.identity == store.identity
 
 
 def test_tasks_of_one_array_share_what_its_document_said():
     array = zd.create_array({}, shape=(9, 9), dtype="f4", chunks=3)
-    payload = pickle.dumps(ArraySource.of(array))
+    payload = pickle.dumps(array.source(None))
     first, second = pickle.loads(payload), pickle.loads(payload)
     assert first.array.meta is second.array.meta
     assert unpack.cache_info().maxsize == 256
@@ -83,7 +82,7 @@ def test_large_attributes_are_no_part_of_tasks():
     array = zd.create_array(
         {}, shape=(9,), dtype="f4", chunks=3, attributes={"seed": list(range(10_000))}
     )
-    assert len(pickle.dumps(ArraySource.of(array))) < 1200
+    assert len(pickle.dumps(array.source(None))) < 1200
     assert pickle.loads(pickle.dumps(array)).attributes == array.attributes
     assert zd.from_zarr(array).sum().compute(scheduler="sync") == 0
 

@@ -280,17 +280,31 @@ class Array:
         DaskBackendError
             If dask's array-expr backend is turned on.
         """
-        from zarr_dask.graph import blocks_of, read_array
+        from zarr_dask.graph import blocks_of, cuts_objects, read_array
 
         meta = self.meta
         names = meta.dimension_names or ()
         itemsize = meta.data_type.typical_itemsize
         blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
-        return read_array(ArraySource.of(self), blocks, self.token, name)
+        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        return read_array(self.source(None, keep_indices=keep), blocks, self.token, name)
 
-    def source(self, transform: IndexTransform) -> ArraySource:
-        """A selection of the array as the tasks of a graph see it."""
-        return ArraySource.of(self, transform)
+    def source(
+        self, transform: IndexTransform | None, *, keep_indices: bool = False
+    ) -> ArraySource:
+        """The array, or a selection of it, as the tasks of a graph see it.
+
+        Parameters
+        ----------
+        transform
+            The selection; None for everything.
+        keep_indices
+            Whether each process keeps the indices of shards, as `ReadOptions.index_cache` does.
+        """
+        if not keep_indices or self.options.index_cache:
+            return ArraySource.of(self, self.token, transform)
+        options = replace(self.options, index_cache=_KEPT_INDICES)
+        return ArraySource.of(replace(self, options=options), self.token, transform)
 
     @cached_property
     def token(self) -> str:
@@ -627,6 +641,10 @@ def _unpacked(store: Store, path: str, packed: bytes) -> Array:
     return Array(store, path, meta, node_format, options)
 
 
+_KEPT_INDICES = 1 << 26
+"""Bytes of indices that a process keeps where blocks are parts of shards."""
+
+
 @dataclass(frozen=True, eq=False)
 class ArraySource:
     """An array, or a view of it, as the tasks of a graph see it: each reads in its own thread."""
@@ -639,10 +657,11 @@ class ArraySource:
     """What of the array; None for everything."""
 
     @staticmethod
-    def of(array: Array, transform: IndexTransform | None = None) -> ArraySource:
+    def of(array: Array, token: str, transform: IndexTransform | None) -> ArraySource:
         """The source of the blocks of an array, or of a selection of it."""
         bare = replace(array.meta, attributes={}, dimension_names=None, extra={})
-        token = array.token if transform is None else f"{array.token}-{transform.token}"
+        if transform is not None:
+            token = f"{token}-{transform.token}"
         return ArraySource(replace(array, meta=bare), token, transform)
 
     @property

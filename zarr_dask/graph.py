@@ -44,6 +44,7 @@ __all__ = [
     "blocks_of_selection",
     "check_backend",
     "checked_array",
+    "cuts_objects",
     "join_writes",
     "read_array",
     "read_shares",
@@ -256,6 +257,16 @@ def blocks_of(
         raise GridError(
             f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
         ) from error
+
+
+def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
+    """Whether the blocks are parts of stored objects because nobody said how large they are to be.
+
+    Many tasks then read one object each, and the index of a shard is worth keeping.
+    """
+    if chunks is not None or grid.largest_cell == chunk_shape:
+        return False
+    return prod(grid.largest_cell) * itemsize > _bytes_of_auto()
 
 
 def blocks_of_selection(

@@ -79,7 +79,7 @@ class SelectedArray(Protocol):
         """Tells the array from others, and from itself with other metadata."""
         ...
 
-    def source(self, transform: IndexTransform) -> Any:
+    def source(self, transform: IndexTransform | None, *, keep_indices: bool = False) -> Any:
         """A selection of the array as the tasks of a graph see it."""
         ...
 
@@ -434,11 +434,12 @@ class View:
         name
             Name in the graph; by default it tells the array, its metadata and the selection.
         """
-        from zarr_dask.graph import blocks_of_selection, read_array, read_shares
+        from zarr_dask.graph import blocks_of_selection, cuts_objects, read_array, read_shares
 
         meta, transform = self.array.meta, self.transform
         itemsize = meta.data_type.typical_itemsize
         blocks = blocks_of_selection(chunks, transform, meta.grid, meta.chunk_shape, itemsize)
-        source = self.array.source(transform)
+        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        source = self.array.source(transform, keep_indices=keep)
         read = read_shares if transform.has_lists else read_array
         return read(source, blocks, source.token, name)
