@@ -1,10 +1,11 @@
 """A simulation of many processes: each rank is forked from this one, which imports no dask.
 
-    python ranks.py URL STEPS [publish] [gather]
+    python ranks.py URL STEPS [publish] [gather] [flush]
 
 Ranks that are killed are started again, as a batch system would. Each says its number and process
 id on the standard output when it begins. With ``publish`` one more process makes steps visible as
-they come; with ``gather`` ranks send pieces of their blocks to each other.
+they come; with ``gather`` ranks send pieces of their blocks to each other; with ``flush`` every
+step is stored, and made visible, before its stored objects are whole.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ def field(step, region=(slice(None), slice(None))):
     return values[region]
 
 
-def simulate(url, rank, steps, comm=None):
+def simulate(url, rank, steps, comm=None, flush=False):
     with zd.Writer.attach(url, rank=rank, gather=comm) as writer:
         region = writer.region("u")
         for step in range(writer.next_step, steps):
             block = field(step, region)
-            writer.put(step, {"u": block, "v": -block, "time": step / 4})
+            writer.put(step, {"u": block, "v": -block, "time": step / 4}, flush=flush)
 
 
-def publish(url, steps):
+def publish(url, steps, flush):
     writer = zd.Writer.attach(url)
-    while writer.publish() < steps:
+    while writer.publish(flush=flush) < steps:
         pass
 
 
@@ -81,11 +82,12 @@ def main(url, steps, *modes):
     assert "dask" not in sys.modules
     ranks = zd.Writer.attach(url).ranks
     comm = Pipes(ranks) if "gather" in modes else None
+    flush = "flush" in modes
 
     def start(rank):
         if rank < 0:
-            return forked(publish, url, steps)
-        pid = forked(simulate, url, rank, steps, comm and comm.of(rank))
+            return forked(publish, url, steps, flush)
+        pid = forked(simulate, url, rank, steps, comm and comm.of(rank), flush)
         os.write(1, f"{rank} {pid}\n".encode())
         return pid
 

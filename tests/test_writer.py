@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from itertools import product
 
 import numpy as np
@@ -27,6 +29,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.grid import Grid
 from zarr_dask.jobs.owners import share_of, shared_objects
+from zarr_dask.stores import Faulty, LocalStore
 
 FORMATS = ["v3", "v2", "v3draft", "v3draft-2022-05"]
 
@@ -258,6 +261,63 @@ def test_a_store_without_a_place_beside_it_needs_a_journal():
         assert writer.next_step == 400
 
 
+def test_texts_and_records_and_times(url):
+    spec = {
+        "name": {"shape": (), "dtype": str, "chunks": 3},
+        "when": {"shape": (), "dtype": "M8[s]"},
+        "pair": {"shape": (2,), "dtype": [("a", "i2"), ("b", "f4")], "chunks": (3, 1)},
+        "word": {"shape": (2,), "dtype": str, "chunks": (3, 1)},
+    }
+    zd.Writer.create(url, spec, owners=zd.owners((2,), 2), capacity=5)
+    pair = np.array([(1, 2.5), (3, 4.5)], spec["pair"]["dtype"])
+    for rank in range(2):
+        with zd.Writer.attach(url, rank, threads=None) as writer:
+            for step in range(5):
+                own = slice(rank, rank + 1)
+                when = np.datetime64("2030-01-01", "s") + np.timedelta64(step, "s")
+                words = np.array([f"{step} {rank}"], object)
+                blocks = {"name": f"step {step}", "when": when, "pair": pair[own], "word": words}
+                writer.put(step, blocks)
+    assert zd.Writer.attach(url).publish(4) == 5
+    group = zd.open(url)
+    assert group["name"][...].tolist() == [f"step {step}" for step in range(5)]
+    assert group["word"][4].tolist() == ["4 0", "4 1"]
+    assert str(group["when"][4]) == "2030-01-01T00:00:04"
+    np.testing.assert_array_equal(group["pair"][3], pair)
+
+
+def test_other_file_systems_put_the_files_of_ranks_anew():
+    fsspec = pytest.importorskip("fsspec")
+    url, journal = "memory://writer/run.zarr", "memory://writer/journal"
+    zd.Writer.create(url, arrays(), owners=OWNERS, journal=journal)
+    close(put_all(url, range(5), journal=journal))
+    coordinator = zd.Writer.attach(url, journal=journal)
+    assert coordinator.publish(flush=True) == 5
+    assert zd.open(url)["u"][4].tolist() == field(4).tolist()
+    zd.Writer.attach(url, 2, from_step=3, journal=journal)
+    assert coordinator.stored() == coordinator.visible == 3
+    fsspec.filesystem("memory").rm("/writer", recursive=True)
+
+
+def test_an_output_that_is_finished_leaves_nothing_beside_it(url, tmp_path):
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(7)))
+    close([zd.Writer.attach(url, rank, from_step=3) for rank in range(4)])
+    with zd.Writer.attach(url, 1) as writer:
+        put(writer, 3)
+    with pytest.raises(StepsMissingError, match="rank 0: u"):
+        coordinator.finish()
+    for rank in (0, 2, 3):
+        with zd.Writer.attach(url, rank) as writer:
+            put(writer, 3)
+    assert coordinator.finish() == 4
+    check_prefix(url, 4)
+    assert not list(tmp_path.rglob("__output"))
+    assert len(list(zd.open(url).store.list("u/c/"))) == 8
+    with pytest.raises(WriterNotFoundError):
+        zd.Writer.attach(url, 0)
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -484,6 +544,101 @@ def test_a_torn_line_is_cut_off_and_a_damaged_one_is_an_error(url, tmp_path):
         zd.Writer.attach(url, 0)
     with pytest.raises(CorruptObjectError, match="checksum"):
         zd.Writer.attach(url).publish()
+
+
+def test_a_full_disk_leaves_a_step_that_can_be_put_again(url, monkeypatch):
+    coordinator = zd.Writer.create(url, arrays(1), owners=OWNERS)
+    writers = put_all(url, range(2))
+    whole = os.write
+
+    def torn(descriptor, data):
+        return whole(descriptor, data[: len(data) // 2])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", torn)
+        with pytest.raises(StoreError, match="bytes were written"):
+            put(writers[0], 2)
+    assert coordinator.publish() == 2
+    for writer in writers:
+        put(writer, 2)
+    assert coordinator.publish() == 3
+    close(writers)
+    check_prefix(url, 3)
+
+
+class StoppedError(Exception):
+    """A process that ends in the midst of what it does."""
+
+
+def stopping(number):
+    """Raises at the request of some number that changes something."""
+    left = [number]
+
+    def before(method, key):
+        if method in {"set", "delete", "delete_prefix"}:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoppedError(key)
+
+    return before
+
+
+def check_documents(url, least, most):
+    """Arrays by their own documents: every value there, coordinates not longer than fields."""
+    fields, times = (zd.open_array(url, name) for name in ("u", "time"))
+    assert least <= times.shape[0] <= most
+    assert least <= fields.shape[0] <= most
+    expected = [field(step) for step in range(fields.shape[0])]
+    np.testing.assert_array_equal(fields[...], np.reshape(expected, (-1, 6, 8)))
+    np.testing.assert_array_equal(times[...], np.arange(times.shape[0]) / 4)
+    return fields.shape[0] - times.shape[0]
+
+
+@pytest.mark.parametrize("node_format", ["v3", "v2", "v3draft"])
+def test_wherever_publishing_stops_readers_see_whole_steps(url, tmp_path, node_format):
+    journal = tmp_path / "journal"
+    options = {"owners": OWNERS, "journal": journal, "format": node_format}
+    zd.Writer.create(url, arrays(2), **options)
+    close(put_all(url, range(3), journal=journal))
+    stopped = 0
+    for shown, target in ((2, None), (3, 2)):
+        for number in range(20):
+            store = Faulty(LocalStore(url), stopping(number))
+            coordinator = zd.Writer.attach(store, journal=journal)
+            try:
+                seen = coordinator.publish(target, flush=target is not None)
+            except StoppedError:
+                stopped += 1
+            else:
+                assert seen == shown
+                break
+            assert check_documents(url, 0 if shown == 2 else 2, shown) >= 0
+            if node_format != "v3draft":  # it has no consolidated metadata
+                length = zd.open(url)["u"].shape[0]
+                assert length in {0 if shown == 2 else 2, shown}
+                check_prefix(url, length)
+        check_prefix(url, shown)
+    assert stopped >= 4
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_wherever_a_rewind_stops_it_can_be_done_again(url, tmp_path, number):
+    journal = tmp_path / "journal"
+    zd.Writer.create(url, arrays(2), owners=OWNERS, journal=journal)
+    close(put_all(url, range(5), journal=journal))
+    coordinator = zd.Writer.attach(url, journal=journal)
+    coordinator.publish(flush=True)
+    store = Faulty(LocalStore(url), stopping(number))
+    with suppress(StoppedError):
+        zd.Writer.attach(store, 0, from_step=3, journal=journal).close()
+    check_documents(url, 3, 5)
+    length = zd.open(url)["u"].shape[0]
+    assert length in {3, 5}
+    check_prefix(url, length)
+    writers = put_all(url, range(3, 6), journal=journal, from_step=3)
+    assert coordinator.publish() == 6
+    close(writers)
+    check_prefix(url, 6)
 
 
 def test_a_damaged_document_of_the_output_is_an_error(url, tmp_path):

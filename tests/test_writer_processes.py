@@ -89,6 +89,17 @@ def test_64_processes_put_and_readers_always_see_a_whole_prefix(tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_readers_see_whole_steps_while_objects_get_more_of_them(tmp_path):
+    """Of objects that are flushed with every step, and replaced with one more."""
+    url = str(tmp_path / "run.zarr")
+    coordinator = create(url, (2, 2), 8)
+    script = start(url, 24, "publish", "flush")
+    watch(url, script)
+    ended(script)
+    assert coordinator.visible == 24
+    check_prefix(zd.open(url), 24)
+
+
 def killed_at_random(tmp_path, seed, ranks, steps, kills):
     url = str(tmp_path / "run.zarr")
     coordinator = create(url, ranks)

@@ -183,6 +183,13 @@ class Output:
                 return steps
             steps = min(borders)
 
+    def end(self) -> None:
+        """Forget what was agreed on: no rank can attach any more."""
+        folder = self.folder
+        above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
+        folder.store.delete(f"{above}{_DOCUMENT}")
+        folder.store.delete_prefix(above)
+
     def rank_file(self, rank: int) -> str:
         """Name of the file that says what a rank has stored."""
         return f"rank-{rank}"

@@ -1,9 +1,9 @@
 """Files that grow by lines which check themselves: what each rank of a simulation has stored.
 
 A line is the CRC-32C of a JSON object, a space and the object. On a local file system a line is
-appended by one call, and what a killed process left of its last line is cut off by the next one
-that opens the file for appending. Other stores have no appending: there the whole file is put anew,
-shortened by its owner when it grows long.
+appended by one call; what a killed process or a full disk left of the last line is passed over by
+readers, and cut off before the next line is added. Other stores have no appending: there the whole
+file is put anew, shortened by its owner when it grows long.
 
 A file that is open for appending is locked (``flock``), which the kernel undoes when the process
 ends in whatever way. File systems without such locks go without.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import CorruptObjectError, RankError, StoreError
@@ -61,14 +61,107 @@ def _records(text: bytes, at: str) -> tuple[list[Record], int]:
     return records, end
 
 
-@dataclass
-class Appender:
+class Appender(Protocol):
     """A file of one process, open for appending; see `Folder.appender`."""
 
-    add: Callable[[Record], None]
-    """Append a record, and return when other processes can read it."""
-    close: Callable[[], None]
-    """Close the file and give up its lock."""
+    def add(self, record: Record) -> None:
+        """Append a record, and return when other processes can read it.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written; it can be added again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        ...
+
+
+@dataclass
+class _WholeFile:
+    """A file of a store without appending: put anew with every record."""
+
+    store: Store
+    key: str
+    records: list[Record]
+    shortened: Callable[[list[Record]], list[Record]]
+
+    def add(self, record: Record) -> None:
+        """See `Appender.add`."""
+        records = [*self.records, record]
+        if len(records) > _MANY_LINES:
+            records = self.shortened(records)
+        self.store.set(self.key, list(map(_line, records)))
+        self.records = records
+
+    def close(self) -> None:
+        """See `Appender.close`."""
+
+
+@dataclass
+class _LocalFile:
+    """A file that is open and locked."""
+
+    path: str
+    descriptor: int
+    size: int
+    """Bytes in whole lines."""
+    fsync: bool
+
+    def add(self, record: Record) -> None:
+        """See `Appender.add`."""
+        line = _line(record)
+        try:
+            os.ftruncate(self.descriptor, self.size)  # what a write that failed may have left
+            _write(self.descriptor, line)
+            if self.fsync:
+                os.fsync(self.descriptor)
+            # network file systems show to other hosts what was written before a lock is given up
+            _unlock(self.descriptor)
+            _lock(self.descriptor, self.path, wait=False)
+        except OSError as error:
+            raise _failed("append to", self.path, error) from error
+        self.size += len(line)
+
+    def close(self) -> None:
+        """See `Appender.close`."""
+        os.close(self.descriptor)
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    done = os.write(descriptor, line)
+    if done < len(line):
+        raise OSError(errno.ENOSPC, f"{done} of {len(line)} bytes were written")
+
+
+def _lock(descriptor: int, path: str, *, wait: bool) -> None:
+    """Lock an open file, where the file system can.
+
+    Raises
+    ------
+    RankError
+        If a process that still runs has locked it.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise RankError(
+            f"{path} is in use: another process that still runs writes for this rank. End it, or "
+            "give each process a rank of its own."
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _unlock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 class Folder:
@@ -143,57 +236,20 @@ class Folder:
         RankError
             If a process that still runs has it open.
         """
-        if isinstance(self.store, LocalStore):
-            return self._local_appender(self.store, name)
-        records = self.records(name)
-
-        def add(record: Record) -> None:
-            records.append(record)
-            if len(records) > _MANY_LINES:
-                records[:] = shortened(records)
-            self.store.set(self.prefix + name, list(map(_line, records)))
-
-        return Appender(add, lambda: None)
-
-    def _local_appender(self, store: LocalStore, name: str) -> Appender:
-        path = f"{store.root}/{self.prefix}{name}"
+        if not isinstance(self.store, LocalStore):
+            return _WholeFile(self.store, self.prefix + name, self.records(name), shortened)
+        path = f"{self.store.root}/{self.prefix}{name}"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
-                self._lock(descriptor, name, wait=False)
-                size = os.fstat(descriptor).st_size
-                _, whole = _records(read_at(descriptor, 0, size), path)
-                if whole < size:  # its writer was killed in the midst of a line
-                    os.ftruncate(descriptor, whole)
+                _lock(descriptor, path, wait=False)
+                _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
             except BaseException:
                 os.close(descriptor)
                 raise
         except OSError as error:
             raise _failed("open", path, error) from error
-
-        def add(record: Record) -> None:
-            line = _line(record)
-            try:
-                while line:
-                    line = line[os.write(descriptor, line) :]
-                if store.fsync:
-                    os.fsync(descriptor)
-            except OSError as error:
-                raise _failed("append to", path, error) from error
-
-        return Appender(add, lambda: os.close(descriptor))
-
-    def _lock(self, descriptor: int, name: str, *, wait: bool) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise RankError(
-                f"{self.where}{name} is in use: another process that still runs writes for this "
-                "rank. End it, or give each process a rank of its own."
-            ) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+        return _LocalFile(path, descriptor, size, self.store.fsync)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -207,7 +263,7 @@ class Folder:
         except OSError as error:
             raise _failed("open", str(path), error) from error
         try:
-            self._lock(descriptor, "lock", wait=True)
+            _lock(descriptor, str(path), wait=True)
             yield
         finally:
             os.close(descriptor)

@@ -23,7 +23,7 @@ from zarr_dask.jobs.owners import share_of
 from zarr_dask.jobs.progress import Rewinds, StoredObjects, Survey
 from zarr_dask.jobs.progress_files import REWINDS
 from zarr_dask.pool import for_each
-from zarr_dask.resizing import resized
+from zarr_dask.resizing import clear_outside, resized
 
 __all__ = ["Publisher", "show"]
 
@@ -142,6 +142,22 @@ class Publisher:
                 show(output, end)
             self._survey.forget(end)
             return end
+
+    def finish(self) -> int:
+        """See `zarr_dask.Writer.finish`."""
+        output = self._output
+        self._survey.update()
+        most = max(
+            self._survey.stored(rank, name) for name, own in self._owned.items() for rank in own
+        )
+        end = self.publish(most - 1, flush=True) if most else 0
+        for one in output.series.values():
+            array = one.array
+            meta = _present(output, one)
+            prefix = output.node_format.data_prefix(array.path)
+            clear_outside(array.store, prefix, meta, array.where)
+        output.end()
+        return end
 
     def _missing(self, end: int) -> Iterator[tuple[int, str, str]]:
         for name, own in self._owned.items():

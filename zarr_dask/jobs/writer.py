@@ -451,6 +451,25 @@ class Writer:
             self.flush()
         return self._publisher_of_output().publish(step, flush=flush)
 
+    def finish(self) -> int:
+        """Let readers see everything, and remove what lies beside the hierarchy.
+
+        No rank can attach any more, and none may be attached. Stored objects of steps that were
+        forgotten, beyond the end, are deleted.
+
+        Returns
+        -------
+        int
+            Steps that are visible now.
+
+        Raises
+        ------
+        StepsMissingError
+            If a rank has not stored all that another one has. Nothing has changed then.
+        """
+        self.close()
+        return self._publisher_of_output().finish()
+
     def _publisher_of_output(self) -> Publisher:
         if self._publisher is None:
             self._publisher = Publisher(self._output)
