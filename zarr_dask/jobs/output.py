@@ -45,7 +45,6 @@ from zarr_dask.formats.base import (
     checked_attributes,
     load_json,
     normalise_path,
-    prefix_of,
     read_documents,
     where,
 )
@@ -55,9 +54,10 @@ from zarr_dask.group import Group, create_group, open_array, open_group
 from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
 from zarr_dask.jobs.owners import Owners, Share, fitting, owners, share_of, shared_objects
 from zarr_dask.jobs.progress_files import REWINDS, Folder
+from zarr_dask.journal import default_place, given_place
 from zarr_dask.resizing import resized
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, beside, open_store
+from zarr_dask.stores.urls import Location, open_store
 
 __all__ = ["Output", "Series"]
 
@@ -68,7 +68,6 @@ _UNBOUNDED = 1 << 40
 _CHUNK_BYTES = 4 << 20
 _STEPS_OF_COORDINATES = 1024
 _FOLDER = "__output"
-_SUFFIX = ".zarr-dask"
 _KEYWORDS = {
     "axis",
     "values",
@@ -266,15 +265,13 @@ def _check_group(request: Request, store: Store, path: str) -> None:
 
 
 def _place(store: Store, path: str, journal: Location | None) -> tuple[Store, str]:
-    if journal is not None:
-        return open_store(journal), prefix_of(join(path, _FOLDER))
-    found = beside(store, _SUFFIX)
-    if found is None:
+    place = default_place(store, path) if journal is None else given_place(journal, path)
+    if place is None:
         raise StoreError(
             f"{store.url} has no place beside it where ranks could say what they have stored: "
             "give journal=, a folder that all ranks can write to."
         )
-    return found[0], prefix_of(join(join(found[1], path), _FOLDER))
+    return place.store, f"{place.prefix}{_FOLDER}/"
 
 
 def _checked_capacity(capacity: Any) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.dtypes import full_of, is_full_of
 from zarr_dask.errors import DataTypeError, GridError, StepError
 from zarr_dask.grid import Region, Shape, cut
@@ -22,6 +21,7 @@ from zarr_dask.jobs.owners import Piece, Share
 from zarr_dask.jobs.progress import Progress, StoredObjects
 from zarr_dask.jobs.progress_files import Record
 from zarr_dask.pool import for_each
+from zarr_dask.receipts import stored_object
 
 __all__ = ["Stream"]
 
@@ -193,8 +193,9 @@ class Stream:
             array.store.delete(key)
             return 0, 0
         buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)
+        stored = stored_object(key, buffers, with_sha256=False)
         array.store.set(key, buffers)
-        return sum(memoryview(one).nbytes for one in buffers), crc32c(b"".join(buffers))
+        return stored.nbytes, stored.crc32c
 
 
 def pieces_of(block: np.ndarray, pieces: Iterable[Piece]) -> list[tuple[Piece, np.ndarray]]:
