@@ -109,6 +109,7 @@ def test_help_fits_80_columns(command, monkeypatch):
 def test_help_lists_every_command_in_a_few_words():
     context = click.Context(main)
     assert sorted(main.commands) == [
+        "compare",
         "demo",
         "info",
         "migrate",

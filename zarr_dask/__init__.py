@@ -30,6 +30,8 @@ from zarr_dask.manifest import Manifest
 from zarr_dask.views import View
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.compare import compare
+    from zarr_dask.jobs.digest import digest
     from zarr_dask.jobs.load_plan import load_plan
     from zarr_dask.jobs.migrate import migrate, plan_migration
     from zarr_dask.jobs.owners import owners
@@ -54,10 +56,12 @@ __all__ = [
     "ReadOptions",
     "View",
     "Writer",
+    "compare",
     "consolidate",
     "create_array",
     "create_group",
     "delete",
+    "digest",
     "errors",
     "from_zarr",
     "load_plan",
@@ -78,6 +82,8 @@ __all__ = [
 ]
 
 _JOBS = {
+    "compare": "zarr_dask.jobs.compare",
+    "digest": "zarr_dask.jobs.digest",
     "Writer": "zarr_dask.jobs.writer",
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate",

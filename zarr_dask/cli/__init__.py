@@ -1,4 +1,4 @@
-"""The command line: ``zarr-dask info | tree | survey | rechunk | plan | migrate | verify | demo``.
+"""The command line: ``zarr-dask info | tree | survey | rechunk | plan | migrate | verify ...``.
 
 A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
 progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
@@ -12,7 +12,7 @@ from __future__ import annotations
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import demo, info, migrate, rechunk, survey, verify
+from zarr_dask.cli import compare, demo, info, migrate, rechunk, survey, verify
 from zarr_dask.cli.base import Commands, traceback_option
 
 __all__ = ["main"]
@@ -45,6 +45,7 @@ for _command in (
     rechunk.plan,
     migrate.migrate,
     verify.verify,
+    compare.compare,
     demo.demo,
 ):
     main.add_command(_command)

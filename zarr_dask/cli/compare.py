@@ -1,0 +1,81 @@
+"""``zarr-dask compare``: whether two places hold the same values; the exit code says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.verify import cluster_options
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--sample",
+    metavar="PART",
+    help="Compare only this fraction of the blocks (0.01), or so many of each array (20).",
+)
+@click.option("--equal-nan/--unequal-nan", default=True, help="Whether NaN equals NaN (it does).")
+@click.option("--attributes/--no-attributes", default=True, help="Whether attributes count.")
+@click.option("--digest", is_flag=True, help="Work out digests of the values on the way.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cluster_options
+@traceback_option
+@click.pass_context
+def compare(
+    context: click.Context,
+    /,
+    a: str,
+    b: str,
+    *,
+    sample: str | None,
+    as_json: bool,
+    workers: int | None,
+    scheduler: str | None,
+    **options: Any,
+) -> None:
+    """Compare the values of arrays or hierarchies.
+
+    A and B are paths or URLs of two arrays, or of two groups. Layouts, codecs and formats do not
+    count. The first differences are named; the exit code is 0 only if there are none.
+    """
+    from zarr_dask.jobs.run import connect
+
+    if workers and scheduler:
+        raise click.UsageError("--workers and --scheduler exclude each other.")
+    part = _part(sample)
+    with connect(scheduler, None, workers) as client:
+        found = zd.compare(a, b, part, client, **options)
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        for line in str(found).splitlines():
+            say(printable(line))
+        for one in found.arrays:
+            if one.digest is not None:
+                say(f"  {one.digest}  {printable(one.path or '/')}")
+    context.exit(found.exit_code)
+
+
+def _part(text: str | None) -> float | None:
+    """A number of blocks, or a fraction of them."""
+    if text is None:
+        return None
+    try:
+        part = int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        part = 0
+    if part <= 0 or (part > 1 and not text.isdecimal()):
+        raise click.BadParameter(
+            f"{text!r} is neither a fraction such as 0.01 nor a number of blocks.",
+            param_hint="'--sample'",
+        )
+    return part

@@ -1,0 +1,231 @@
+"""A digest of values that does not depend on how they are stored.
+
+Every element has a hash of its own, made of its position in the array (counted in C order) and of
+its value; the digest is the sum of all hashes modulo 2^128. A sum does not ask for an order: any
+blocks give their share, whatever their shape, in any task, and the digest of two equal arrays is
+the same in any chunks, shards, codecs and formats. To hash runs of bytes would be faster, but a
+block could give its share only where it holds whole runs.
+
+A hash is two 64-bit words, each of ``mix(mix(position * odd + constant) ^ value)`` with the mixing
+function of splitmix64, in which every bit of its input changes half of those of its output. Two
+arrays that differ by accident have the same digest with a chance of about 2^-128; against somebody
+who makes them differ on purpose it is no protection (SHA-256 of stored objects is).
+
+Values that `zarr_dask.compare` takes for equal have equal hashes: zeros of both signs are one, and
+so are all NaN. The text of a digest begins with the version of this construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import blake2b
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.dtypes import is_small
+from zarr_dask.grid import Region, Shape
+from zarr_dask.jobs.boxes import boxes_for, run_boxes
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Sum", "added", "digest", "digest_text", "sum_of"]
+
+Sum = tuple[int, int]
+"""The sums of the two words of all hashes, each modulo 2^64."""
+
+_SLAB = 1 << 15
+"""Elements that are hashed at once: they and their hashes stay in the cache."""
+_WORD = (1 << 64) - 1
+_LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+"""An odd factor of the position and a constant, for each of the two words."""
+
+
+def digest(array: Any, *, client: Client | None = None) -> str:
+    """A digest of the values of an array, the same in any layout, format and encoding.
+
+    Parameters
+    ----------
+    array
+        A stored array (`zarr_dask.Array`), a NumPy array or a dask array.
+    client
+        A cluster; by default the current client, or else dask's configured scheduler.
+
+    Returns
+    -------
+    str
+        ``"zd1-"`` and 32 hexadecimal digits, made of shape, data type and values.
+
+    Raises
+    ------
+    CorruptObjectError
+        If stored bytes do not decode.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4, 6), dtype="f4", chunks=(4, 2))
+    >>> a[...] = np.arange(24).reshape(4, 6)
+    >>> zd.digest(a) == zd.digest(np.arange(24, dtype="f4").reshape(4, 6))
+    True
+    """
+    total = (0, 0)
+
+    def add(share: Sum) -> None:
+        nonlocal total
+        total = added(total, share)
+
+    stored = array if isinstance(array, Array) else None
+    boxes = boxes_for(array.shape, array.dtype, [stored] if stored is not None else [])
+    run_boxes(partial(sum_of, shape=tuple(array.shape)), array, boxes, add, client, "digest")
+    return digest_text(array.shape, array.dtype, total)
+
+
+def digest_text(shape: Shape, dtype: np.dtype[Any], total: Sum) -> str:
+    """The digest of an array, from the sum of the hashes of its elements."""
+    label = "object" if dtype.kind in "OT" else str(np.dtype(dtype).newbyteorder("="))
+    facts = f"{label}{tuple(map(int, shape))}{total[0]:016x}{total[1]:016x}"
+    return f"zd1-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
+
+
+def added(a: Sum, b: Sum) -> Sum:
+    """The sum of two sums."""
+    return (a[0] + b[0]) & _WORD, (a[1] + b[1]) & _WORD
+
+
+def sum_of(block: np.ndarray, region: Region, shape: Shape) -> Sum:
+    """The sum of the hashes of a block.
+
+    Parameters
+    ----------
+    block
+        Values.
+    region
+        Where they lie in the array; slices of step 1.
+    shape
+        Of the array.
+    """
+    strides = list(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
+    total = (0, 0)
+    for slab in _slabs(block.shape):
+        positions = np.zeros((), np.uint64)
+        for axis, (one, where) in enumerate(zip(slab, region, strict=True)):
+            along = np.arange(where.start + one.start, where.start + one.stop, dtype=np.uint64)
+            along *= np.uint64(strides[axis] & _WORD)
+            positions = positions + along.reshape((-1,) + (1,) * (block.ndim - 1 - axis))
+        words = list(_words(block[slab] if slab else block))
+        total = added(total, _summed(np.ravel(positions), words))
+    return total
+
+
+def _slabs(shape: Shape) -> Iterator[Region]:
+    """The shape in pieces of few elements, whole rows where that is possible."""
+    rows = list(shape)
+    axis = 0
+    while axis < len(rows) and prod(shape[axis:]) > _SLAB:
+        rows[axis] = 1
+        axis += 1
+    if axis:
+        inner = prod(shape[axis:])
+        rows[axis - 1] = max(_SLAB // max(inner, 1), 1)
+
+    def along(depth: int) -> Iterator[Region]:
+        if depth == len(shape):
+            yield ()
+            return
+        for start in range(0, shape[depth], max(rows[depth], 1)):
+            piece = slice(start, min(start + rows[depth], shape[depth]), 1)
+            for rest in along(depth + 1):
+                yield (piece, *rest)
+
+    return along(0)
+
+
+def _summed(positions: np.ndarray, words: list[np.ndarray]) -> Sum:
+    sums = []
+    for factor, constant in _LANES:
+        hashes = _mix(positions * np.uint64(factor) + np.uint64(constant))
+        for word in words:
+            hashes = _mix(hashes ^ word)
+        sums.append(int(hashes.sum(dtype=np.uint64)))
+    return sums[0], sums[1]
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finalizer of splitmix64, in place."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+# --- values as 64-bit words -----------------------------------------------------------------------
+
+
+def _words(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Every element as one or more words, equal for equal values."""
+    dtype = values.dtype
+    if dtype.names is not None:
+        for name in dtype.names:
+            field = values[name]
+            inner = field.reshape((values.size, -1))  # of a field that is an array itself
+            for column in range(inner.shape[1]):
+                yield from _words(inner[:, column])
+    elif dtype.kind in "OT":
+        yield from _words_of_objects(values)
+    elif is_small(dtype):
+        yield from _words(values.astype(np.float32))  # which holds them all
+    elif dtype.kind == "c":
+        yield from _words(values.real)
+        yield from _words(values.imag)
+    elif dtype.kind == "f":
+        yield from _words_of_floats(values)
+    elif dtype.kind in "SUV":
+        yield from _words_of_bytes(values)
+    elif dtype.kind in "mM":
+        yield np.ravel(values).view(np.int64).view(np.uint64)
+    else:
+        yield np.ravel(values).astype(np.int64 if dtype.kind == "i" else np.uint64).view(np.uint64)
+
+
+def _words_of_floats(values: np.ndarray) -> Iterator[np.ndarray]:
+    high = np.ravel(values).astype(np.float64)
+    if values.dtype.itemsize > 8:
+        with np.errstate(invalid="ignore"):
+            low = (np.ravel(values) - high).astype(np.float64)
+        low[~np.isfinite(low)] = 0
+        yield (low + 0.0).view(np.uint64)
+    high += 0.0  # -0.0 becomes 0.0
+    high[np.isnan(high)] = np.nan
+    yield high.view(np.uint64)
+
+
+def _words_of_bytes(values: np.ndarray) -> Iterator[np.ndarray]:
+    itemsize = values.dtype.itemsize
+    if not itemsize:
+        return
+    flat = np.ascontiguousarray(np.ravel(values)).view(np.uint8).reshape(-1, itemsize)
+    padded = np.zeros((len(flat), -(-itemsize // 8) * 8), np.uint8)
+    padded[:, :itemsize] = flat
+    yield from padded.view("<u8").astype(np.uint64).T
+
+
+def _words_of_objects(values: np.ndarray) -> Iterator[np.ndarray]:
+    made = b"".join(blake2b(_bytes_of(item), digest_size=16).digest() for item in values.flat)
+    yield from np.frombuffer(made, "<u8").astype(np.uint64).reshape(-1, 2).T
+
+
+def _bytes_of(item: object) -> bytes:
+    if isinstance(item, str):
+        return b"s" + item.encode("utf-8", "surrogatepass")
+    if isinstance(item, bytes | bytearray | memoryview):
+        return b"b" + bytes(item)
+    return b"o" + repr(item).encode()
