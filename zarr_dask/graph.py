@@ -11,18 +11,20 @@ anything with ``shape``, ``dtype`` and ``__getitem__``, a target anything with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, product
 from math import prod
 from typing import Any, Protocol
 
+import cloudpickle
 import dask.array as da
 import numpy as np
 from dask import config
 from dask.array.core import Array as LayeredArray
 from dask.array.core import getter, normalize_chunks
 from dask.base import DaskMethodsMixin, tokenize
-from dask.blockwise import blockwise, optimize_blockwise
+from dask.blockwise import Blockwise, blockwise, optimize_blockwise
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.layers import ArrayBlockwiseDep
@@ -38,6 +40,7 @@ from zarr_dask.selection import IndexTransform
 
 __all__ = [
     "BlockRegions",
+    "BlockWrites",
     "StoredWrite",
     "Target",
     "blocks_of",
@@ -45,9 +48,11 @@ __all__ = [
     "check_backend",
     "checked_array",
     "cuts_objects",
+    "has_separate_blocks",
     "join_writes",
     "read_array",
     "read_shares",
+    "separate_writes",
     "sources_of",
     "write_array",
 ]
@@ -445,6 +450,7 @@ def write_array(
     origin: Shape,
     token: str,
     only: Sequence[tuple[int, int]] | None = None,
+    topic: str = "",
 ) -> StoredWrite:
     """The collection that writes every block of a dask array.
 
@@ -460,6 +466,8 @@ def write_array(
         Tells this write from others.
     only
         Which blocks to write, as first numbers and counts in the order of memory; all by default.
+    topic
+        Under which each task tells the clients of its cluster that it is done; "" for silence.
     """
     indices = tuple(range(array.ndim))
     write = f"zarr-write-{tokenize(array.name, token, origin)}"
@@ -473,6 +481,8 @@ def write_array(
         regions,
         indices,
         target,
+        None,
+        topic,
         None,
         numblocks={array.name: array.numblocks},
         dependencies=(),
@@ -512,8 +522,22 @@ def _together(end: Callable[[tuple[Any, ...]], tuple[Any, ...]], *results: Any) 
     return end(results)
 
 
-def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target) -> Any:
-    return target.write(block, region)
+def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target, topic: str) -> Any:
+    result = target.write(block, region)
+    if topic:
+        _tell(topic, tuple(s.start for s in region), np.asarray(block).nbytes)
+    return result
+
+
+def _tell(topic: str, start: tuple[int, ...], nbytes: int) -> None:
+    """Log an event, which costs a task nothing, where it runs in a worker of a cluster."""
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+    except ValueError:
+        return
+    worker.log_event(topic, {"start": start, "nbytes": nbytes})
 
 
 def _merge(target: Target, *results: Any) -> Any:
@@ -522,6 +546,77 @@ def _merge(target: Target, *results: Any) -> Any:
 
 def _finish(target: Target, *results: Any) -> Any:
     return target.finish(target.merge(results))
+
+
+class BlockWrites:
+    """The writing tasks of a graph whose blocks share no ancestor, each called by its number.
+
+    Parameters
+    ----------
+    layer
+        Makes all that a block needs; depends on no other layer.
+    tree
+        Says which blocks there are, and how their results are merged.
+    """
+
+    def __init__(self, layer: Blockwise, tree: MergeTree) -> None:
+        self.layer = layer
+        self.tree = tree
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockWrites, (self.layer, self.tree)
+
+    @property
+    def target(self) -> Target:
+        """What is written to."""
+        return self.tree.target
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """What the user has said of the tasks: retries, priority and so on."""
+        return dict(self.layer.annotations or {})
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @cached_property
+    def _blocks(self) -> Sequence[tuple[int, ...]]:
+        return self.tree.blocks()
+
+    def __call__(self, numbers: Iterable[int]) -> Any:
+        """Run some of the tasks, one after the other, in this thread; merge their results."""
+        keys = [(self.layer.output, *self._blocks[number]) for number in numbers]
+        culled, _ = self.layer.cull(set(keys), ())
+        return self.target.merge([culled[key]() for key in keys])
+
+
+def has_separate_blocks(array: da.Array) -> bool:
+    """Whether each block of an array is made by a task that needs no other one."""
+    first = (array.name,) + (0,) * array.ndim
+    graph = optimize_blockwise(array.__dask_graph__(), keys={first})
+    return isinstance(graph.layers[array.name], Blockwise) and not graph.dependencies[array.name]
+
+
+def separate_writes(write: StoredWrite) -> BlockWrites | None:
+    """The tasks of a write that can be run one by one; None if blocks share ancestors.
+
+    They can where every block is made from a store, or from nothing, by its own task alone. What
+    is computed for several blocks (an average that is subtracted, an array in memory, a regrouping)
+    would be computed again with each of them.
+    """
+    (key,) = write.__dask_keys__()
+    graph = optimize_blockwise(write.__dask_graph__(), keys={key})
+    tree = write.__dask_graph__().layers[key[0]]
+    if not isinstance(tree, MergeTree) or graph.dependencies.get(tree.source) != set():
+        return None
+    layer = graph.layers[tree.source]
+    if not isinstance(layer, Blockwise) or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+        return None
+    return BlockWrites(layer, tree)
+
+
+_LARGEST_LAYER = 1 << 16
+"""Bytes of a layer that goes with every task."""
 
 
 class MergeTree(Layer):
@@ -579,8 +674,12 @@ class MergeTree(Layer):
             self._tasks = dict(self._levels())
         return self._tasks
 
+    def blocks(self) -> list[tuple[int, ...]]:
+        """Coordinates of the blocks that there are results of."""
+        return list(self._blocks())
+
     def _levels(self) -> Iterator[tuple[Any, Task]]:
-        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in self._blocks()]
+        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in self.blocks()]
         level = 0
         while len(waiting) > self.split:
             merged: list[tuple[Any, ...]] = []

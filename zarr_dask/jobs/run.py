@@ -1,21 +1,24 @@
-"""Running many like tasks: on dask's own schedulers, or on a cluster in windows.
+"""Running jobs: a graph as a whole, or many like tasks, in windows.
 
-A task is a function of its number, so that what is submitted stays small, and at most a window
-of tasks is known to the scheduler at any time.
+A task of many is a function of its number, so that what is submitted stays small, and at most a
+window of tasks is known to the scheduler at any time. Tasks that are too short for a scheduler are
+run several at a time (`Batches`).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, StoreOutOfReachError, WorkerLostError
@@ -27,7 +30,17 @@ from zarr_dask.stores.wrappers import Wrapper
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Workers", "check_in_reach", "connect", "find_workers", "run_tasks"]
+__all__ = [
+    "Batches",
+    "Workers",
+    "check_in_reach",
+    "compute",
+    "connect",
+    "find_workers",
+    "listening",
+    "run_batches",
+    "run_tasks",
+]
 
 _WINDOW_PER_THREAD = 8
 _LOCAL_WINDOW = 512
@@ -61,14 +74,14 @@ def find_workers(client: Client | None = None) -> Workers:
 
 
 def _current_client() -> Client | None:
+    """The client that dask would use now; none where another scheduler is configured."""
     if "distributed" not in sys.modules:
         return None  # nobody in this process can have made one
-    from distributed import default_client
+    from dask.base import get_scheduler
+    from distributed import Client
 
-    try:
-        return default_client()
-    except ValueError:
-        return None
+    owner = getattr(get_scheduler(), "__self__", None)  # of a client it is a method
+    return owner if isinstance(owner, Client) else None
 
 
 def check_in_reach(store: Store) -> None:
@@ -168,7 +181,7 @@ def run_tasks(
         _run_local(function, count, on_result, name)
     else:
         window = max(workers.threads * _WINDOW_PER_THREAD, 1)
-        _run_cluster(function, count, workers.client, window, on_result, name)
+        _run_window(function, iter(range(count)), workers.client, window, on_result, name, {})
 
 
 def _run_local(
@@ -228,30 +241,31 @@ class _Tracked:
                 self._changed.wait_for(lambda: self._running == 0)
 
 
-def _run_cluster(
-    function: Callable[[int], Any],
-    count: int,
+def _run_window(
+    function: Callable[[Any], Any],
+    arguments: Iterator[Any],
     client: Client,
     window: int,
     on_result: Callable[[Any], None],
     name: str,
+    options: Mapping[str, Any],
 ) -> None:
-    from distributed import as_completed
-
-    numbers = iter(range(count))
+    """Call a function with each argument on a cluster; the next are asked for as tasks end."""
+    numbers = itertools.count()
     job = token_hex(8)  # two clients of one scheduler must not name tasks alike
 
-    def start(number: int) -> Any:
-        return client.submit(function, number, key=f"{name}-{job}-{number}", pure=False)
+    def start(argument: Any) -> Any:
+        key = f"{name}-{job}-{next(numbers)}"
+        return client.submit(function, argument, key=key, pure=False, **options)
 
-    first = [start(number) for number in islice(numbers, window)]
-    running = as_completed(first, loop=client.loop)
+    first = [start(argument) for argument in islice(arguments, window)]
+    running = _as_completed(client, first)
     try:
         for future in running:
             on_result(_result(future, client))
             future.release()
-            for number in islice(numbers, 1):
-                running.add(start(number))
+            for argument in islice(arguments, 1):
+                running.add(start(argument))
     finally:
         left = list(running.futures)
         client.cancel(left, reason="another task of the job failed")
@@ -259,12 +273,19 @@ def _run_cluster(
             _wait_for_workers(client, job)
 
 
-def _wait_for_workers(client: Client, job: str) -> None:
-    """Wait until no worker runs a task of the job any more, cancelled ones included."""
+def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
+    """Dask's ``as_completed`` on a client that need not be the default one."""
+    from distributed import as_completed
+
+    return as_completed(futures, loop=client.loop)
+
+
+def _wait_for_workers(client: Client, *names: str) -> None:
+    """Wait until no worker runs tasks with one of the names any more, cancelled ones included."""
     deadline = monotonic() + _PATIENCE
     while monotonic() < deadline:
-        stacks = client.call_stack()
-        if not any(job in str(key) for keys in stacks.values() for key in keys):
+        running = [str(key) for keys in client.call_stack().values() for key in keys]
+        if not any(name in key for key in running for name in names):
             return
         sleep(0.05)  # nobody is told when a cancelled task ends: it can only be asked for
 
@@ -287,6 +308,213 @@ def _result(future: Any, client: Client) -> Any:
             f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
             f"the job was running ({error})."
         ) from error
+
+
+# --- a graph as a whole ---------------------------------------------------------------------------
+
+
+def compute(
+    collection: Any,
+    workers: Workers,
+    names: Sequence[str],
+    on_result: Callable[[Any], None] | None = None,
+) -> Any:
+    """Compute a collection of one output; if that fails, wait for the tasks that are running.
+
+    Parameters
+    ----------
+    collection
+        What to compute.
+    workers
+        Where.
+    names
+        Of the layers whose tasks are waited for on a cluster.
+    on_result
+        Called with what each task of these layers returns; not on a cluster, where that stays.
+    """
+    if workers.client is None:
+        return _compute_local(collection, workers, names, on_result)
+    client = workers.client
+    future = client.compute(collection)
+    try:
+        return _result(future, client)
+    except BaseException as error:
+        client.cancel([future], reason="the job failed or was stopped")
+        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
+            _wait_for_workers(client, *names)
+        raise
+
+
+def _compute_local(
+    collection: Any,
+    workers: Workers,
+    names: Sequence[str],
+    on_result: Callable[[Any], None] | None,
+) -> Any:
+    from concurrent.futures import Executor
+
+    import dask
+    from dask.base import get_scheduler
+    from dask.callbacks import Callback
+    from dask.threaded import get as threaded_get
+
+    def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
+        if on_result is not None and isinstance(key, tuple) and key[0] in names:
+            on_result(result)
+
+    own_pool = not isinstance(dask.config.get("pool", None), Executor)
+    if (get_scheduler() or threaded_get) is not threaded_get or not own_pool:
+        with Callback(posttask=report):
+            return collection.compute()
+    pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
+    try:
+        with Callback(posttask=report):
+            return collection.compute(pool=pool)
+    except BaseException as error:
+        # dask raises the first error at once and lets the threads go on with what they have begun;
+        # who interrupts the job does not want to wait for them
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=False)
+
+
+@contextmanager
+def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iterator[None]:
+    """Call `hear`, in a thread of the client, with each message that tasks log under a topic."""
+    client = workers.client
+    if client is None:
+        yield
+        return
+    client.subscribe_topic(topic, lambda event: hear(event[1]))
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(topic)
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class Batches:
+    """Consecutive numbers in batches that take about half a second each.
+
+    How long a task takes is learned from the ones that are done: the first batches have one task
+    each. There stay enough batches for all threads.
+
+    Parameters
+    ----------
+    count
+        How many numbers.
+    threads
+        That work on them.
+
+    Examples
+    --------
+    >>> batches = Batches(1000, threads=2)
+    >>> batches.next()
+    range(0, 1)
+    >>> batches.note(1, seconds=0.01)
+    >>> batches.next()
+    range(1, 51)
+    """
+
+    seconds = 0.5
+
+    def __init__(self, count: int, threads: int) -> None:
+        self.count = count
+        self.threads = threads
+        self._first = 0
+        self._done = 0
+        self._spent = 0.0
+
+    def next(self) -> range:
+        """The next batch; empty at the end."""
+        left = self.count - self._first
+        size = 1
+        if self._done:
+            each = self._spent / self._done
+            wanted = int(self.seconds / each) if each * left > self.seconds else left
+            size = max(1, min(wanted, left // (4 * self.threads)))
+        batch = range(self._first, min(self._first + size, self.count))
+        self._first = batch.stop
+        return batch
+
+    def note(self, tasks: int, seconds: float) -> None:
+        """Some tasks are done, and took so long together."""
+        self._done += tasks
+        self._spent += seconds
+
+
+class _Timed:
+    """A function that says how long it took."""
+
+    def __init__(self, function: Callable[[range], Any]) -> None:
+        self._function = function
+
+    def __call__(self, numbers: range) -> tuple[Any, int, float]:
+        begun = perf_counter()
+        result = self._function(numbers)
+        return result, len(numbers), perf_counter() - begun
+
+
+def run_batches(
+    function: Callable[[range], Any],
+    count: int,
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+    window: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Call a function with ranges of numbers that make up ``range(count)``, in any order.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with a number.
+    count
+        How many numbers.
+    workers
+        Where.
+    on_result
+        Called with what each call returns, as soon as it is there.
+    name
+        Of the tasks, for dashboards.
+    window
+        Tasks that the scheduler knows of at most; by default eight per thread.
+    options
+        Of the tasks on a cluster: ``retries``, ``priority`` and others of ``Client.submit``.
+    """
+    window = max(window or workers.threads * _WINDOW_PER_THREAD, 1)
+    batches = Batches(count, workers.threads)
+
+    def note(timed: tuple[Any, int, float]) -> None:
+        result, tasks, seconds = timed
+        batches.note(tasks, seconds)
+        on_result(result)
+
+    timed = _Timed(function)
+    if workers.client is not None:
+        upcoming = iter(batches.next, range(count, count))
+        _run_window(timed, upcoming, workers.client, window, note, name, options or {})
+        return
+    while True:
+        ranges = [batch for _ in range(window) if (batch := batches.next())]
+        if not ranges:
+            return
+        _run_local(_Chosen(timed, ranges), len(ranges), note, name)
+
+
+class _Chosen:
+    """A function of the number of a range."""
+
+    def __init__(self, function: Callable[[range], Any], ranges: Sequence[range]) -> None:
+        self._function = function
+        self._ranges = ranges
+
+    def __call__(self, number: int) -> Any:
+        return self._function(self._ranges[number])
 
 
 @contextmanager

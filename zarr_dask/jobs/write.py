@@ -31,6 +31,7 @@ from zarr_dask.jobs.dialect import target_of
 from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.resume import Resume, ResumeOptions, plan_resume
+from zarr_dask.jobs.submit import WriteProgress
 from zarr_dask.jobs.target import Casting, takes
 from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
 from zarr_dask.stores.conditional import conditional
@@ -363,6 +364,8 @@ def to_zarr(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    progress: WriteProgress | None = None,
+    window: int | None = None,
     **keywords: Any,
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
@@ -382,6 +385,8 @@ def to_zarr(
         As for `plan_write`.
     resume, journal, manifest, sha256
         As for `plan_write`.
+    progress, window
+        As for `WritePlan.run`.
     **keywords
         As for `plan_write`.
 
@@ -436,7 +441,7 @@ def to_zarr(
     )
     if not compute and not return_stored:
         return plan.collection()
-    report = plan.run()
+    report = plan.run(progress=progress, window=window)
     return plan.stored() if return_stored else report
 
 

@@ -18,12 +18,14 @@ from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
 from zarr_dask.jobs.resume import ResumePlan, missing_blocks
 from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.submit import WriteProgress, compute_write
 from zarr_dask.jobs.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
 from zarr_dask.journal import Journal
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
     import dask.array as da
+    from distributed import Client
     from matplotlib.figure import Figure
 
     from zarr_dask.graph import StoredWrite
@@ -205,11 +207,17 @@ class WritePlan:
             target.dimension_names,
         )
 
-    def collection(self) -> StoredWrite:
-        """The tasks, after making room at the target: what it replaces is gone."""
-        return self.begun(ends=True)[0]
+    def collection(self, topic: str = "") -> StoredWrite:
+        """The tasks, after making room at the target: what it replaces is gone.
 
-    def begun(self, *, ends: bool) -> tuple[StoredWrite, Journal | None]:
+        Parameters
+        ----------
+        topic
+            Under which tasks tell the clients of their cluster that they are done.
+        """
+        return self.begun(topic, ends=True)[0]
+
+    def begun(self, topic: str, *, ends: bool) -> tuple[StoredWrite, Journal | None]:
         """The tasks, and the journal that they end or leave to others to end."""
         from zarr_dask.graph import write_array
 
@@ -242,11 +250,54 @@ class WritePlan:
         writer = ArrayTarget(
             target, self.creates, self.before, self.casting, self.compares, records
         )
-        return write_array(values, writer, origin, token, only), journal
+        return write_array(values, writer, origin, token, only, topic), journal
 
-    def run(self) -> WriteReport:
-        """Do it, on the current client's cluster or dask's configured scheduler."""
-        return self.collection().compute()  # type: ignore[no-any-return]
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> WriteReport:
+        """Do it.
+
+        If a task fails, no new ones begin, and the error is raised when those that are running have
+        ended.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task with its bytes, on a cluster in a thread of the client; True for
+            a bar on the terminal or in the notebook.
+        window
+            Tasks that the scheduler may know of at a time, where each block is made from stores, or
+            from nothing, by its own task alone. Short tasks are run several at a time then. By
+            default this is done on a cluster with more than 20,000 such tasks.
+
+        Raises
+        ------
+        ValueError
+            If there is to be a window, but blocks are made from what they have in common.
+        """
+        self._check_window(window)
+        return compute_write(  # type: ignore[no-any-return]
+            self.collection, self.nbytes, client, progress, window
+        )
+
+    def _check_window(self, window: int | None) -> None:
+        from zarr_dask.graph import has_separate_blocks
+
+        if window is None:
+            return
+        if window < 1:
+            raise ValueError(f"window={window}: expected a number of tasks of at least 1.")
+        if self.regrouped or not has_separate_blocks(self.values):
+            raise ValueError(
+                "window= was given, but blocks are made from what they have in common (a "
+                "reduction, a regrouping, an array in memory), which would be computed again in "
+                "every window. Leave window out, or store what they share first."
+            )
 
     def stored(self) -> da.Array:
         """The target as a dask array."""
@@ -293,17 +344,32 @@ class JointWritePlan:
         """A panel for each array; see `WritePlan.plot`."""
         return plot_writes([plan.panel() for plan in self.plans])
 
-    def collection(self) -> StoredWrite:
-        """The tasks of all, after making room at the targets."""
+    def collection(self, topic: str = "") -> StoredWrite:
+        """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
         from zarr_dask.graph import join_writes
 
-        begun = [plan.begun(ends=False) for plan in self.plans]
+        begun = [plan.begun(topic, ends=False) for plan in self.plans]
         journals = tuple(journal for _, journal in begun if journal is not None)
         return join_writes([write for write, _ in begun], JobsEnd(journals))
 
-    def run(self) -> tuple[WriteReport, ...]:
-        """Do it, on the current client's cluster or dask's configured scheduler."""
-        return self.collection().compute()  # type: ignore[no-any-return]
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> tuple[WriteReport, ...]:
+        """Do it; see `WritePlan.run`. Several arrays are one submission, without windows.
+
+        Raises
+        ------
+        ValueError
+            If there is to be a window.
+        """
+        if window is not None:
+            raise ValueError("window= is for one array; several are submitted as one graph.")
+        return compute_write(  # type: ignore[no-any-return]
+            self.collection, self.nbytes, client, progress
+        )
 
     def stored(self) -> tuple[da.Array, ...]:
         """The targets as dask arrays."""
