@@ -13,8 +13,12 @@ import importlib
 import inspect
 from pathlib import Path
 
+import dask
 import dask.array as da
+import numpy as np
 import pytest
+import zarr as zarr_python  # `zarr` is a fixture of dask's tests
+from dask.array.utils import assert_eq
 
 import zarr_dask as zd
 
@@ -89,6 +93,69 @@ def ours_in_place_of_dasks(request, monkeypatch):
     reason = DIFFERENT.get(request.node.name)
     if reason is not None:
         request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+# --- what those tests mean, in our way ------------------------------------------------------------
+
+
+def test_regions_that_cut_objects_are_written_by_who_owns_them():
+    a = da.arange(16).reshape((4, 4)).rechunk(2)
+    z = zarr_python.zeros_like(a, chunks=2)
+    a[:2, :2].to_zarr(z, region=(slice(2), slice(2)))
+    with pytest.raises(zd.errors.PartialWriteError):
+        a[:3, 3:4].to_zarr(z, region=(slice(1, 4), slice(2, 3)))
+    a[:3, 3:4].to_zarr(z, region=(slice(1, 4), slice(2, 3)), partial="own")
+    a[3:, 3:].to_zarr(z, region=(slice(2, 3), slice(1, 2)), partial="own")
+    expected = [[0, 1, 0, 0], [4, 5, 3, 0], [0, 15, 7, 0], [0, 0, 11, 0]]
+    assert_eq(da.from_zarr(z), expected)
+
+
+@pytest.mark.parametrize("region", [None, (slice(None),), (slice(50),)], ids=str)
+def test_blocks_are_regrouped_into_shards(region):
+    arr = da.arange(100, chunks=7)[region or slice(None)]
+    z = zarr_python.create_array({}, shape=(100,), chunks=(1,), shards=(2,), dtype=arr.dtype)
+    waiting = arr.to_zarr(z, region=region, compute=False)
+    assert not z[:].any()
+    report = waiting.compute()
+    assert report.objects + report.empty == arr.size // 2
+    assert_eq(z[region or slice(None)], arr)
+
+
+def test_no_setting_makes_a_write_unsafe():
+    arr = da.arange(100, chunks=10) + 1
+    z = zarr_python.create_array({}, shape=(100,), chunks=(3,), shards=(6,), dtype=arr.dtype)
+    with dask.config.set({"array.chunk-size": 1}):
+        arr.to_zarr(z)
+    assert_eq(z[:], arr)
+
+
+@pytest.mark.parametrize("blocks", [((2, 1, 1, 2), 1), ((2, 1, 2, 1), 1), ((4, 1, 1), 2)], ids=str)
+def test_irregular_blocks_are_written(blocks, tmp_path):
+    x = da.arange(12).reshape(6, 2).rechunk(blocks)
+    x.to_zarr(tmp_path, compute=False).compute()
+    assert_eq(zarr_python.open_array(tmp_path, mode="r")[...], np.arange(12).reshape(6, 2))
+
+
+def test_blocks_of_shards_are_chunks_on_request(tmp_path):
+    a = da.ones((60, 60), chunks=3)
+    a.to_zarr(tmp_path, shards=(18, 18), chunks=(3, 3))
+    assert da.from_zarr(tmp_path).chunks == ((18, 18, 18, 6),) * 2
+    assert da.from_zarr(tmp_path, chunks="chunks").chunks == a.chunks
+
+
+def test_dask_stores_into_an_open_array(tmp_path):
+    """With dask's own lock: its tasks know nothing of stored objects."""
+    x = da.arange(100, chunks=7).reshape(10, 10).rechunk((3, 4))
+    target = zd.create_array(tmp_path, shape=(10, 10), dtype=x.dtype, chunks=2, shards=(6, 4))
+    da.store(x, target)
+    assert_eq(target[...], x)
+    da.store(x[:4] * 2, target, regions=(slice(4, 8), slice(None)))
+    assert_eq(target[4:8], x[:4] * 2)
+    stored = da.store(x + 1, target, return_stored=True, compute=True)
+    assert_eq(stored, x + 1)
+
+
+# --- the list of differences ----------------------------------------------------------------------
 
 
 def test_differences_are_tests_of_dask(request):
