@@ -80,7 +80,8 @@ def test_pieces_make_the_selection(case, data):
     chunk_shape = data.draw(st.none() | st.tuples(*(st.integers(1, 3) for _ in array.shape)))
     gathering = Gathering(transform)
     gathered = np.full(gathering.shape, -1)
-    for taking in gathering.takings(grid, chunk_shape):
+    sparse = data.draw(st.sampled_from([None, 0, 2, 100]))
+    for taking in gathering.takings(grid, chunk_shape, sparse):
         stored = array[grid.region_of(taking.coords)]
         box = stored[taking.box]
         assert box.shape == tuple(len(range(s.start, s.stop, s.step)) for s in taking.box)
@@ -94,6 +95,25 @@ def test_pieces_make_the_selection(case, data):
     if transform.size:
         np.testing.assert_array_equal(gathering.result(gathered), expected)
         np.testing.assert_array_equal(gathering.gathered(expected), gathered)
+
+
+def test_coordinates_that_are_too_many_for_one_number():
+    shape = (1 << 40, 1 << 40, 1 << 40)
+    generator = np.random.default_rng(0)
+    corners = generator.integers(0, 1 << 40, (4, 3))
+    points = corners[generator.integers(0, 4, 50)] // 64 * 64 + generator.integers(0, 64, (50, 3))
+    gathering = Gathering(parse_points(tuple(points.T), shape))
+    found = {}
+    for taking in gathering.takings(Grid.regular(shape, (1024,) * 3), (64,) * 3):
+        pick = taking.picks[0] or (0, 0, 0)
+        inside = [side.start + at for side, at in zip(taking.box, pick, strict=True)]
+        numbers = np.arange(50)[taking.out[0]]
+        origin = [1024 * at for at in taking.coords]
+        for row, number in zip(np.broadcast_arrays(*inside), range(3), strict=True):
+            np.testing.assert_array_equal(origin[number] + row, points[numbers, number])
+        found[taking.coords] = found.get(taking.coords, 0) + len(numbers)
+    assert sum(found.values()) == 50
+    assert len(found) == 4
 
 
 @given(chains(), st.data())

@@ -11,13 +11,16 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from dask.array.core import getter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests import selections
+from zarr_dask.array import ArraySource
 from zarr_dask.codecs.chain import BoundChain
 from zarr_dask.errors import ChunkMissingError, DataTypeError, SelectionError
+from zarr_dask.graph import sources_of
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import Coalescing
 
@@ -373,8 +376,12 @@ def test_chunks_are_decoded_once(monkeypatch):
     monkeypatch.setattr(
         BoundChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
     )
-    array.vindex[[0, 0, 3, 1, 8], [0, 1, 2, 1, 7], [0, 1, 1, 0, 6]]
-    assert len(decoded) <= 2
+    for sparse in (0, 100):  # points one by one, or the box around them
+        monkeypatch.setattr("zarr_dask.views._SPARSE", sparse)
+        decoded.clear()
+        points = ([0, 0, 3, 1, 8], [0, 1, 2, 1, 7], [0, 1, 1, 0, 6])
+        np.testing.assert_array_equal(array.vindex[points], VALUES[points])
+        assert len(decoded) <= 2
 
 
 def test_absence_is_an_error_where_the_reader_says_so():
@@ -468,3 +475,13 @@ def test_what_is_read_lazily_is_not_written_over():
 def test_masks_of_dask_are_refused():
     with pytest.raises(SelectionError, match="compute it first"):
         ARRAYS["v3"][da.ones(9, dtype=bool)]
+
+
+def test_sources_of_tasks_take_lists():
+    array = ARRAYS["v3"]
+    for lazy in (array.to_dask(), array.lazy.to_dask()):
+        (source,) = sources_of(lazy, ArraySource)
+        np.testing.assert_array_equal(getter(source, ([5, 1], slice(2, 4))), VALUES[[5, 1], 2:4])
+        np.testing.assert_array_equal(source[VALUES % 2 == 0], VALUES[VALUES % 2 == 0])
+    wrapped = da.from_array(array, chunks=(4, 4, 4))
+    np.testing.assert_array_equal(wrapped[:, [7, 0]].compute(), VALUES[:, [7, 0]])

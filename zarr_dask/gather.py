@@ -70,6 +70,8 @@ class _Group:
     """Of these axes."""
     turned: bool
     """Whether the axis goes backwards through its dimension, and is turned around at the end."""
+    listed: bool
+    """Whether elements are taken by lists."""
 
     @property
     def size(self) -> int:
@@ -145,7 +147,9 @@ class Gathering:
 
     # --- what to read -----------------------------------------------------------------------------
 
-    def takings(self, grid: Grid, chunk_shape: Shape | None = None) -> Iterator[Taking]:
+    def takings(
+        self, grid: Grid, chunk_shape: Shape | None = None, sparse: int | None = None
+    ) -> Iterator[Taking]:
         """What is taken of each stored object, one after the other.
 
         Parameters
@@ -154,11 +158,14 @@ class Gathering:
             The stored objects.
         chunk_shape
             Where given, what lists take is split by chunks of this shape within stored objects.
+        sparse
+            Where given, points are taken one by one if the smallest box around those of one chunk
+            has more than so many elements for each of them.
         """
         dims = [dim for group in self.groups for dim in group.dims]
         order = sorted(range(len(dims)), key=dims.__getitem__)
         in_order = order == list(range(len(dims)))
-        per_group = [self._cells(group, grid, chunk_shape) for group in self.groups]
+        per_group = [self._cells(group, grid, chunk_shape, sparse) for group in self.groups]
         for cells in product(*per_group):
             coords = tuple(at for cell in cells for at in cell.coords)
             if not in_order:
@@ -232,11 +239,12 @@ class Gathering:
         """An index of the stored object that gives what is taken, one axis for each group."""
         ndim = sum(len(group.dims) for group in self.groups)
         index: list[Any] = [None] * ndim
-        sliced = ndim == len(shares) and all(share.pick is None for share in shares)
+        # NumPy leaves the axis of one list in its place
+        slices = ndim == len(shares) and sum(share.pick is not None for share in shares) < 2
         for number, (group, share) in enumerate(zip(self.groups, shares, strict=True)):
             for at, dim in enumerate(group.dims):
                 side = share.box[at]
-                if sliced:
+                if slices and share.pick is None:
                     index[dim] = side
                     continue
                 positions = (
@@ -246,10 +254,12 @@ class Gathering:
                 )
                 lengths = [1] * len(shares)
                 lengths[number] = positions.size
-                index[dim] = positions.reshape(lengths)
+                index[dim] = positions if slices else positions.reshape(lengths)
         return tuple(index)
 
-    def _cells(self, group: _Group, grid: Grid, chunk_shape: Shape | None) -> list[_Cell]:
+    def _cells(
+        self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
+    ) -> list[_Cell]:
         maps = [self.transform.maps[dim] for dim in group.dims]
         dimensions = [grid.dimensions[dim] for dim in group.dims]
         if len(maps) == 1 and not isinstance(maps[0], Listed):
@@ -262,7 +272,9 @@ class Gathering:
         positions = [
             _stretched(positions_of(one, self.transform.shape), axes_of(one), group) for one in maps
         ]
-        return list(_cells_of_points(dimensions, sizes, positions))
+        # several lists take every combination of their shares, which one by one would be too many
+        alone = sum(other.listed for other in self.groups) == 1
+        return list(_cells_of_points(dimensions, sizes, positions, sparse if alone else None))
 
 
 def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
@@ -348,7 +360,8 @@ def _groups(transform: IndexTransform) -> Iterator[_Group]:
         only = transform.maps[dims[0]] if len(dims) == 1 else None
         turned = isinstance(only, Along) and only.step < 0
         lengths = tuple(transform.shape[axis] for axis in ordered)
-        yield _Group(tuple(sorted(dims)), ordered, lengths, turned)
+        listed = len(dims) > 1 or isinstance(only, Listed)
+        yield _Group(tuple(sorted(dims)), ordered, lengths, turned, listed)
 
 
 def _forward(one: Along | At | Listed, shape: Shape) -> slice:
@@ -374,6 +387,7 @@ def _cells_of_points(
     dimensions: Sequence[Dimension],
     chunk_shape: Sequence[int] | None,
     positions: Sequence[np.ndarray],
+    sparse: int | None,
 ) -> Iterator[_Cell]:
     """The cells that points lie in, in C order of their coordinates, and what is in each."""
     if not positions[0].size:
@@ -396,23 +410,29 @@ def _cells_of_points(
     for at, low, high, (first, last), head in zip(
         coords, lows, highs, bounds, heads.tolist(), strict=True
     ):
+        if cell is None or cell.coords != at:
+            if cell is not None:
+                yield cell
+            cell = _Cell(at, [])
         if last - first == 1:
-            share = _Share(tuple(slice(p, p + 1, 1) for p in low), None, slice(head, head + 1))
-        else:
-            share = _share(
-                low,
-                high,
-                [offset[first:last] for offset in offsets],
-                slice(first, last) if order is None else _as_slice(order[first:last]),
-            )
-        if cell is not None and cell.coords == at:
-            cell.shares.append(share)
+            cell.shares.append(_point(low, head))
             continue
-        if cell is not None:
-            yield cell
-        cell = _Cell(at, [share])
+        taken = [offset[first:last] for offset in offsets]
+        places = slice(first, last) if order is None else _as_slice(order[first:last])
+        box = prod(b - a + 1 for a, b in zip(low, high, strict=True))
+        if sparse is not None and box > sparse * (last - first):
+            numbers = range(first, last) if order is None else order[first:last].tolist()
+            cell.shares.extend(
+                map(_point, zip(*(one.tolist() for one in taken), strict=True), numbers)
+            )
+        else:
+            cell.shares.append(_share(low, high, taken, places))
     if cell is not None:
         yield cell
+
+
+def _point(position: Sequence[int], place: int) -> _Share:
+    return _Share(tuple(slice(p, p + 1, 1) for p in position), None, slice(place, place + 1))
 
 
 def _share(

@@ -221,13 +221,17 @@ def positions_of(one: Map, shape: Shape) -> np.ndarray:
 def has_lists(key: object) -> bool:
     """Whether an index holds lists, arrays or masks, and is more than NumPy's basic indexing."""
     items = key if isinstance(key, tuple) else (key,)
-    return any(_is_list(item) for item in items)
+    return any(map(_is_list, items))
+
+
+_SINGLE = (int, slice, np.generic)
+_SEQUENCES = (list, tuple, range)
 
 
 def _is_list(item: object) -> bool:
-    if item is None or item is Ellipsis or isinstance(item, int | slice | np.generic):
+    if item is None or item is Ellipsis or isinstance(item, _SINGLE):
         return False
-    if isinstance(item, list | tuple | range):
+    if isinstance(item, _SEQUENCES):
         return True
     ndim = getattr(item, "ndim", None)
     return isinstance(ndim, int) and ndim > 0
@@ -416,7 +420,8 @@ def _entries(key: object, shape: Shape, *, flat: bool = False) -> list[_Entry]:
 
 
 def _array_of(item: Any) -> np.ndarray:
-    if hasattr(item, "__dask_graph__"):
+    graph = getattr(item, "__dask_graph__", None)
+    if graph is not None and graph() is not None:
         raise SelectionError(
             "a lazy array cannot be an index here, because where to read must be known: compute it "
             "first, or index the dask array (to_dask)."

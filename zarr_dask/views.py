@@ -188,7 +188,7 @@ def _gather(
             place = out_index(taking.out, gathered.shape)
             gathered[place] = gathering.picked(taking, box)
 
-    for taking in gathering.takings(meta.grid, meta.chunk_shape):
+    for taking in gathering.takings(meta.grid, meta.chunk_shape, _SPARSE):
         if taking.exact:
             destination = gathering.in_source_order(taking, gathered)
         else:
@@ -207,6 +207,8 @@ def _gather(
 _MOST_HELD = 1 << 26
 """Bytes of boxes that wait to be picked from; what is read beyond them is read afterwards."""
 _MOST_PIECES = 1 << 16
+_SPARSE = 1 << 14
+"""Elements of a box for each point in it, of which copying costs more than a piece of its own."""
 
 
 def write_selection(
