@@ -121,7 +121,7 @@ def walk_documents(
     listed = Listed(store) if lists_at_once(store) else store
     return {
         key: text
-        for level in _levels(listed, path, node_format, options)
+        for level in _levels(listed, path, node_format, options, as_texts=True)
         for key, text in level.documents.items()
     }
 
@@ -214,18 +214,30 @@ class _Level:
 
 
 def _levels(
-    store: Store, path: str, node_format: NodeReader, options: ReadOptions, *, is_bare: bool = False
+    store: Store,
+    path: str,
+    node_format: NodeReader,
+    options: ReadOptions,
+    *,
+    is_bare: bool = False,
+    as_texts: bool = False,
 ) -> Iterator[_Level]:
+    """The nodes below a path; their documents too where they are wanted as texts."""
     places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
     bare = {path} if is_bare else set()
     groups = [path]
     while groups:
         level = _Level()
         candidates = _children(store, groups, node_format)
-        for candidate, node, documents in _read_all(store, candidates, node_format, options):
+        if isinstance(store, Consolidated) and not as_texts:
+            found = _read_parsed(store, candidates, node_format, options)
+        else:
+            found = _read_texts(store, candidates, node_format, options)
+        for candidate, node, documents in found:
             if node is not None:
                 level.nodes[candidate] = node
-                level.documents.update(documents)
+                if as_texts:
+                    level.documents.update(documents)
             elif not (_parent(candidate) in bare and _LIKE_CHUNK.fullmatch(_name(candidate))):
                 level.bare.append(candidate)  # but no folder of chunks whose array has no document
         yield level
@@ -266,7 +278,23 @@ def _is_key(name: str) -> bool:
     return True
 
 
-def _read_all(
+def _read_parsed(
+    store: Consolidated, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
+) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
+    """What lies at some paths, by documents that were parsed already."""
+    for path in paths:
+        found = store.parsed(node_format.node_keys(path))
+        if found is None:
+            yield from _read_texts(store, [path], node_format, options)
+            continue
+        try:
+            node: Below | None = node_format.read(store, path, options, found=found)
+        except MetadataError as error:
+            node = error.with_traceback(None)
+        yield path, node, {}
+
+
+def _read_texts(
     store: Store, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
 ) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
     """What lies at some paths and its documents, fetched a batch at a time."""

@@ -22,6 +22,7 @@ from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, Problem, UnknownCodecError
 from zarr_dask.formats.documents import (
+    Found,
     Limits,
     checked_attributes,
     checked_documents,
@@ -38,6 +39,7 @@ __all__ = [
     "ArrayMeta",
     "ChunkKeys",
     "Format",
+    "Found",
     "GroupMeta",
     "Limits",
     "NodeMeta",
@@ -344,7 +346,7 @@ class NodeReader(Protocol):
         ...
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """The node at `path`; None if there is none.
 

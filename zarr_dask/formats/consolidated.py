@@ -28,6 +28,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import (
     Format,
+    Found,
     GroupMeta,
     Limits,
     NodeMeta,
@@ -110,6 +111,10 @@ class Consolidated(Wrapper):
             return self.store.size(key)
         text = self._text(key)
         return None if text is None else len(text)
+
+    def parsed(self, keys: Iterable[str]) -> Found | None:
+        """Documents that are known, as JSON objects; None if that is not so of all of them."""
+        return {k: self.documents.get(k) for k in keys} if all(map(self._knows, keys)) else None
 
     def _knows(self, key: str) -> bool:
         return key.startswith(self.scope) and _is_document(key, self.endings)

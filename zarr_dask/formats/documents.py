@@ -21,6 +21,8 @@ from zarr_dask.stores.base import Buffer, Range, Store
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "Document",
+    "Found",
     "Limits",
     "checked_attributes",
     "checked_documents",
@@ -31,6 +33,12 @@ __all__ = [
     "read_documents",
     "where",
 ]
+
+
+Document = bytes | Mapping[str, Any]
+"""A document as it is stored, or the JSON object that was made of it."""
+Found = Mapping[str, Document | None]
+"""Documents by key; None for those that are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +103,17 @@ def where(store: Store, key: str) -> str:
 
 
 def load_json(
-    store: Store, key: str, text: bytes, limits: Limits = DEFAULT_LIMITS
+    store: Store, key: str, text: Document, limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, Any]:
-    """A document that must be a JSON object.
+    """A document that must be a JSON object, and may have been parsed already.
 
     Raises
     ------
     MetadataError
         If it is not, or takes more memory than `limits` allow.
     """
+    if isinstance(text, Mapping):
+        return dict(text)
     try:
         document = parse_json(text, limits)
     except _TooMuchMemoryError as error:
@@ -190,6 +200,9 @@ _DEEPEST = 200
 """Lists and objects within each other at most; what copies or prints them calls itself for each."""
 
 
+_HOLDERS = frozenset({dict, list})
+
+
 def _is_deeper(document: Any, most: int) -> bool:
     """Whether lists and objects lie within each other more than `most` deep."""
     level = [document]
@@ -197,8 +210,8 @@ def _is_deeper(document: Any, most: int) -> bool:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in _HOLDERS
         ]
         if not level:
             return False

@@ -37,6 +37,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -138,7 +139,7 @@ class FormatDraft:
     # --- documents --------------------------------------------------------------------------------
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`: an array, else a group, else a group by what lies below."""
         keys = self.node_keys(path)

@@ -26,6 +26,7 @@ from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -35,7 +36,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.documents import Limits, parse_json
+from zarr_dask.formats.documents import Document, Limits, parse_json
 from zarr_dask.formats.typestr import (
     dtype_to_json,
     fill_from_json,
@@ -80,7 +81,7 @@ class FormatV1:
         return (join(path, "meta"), join(path, "attrs"))
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key = self.node_keys(path)
@@ -92,7 +93,7 @@ class FormatV1:
             return None
         document = load_json(store, array_key, text, options.limits)
         attributes_text = documents[attributes_key]
-        attributes = {}
+        attributes: dict[str, Any] = {}
         if attributes_text is not None:
             attributes = load_json(store, attributes_key, attributes_text, options.limits)
         return parse(document, attributes, where(store, array_key), options)
@@ -163,13 +164,13 @@ class FormatV1:
 V1 = FormatV1()
 
 
-def _claims_to_be_an_array(text: bytes, limits: Limits) -> bool:
+def _claims_to_be_an_array(text: Document, limits: Limits) -> bool:
     """Whether a file that happens to be called ``meta`` is a metadata document at all."""
     try:
-        document = parse_json(text, limits, strictly=False)
+        document = text if isinstance(text, Mapping) else parse_json(text, limits, strictly=False)
     except (ValueError, RecursionError):
         return False
-    return isinstance(document, dict) and len(_MEMBERS & document.keys()) > 1
+    return isinstance(document, Mapping) and len(_MEMBERS & document.keys()) > 1
 
 
 # --- reading --------------------------------------------------------------------------------------

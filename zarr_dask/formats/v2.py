@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -96,7 +99,7 @@ class FormatV2:
         return (join(path, ".zarray"), join(path, ".zattrs"), join(path, ".zgroup"))
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key, group_key = self.node_keys(path)
@@ -106,7 +109,7 @@ class FormatV2:
         if documents[array_key] is None and group_key not in documents:
             documents |= read_documents(store, [group_key], options.limits)
         attributes_text = documents[attributes_key]
-        attributes = {}
+        attributes: dict[str, Any] = {}
         if attributes_text is not None:
             attributes = load_json(store, attributes_key, attributes_text, options.limits)
         array_text = documents[array_key]
@@ -117,6 +120,9 @@ class FormatV2:
                     "what lies below it is not."
                 )
             document = load_json(store, array_key, array_text, options.limits)
+            alike = _like_a_known_one(document, attributes, options)
+            if alike is not None:
+                return alike
             return parse(document, attributes, where(store, array_key), options)
         group_text = documents[group_key]
         if group_text is None:
@@ -228,6 +234,32 @@ V2 = FormatV2()
 # --- reading --------------------------------------------------------------------------------------
 
 
+def _like_a_known_one(
+    document: Mapping[str, Any], attributes: Mapping[str, Any], options: ReadOptions
+) -> ArrayMeta | None:
+    """What a document says that differs from a known one in what arrays differ in, if it does."""
+    common = dict(document)
+    shape = common.pop("shape", None)
+    key = as_bytes(common) if usual_shape(shape) else None
+    known = None if key is None else _known(key, len(shape), options)
+    if known is None:
+        return None
+    return like(known, shape, attributes, _names(document, attributes, len(shape)))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _known(common: bytes, ndim: int, options: ReadOptions) -> ArrayMeta | None:
+    """An array of one cell; None unless there is nothing to be said about its document."""
+    document = from_bytes(common)
+    shape = document.get("chunks")
+    if not usual_shape(shape) or len(shape) != ndim:
+        return None
+    try:
+        return parse({**document, "shape": shape}, {}, "", options)
+    except MetadataError:
+        return None  # whoever asks will say where it is
+
+
 def parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
@@ -250,9 +282,7 @@ def parse(
     fill = _fill_value(members, stored, data_type)
     if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
-    names = dimension_names(attributes, grid.ndim)
-    if names is None:
-        names = _names_of_nczarr(document, attributes, grid.ndim)
+    names = _names(document, attributes, grid.ndim)
     unsaid = "dimension_separator" not in document and options.dimension_separator is None
     meta = ArrayMeta(
         grid,
@@ -425,6 +455,14 @@ def _serializer(
     made = object_serializer_from_numcodecs(document, place, allow_pickle=allow_pickle)
     running = made.astype if isinstance(made, Categorize) else "|u1"
     return made, rest, running
+
+
+def _names(
+    document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
+) -> tuple[str | None, ...] | None:
+    """Names of dimensions, by the convention of xarray or that of the netCDF library."""
+    names = dimension_names(attributes, ndim)
+    return _names_of_nczarr(document, attributes, ndim) if names is None else names
 
 
 def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +29,11 @@ from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
+    Found,
     GroupMeta,
     Limits,
     NodeMeta,
@@ -76,14 +79,18 @@ class FormatV3:
         return (join(path, _DOCUMENT),)
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         key = join(path, _DOCUMENT)
         text = found[key] if key in found else read_documents(store, [key], options.limits)[key]
         if text is None:
             return None
-        document, at = load_json(store, key, text, options.limits), where(store, key)
+        document = load_json(store, key, text, options.limits)
+        alike = _like_a_known_one(document, options.limits)
+        if alike is not None:
+            return alike
+        at = where(store, key)
         early = node_of_2023(document, at, options)
         return parse(document, at, options.limits) if early is None else early
 
@@ -190,8 +197,10 @@ def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
-    """What a document says.
+def parse(
+    document: Mapping[str, Any], at: str, limits: Limits, *, as_stored: bool = True
+) -> NodeMeta:
+    """What a document says; older spellings are read only where they are stored.
 
     Raises
     ------
@@ -216,19 +225,60 @@ def parse(document: Mapping[str, Any], at: str, limits: Limits) -> NodeMeta:
         return GroupMeta(attributes, extra)
     if kind is None and "shape" not in document:  # neither one nor the other
         raise MetadataError.of(at, members.problems)
-    meta = _array(members, attributes, limits, at)
+    meta = _array(members, attributes, limits, at, as_stored=as_stored)
     problems = members.problems or (list(meta.problems()) if meta else [])
     if meta is None or problems:
         raise MetadataError.of(at, problems)
     return meta
 
 
+def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
+    """What a document says that differs from a known one in what arrays differ in, if it does."""
+    common = dict(document)
+    shape = common.pop("shape", None)
+    attributes = common.pop("attributes", {})
+    names = common.pop("dimension_names", None)
+    if not usual_shape(shape) or not isinstance(attributes, dict):
+        return None
+    if names is not None and not (_are_names(names) and len(names) == len(shape)):
+        return None
+    key = as_bytes(common)
+    known = None if key is None else _known(key, len(shape), limits)
+    if known is None:
+        return None
+    return like(known, shape, attributes, None if names is None else tuple(names))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _known(common: bytes, ndim: int, limits: Limits) -> ArrayMeta | None:
+    """An array of one cell; None unless there is nothing to be said about its document."""
+    document = from_bytes(common)
+    grid = _object_at(document, "chunk_grid")
+    shape = _object_at(grid, "configuration").get("chunk_shape")
+    if grid.get("name") != "regular" or not usual_shape(shape) or len(shape) != ndim:
+        return None
+    is_old = _object_at(document, "data_type").get("name") == "structured"
+    if is_old or document.get("storage_transformers"):
+        return None
+    try:
+        meta = parse({**document, "shape": shape}, "", limits, as_stored=False)
+    except MetadataError:
+        return None  # whoever asks will say where it is
+    return None if isinstance(meta, GroupMeta) or meta.extra else meta
+
+
+def _object_at(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
 def _array(
-    members: Members, attributes: Mapping[str, Any], limits: Limits, at: str
+    members: Members, attributes: Mapping[str, Any], limits: Limits, at: str, *, as_stored: bool
 ) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    codecs = _codecs(members, data_type, None if shape is None else Stored(at, len(shape)))
+    stored = Stored(at, len(shape)) if as_stored and shape is not None else None
+    codecs = _codecs(members, data_type, stored)
     grid = take_grid(members, shape, codecs)
     keys = take_chunk_keys(members)
     fill = _fill_value(members, data_type, codecs)
@@ -314,7 +364,7 @@ def _dimension_names(
 ) -> tuple[str | None, ...] | None:
     names = members.take(
         "dimension_names",
-        lambda v: is_list(v) and all(n is None or isinstance(n, str) for n in v),
+        _are_names,
         "a list of strings and nulls",
         None,
     )
@@ -323,6 +373,10 @@ def _dimension_names(
     if shape is not None and len(names) != len(shape):
         members.blame("dimension_names", names, f"{len(shape)} names, one per dimension")
     return tuple(names)
+
+
+def _are_names(value: Any) -> bool:
+    return is_list(value) and all(name is None or isinstance(name, str) for name in value)
 
 
 def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:

@@ -18,6 +18,7 @@ from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
     Format,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -157,7 +158,7 @@ class _Either:
         return sorted({name for one in self.formats for name in one.child_names(store, path)})
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         for one in self.formats:

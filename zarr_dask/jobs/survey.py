@@ -22,6 +22,7 @@ from zarr_dask.errors import MetadataError, MissingDependencyError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -243,7 +244,7 @@ class _AnyFormat:
         return [name for name in names if any(one.is_node_name(name) for one in self.formats)]
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Mapping[str, bytes | None]
+        self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         present: list[str] = []
@@ -268,7 +269,7 @@ class _AnyFormat:
         store: Store,
         path: str,
         options: ReadOptions,
-        found: Mapping[str, bytes | None],
+        found: Found,
     ) -> NodeMeta | MetadataError | None:
         """The node of one format, if need be with options that make it readable."""
         with warnings.catch_warnings(record=True) as caught:
@@ -291,7 +292,7 @@ class _AnyFormat:
         store: Store,
         path: str,
         options: ReadOptions,
-        found: Mapping[str, bytes | None],
+        found: Found,
     ) -> NodeMeta | None:
         for words, more in _LENIENT:
             try:
