@@ -7,6 +7,7 @@ region meets. A node is frozen: what changes its metadata returns a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -126,7 +127,7 @@ class Array:
     @property
     def attributes(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
-        return dict(self.meta.attributes)
+        return deepcopy(dict(self.meta.attributes))
 
     @property
     def user_attributes(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -91,7 +92,7 @@ class Group:
     @property
     def attributes(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
-        return dict(self.meta.attributes)
+        return deepcopy(dict(self.meta.attributes))
 
     @property
     def format(self) -> str:

@@ -150,7 +150,8 @@ def read_or_imply(
 
 def read_as(store: Store, path: str, node_format: Format, options: ReadOptions) -> NodeMeta:
     """The node at a path in a hierarchy of a known format; as `read_or_imply` besides."""
-    meta = node_format.read(store, path, options, found={})
+    found = store.parsed(node_format.node_keys(path)) if isinstance(store, Consolidated) else None
+    meta = node_format.read(store, path, options, found=found or {})
     if meta is not None:
         return meta
     for _ in _implied(store, path, [node_format], options):
