@@ -6,6 +6,7 @@ Killed processes are the matter of test_kills.py; here jobs fail in this one.
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -551,6 +552,39 @@ def test_a_manifest_without_sha256_says_how_to_have_them(tmp_path):
     with pytest.raises(zd.errors.ManifestError, match="sha256=True"):
         manifest.to_sha256sum()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "m"}
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte, where this process may make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_was_full_and_has_room_again(small_disk):
+    """The journal lies on the same disk, so that a receipt may not fit either."""
+    noise = np.random.default_rng(3).random((200, 1000))
+    values = da.from_array(noise, chunks=(10, 1000)).map_blocks(noted, dtype="f8") / 2
+    with pytest.raises(StoreError, match="No space left on device"):
+        zd.to_zarr(values, small_disk / "a", resume=True)
+    done = len(list((small_disk / "a" / "c").iterdir()))
+    assert 8 <= done < 20
+    assert list(small_disk.rglob("*.tmp")) == []
+    with pytest.raises(NodeNotFoundError, match="stored objects have valid receipts"):
+        zd.open(small_disk / "a")
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    COMPUTED.clear()
+    report = zd.to_zarr(values, small_disk / "a", resume=True)
+    assert sum(COMPUTED.values()) == report.objects <= 20 - done + 1
+    np.testing.assert_array_equal(zd.open_array(small_disk / "a")[...], noise)
 
 
 # --- tasks that are run twice, or late ------------------------------------------------------------
