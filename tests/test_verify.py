@@ -6,7 +6,10 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import ManifestError
 from zarr_dask.jobs.census import Cells
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
@@ -257,10 +261,53 @@ def test_receipts():
         "checksum": 1,
         "undecodable": 0,
     }
-    with pytest.raises(ValueError, match="manifest="):
+    with pytest.raises(ManifestError, match="manifest="):
         zd.verify(store, deep="receipts")
+    with pytest.raises(ManifestError, match="name no stored object"):
+        zd.verify(store, manifest=Receipts((Row("b/c/0/0", 1, 2),)))
     with pytest.raises(ValueError, match="deep='deeper'"):
         zd.verify(store, deep="deeper")
+
+
+def test_manifests_that_jobs_keep(tmp_path):
+    values = VALUES.copy()
+    values[:4, :6] = 0
+    kept = tmp_path / "kept"
+    options = {"chunks": (2, 2), "shards": (4, 6), "manifest": kept}
+    zd.to_zarr(da.from_array(values, (4, 6)), tmp_path / "run", "a", **options)
+    for manifest in (kept, str(kept), zd.Manifest.read(kept)):
+        report = zd.verify(tmp_path / "run", deep="receipts", manifest=manifest)
+        assert report.ok
+        assert (report.objects["ok"], report.objects["empty"]) == (3, 1)
+    (tmp_path / "run/a/c/1/1").unlink()
+    assert zd.verify(tmp_path / "run").ok  # nobody can know
+    report = zd.verify(tmp_path / "run", manifest=kept)
+    assert kinds(report) == {"absent": ("a/c/1/1", ((1, 1),))}
+    assert run("verify", tmp_path / "run", "--deep", "receipts", "--manifest", kept) == 1
+
+
+def test_jobs_that_have_not_ended(tmp_path):
+    zd.create_array(tmp_path / "run", "a", shape=(8, 12), dtype="i4", chunks=(4, 6))
+    blocks = da.from_array(VALUES, (4, 6))
+    calls = count()
+
+    def fails_at_third(block):
+        if block.size and next(calls) == 2:
+            raise ZeroDivisionError
+        return block
+
+    failing = da.map_blocks(fails_at_third, blocks, dtype="i4")
+    target = zd.open_array(tmp_path / "run", "a", mode="r+")
+    with dask.config.set(scheduler="sync"), pytest.raises(ZeroDivisionError):
+        zd.to_zarr(failing, target, resume="name")
+    report = zd.verify(tmp_path / "run")
+    assert [(f.kind, f.path) for f in report.findings] == [("journal", "a")]
+    report = zd.verify(tmp_path / "run", deep="receipts")
+    assert found(report) == {"journal": 1}
+    assert 0 < report.objects["ok"] < 4
+    done = next(file for file in (tmp_path / "run/a/c").rglob("*") if file.is_file())
+    done.write_bytes(done.read_bytes() + b"!")
+    assert found(zd.verify(tmp_path / "run", deep="receipts")) == {"journal": 1, "torn": 1}
 
 
 def test_stores_that_cannot_list():

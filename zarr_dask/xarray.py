@@ -41,7 +41,7 @@ from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.formats.v2 import numcodecs_steps, stored_dtype
-from zarr_dask.grid import Fixed, Grid
+from zarr_dask.grid import Fixed, Grid, Shape
 from zarr_dask.group import Group, open_group
 from zarr_dask.indexing import parse_basic
 from zarr_dask.stores.urls import Location
@@ -531,8 +531,17 @@ class StoredArray(BackendArray):
             return values[selection.finish]
 
         return indexing.explicit_indexing_adapter(
-            key, self.shape, indexing.IndexingSupport.VECTORIZED, select
+            _without_empty(key, self.shape), self.shape, indexing.IndexingSupport.VECTORIZED, select
         )
+
+
+def _without_empty(key: indexing.ExplicitIndexer, shape: Shape) -> indexing.ExplicitIndexer:
+    """The key with other slices for those of no element, for which xarray fails backwards."""
+    items = tuple(
+        slice(0, 0, 1) if isinstance(item, slice) and not range(n)[item] else item
+        for item, n in zip(key.tuple, shape, strict=True)
+    )
+    return type(key)(items)
 
 
 def _is_worker() -> bool:

@@ -33,10 +33,12 @@ def cluster_options(command: Decorated) -> Decorated:
 @click.argument("path", default="")
 @click.option(
     "--deep",
-    type=click.Choice(["index", "decode"]),
+    type=click.Choice(["index", "decode", "receipts"]),
     default="index",
-    help="How deep: the indexes of shards and sizes (the default), or every chunk.",
+    help="How deep: the indexes of shards and sizes (the default), every chunk, or all bytes "
+    "against the receipts of jobs.",
 )
+@click.option("--manifest", metavar="FILE", help="What the jobs that wrote it have kept.")
 @click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(

@@ -5,7 +5,8 @@ One listing says which stored objects there are and which keys belong to nothing
 `VerifyReport` (`zarr_dask.jobs.verify_report`).
 
 Which absent objects are absent on purpose only receipts can tell: a manifest that a job has kept,
-or anything that has ``objects`` and ``empty`` as one (`Receipted`).
+anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of jobs that have
+not ended.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from os import PathLike
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.errors import GridError, ListingError, MetadataError
+from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
 from zarr_dask.formats.base import Format, ReadOptions, prefix_of, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
@@ -32,6 +34,9 @@ from zarr_dask.group import open as open_node
 from zarr_dask.jobs.census import STATES, Batch, Cells, Census, Depth, Finding, State
 from zarr_dask.jobs.run import find_workers, run_tasks
 from zarr_dask.jobs.verify_report import ArrayReport, VerifyReport
+from zarr_dask.journal import Place, default_place, open_journals
+from zarr_dask.manifest import Manifest
+from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, open_store
@@ -91,7 +96,7 @@ def verify(
     path: str = "",
     deep: Depth = "index",
     *,
-    manifest: Receipted | None = None,
+    manifest: Receipted | str | PathLike[str] | None = None,
     sweep: bool = False,
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -105,10 +110,11 @@ def verify(
         An array or a group, and a path below it.
     deep
         ``"index"`` reads the indexes of shards and looks at sizes; ``"decode"`` decodes every
-        chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`.
+        chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`, or else with the
+        journals of jobs that have not ended.
     manifest
-        What the jobs that wrote the arrays have kept. With it, an absent object is either absent on
-        purpose or lost; without it, nobody can know.
+        What the jobs that wrote the arrays have kept, or the path or URL of a manifest. With it, an
+        absent object is either absent on purpose or lost; without it, nobody can know.
     sweep
         Remove temporary files of writers that were killed, if they are older than an hour.
     client
@@ -126,6 +132,8 @@ def verify(
     ------
     NodeNotFoundError
         If there is no node.
+    ManifestError
+        If there is no whole manifest, or nothing to compare with.
     StoreError
         If the store fails: what cannot be read is no finding.
 
@@ -141,13 +149,15 @@ def verify(
     """
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
-    if deep == "receipts" and manifest is None:
-        raise ValueError("deep='receipts' compares with receipts: give manifest=.")
+    kept = Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest
     job = _Job.of(url, path, deep, storage_options, read)
+    begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
     job.list_keys()
     job.look(client)
-    job.compare(manifest)
+    if kept is not None or begun is not None:
+        job.compare(kept or begun or Manifest(()), complete=kept is not None)
     job.look_at_documents()
+    job.find_open_jobs()
     job.find_temporaries(sweep=sweep)
     return job.report()
 
@@ -294,21 +304,60 @@ class _Job:
         for finding in batch.findings:
             self.add(finding)
 
-    def compare(self, manifest: Receipted | None) -> None:
-        """Hold what was found against what jobs say that they have stored."""
-        if manifest is None:
-            return
+    def receipts_of_open_jobs(self) -> Manifest:
+        """What jobs have stored that have not ended.
+
+        Raises
+        ------
+        ManifestError
+            If there are none.
+        """
+        objects: list[StoredObject] = []
+        empty: set[str] = set()
+        found = False
+        for array in self.arrays:
+            prefix = array.node_format.data_prefix(array.path)
+            place = default_place(self.store, array.path)
+            for journal, job in [] if place is None else open_journals(place):
+                receipts = collect(journal.receipts(), job.creation)
+                objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
+                empty |= {prefix + key for key in receipts.empty}
+                found = True
+        if not found:
+            raise ManifestError(
+                f"deep='receipts': there are no receipts for {where(self.store, self.path)}. Jobs "
+                "that have ended keep them only in a manifest: give manifest=."
+            )
+        return Manifest(tuple(objects), frozenset(empty))
+
+    def compare(self, manifest: Receipted, *, complete: bool) -> None:
+        """Hold what was found against what jobs say that they have stored.
+
+        `complete` says that what has no receipt should not be absent.
+
+        Raises
+        ------
+        ManifestError
+            If the receipts speak of nothing that is there.
+        """
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         absent = STATES.index("absent")
         for key in manifest.empty:
             found = self._cell(key, places)
             if found is not None and self.states[found[0]][found[1]] == absent:
                 self.states[found[0]][found[1]] = STATES.index("empty")
+        known = 0
         for one in manifest.objects:
             found = self._cell(one.key, places)
             if found is not None:
+                known += 1
                 self._compare_object(*found, one)
-        for which in range(len(self.arrays)):
+        if not known and any(cells.count for cells in self.cells):
+            raise ManifestError(
+                f"the receipts name no stored object of {where(self.store, self.path)}: their keys "
+                "are those below the store that was written to. Open that, and give path=."
+            )
+        for which in range(len(self.arrays)) if complete else ():
             for cell in np.flatnonzero(self.states[which] == absent).tolist():
                 self._blame(which, cell, "absent", "no receipt says that it is empty on purpose")
 
@@ -359,6 +408,21 @@ class _Job:
             for below in stale:
                 reason = "the consolidated metadata do not say what its documents say"
                 self.add(Finding("stale", f"{group.path}/{below}".strip("/"), reason=reason))
+
+    def find_open_jobs(self) -> None:
+        """Journals of jobs that have not ended."""
+        place = default_place(self.store, self.path)
+        if place is None:
+            return
+        keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
+        for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
+            for journal, job in open_journals(Place(place.store, folder)):
+                path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
+                reason = (
+                    f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
+                    "or was killed and can be resumed"
+                )
+                self.add(Finding("journal", path, journal.prefix, reason=reason))
 
     def find_temporaries(self, *, sweep: bool) -> None:
         """Temporary files of writers that were killed."""
