@@ -244,7 +244,8 @@ class Array:
     def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
         shape = tuple([-(-(s.stop - s.start) // s.step) for s in region])
         if out is None:
-            out = memory_for(self, shape)
+            room = self.reader.room(region, shape)
+            out = memory_for(self, shape) if room is None else room
         else:
             check_memory(self, out, shape)
         self.reader.read_region(region, out, threads)

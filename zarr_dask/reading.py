@@ -27,7 +27,7 @@ from zarr_dask.codecs.chain import BoundChain, fill_absent
 from zarr_dask.codecs.fetch import Fetch, answer
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
-from zarr_dask.grid import Region, cut
+from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.pool import cores, for_each
 from zarr_dask.stores.base import (
     Buffer,
@@ -135,9 +135,20 @@ class Reader:
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
         self._reading = options.reading
+        self._reorders = meta.largest_bound().reorders
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.requests
+
+    def room(self, region: Region, shape: Shape) -> np.ndarray | None:
+        """Memory for a region where C order is not the best; None where it is.
+
+        If the region is one stored object whose elements lie in another order, columns first for
+        instance, they are decoded straight into memory of that order.
+        """
+        only = self._grid.only_cell(region) if self._reorders else None
+        bound = None if only is None else self._meta.bound(only[0])
+        return None if bound is None or bound.spec.shape != shape else bound.room()
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""

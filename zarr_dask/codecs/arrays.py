@@ -199,7 +199,10 @@ class _BoundBytes(BoundSerializer):
         self._loose = tuple(_loose(spec.dtype))
         self._texts = tuple(path for path, leaf in leaves(spec.dtype) if leaf.kind == "U")
         # what needs no swapping and may be any bytes is stored as it lies in memory
-        self.direct = self._stored == self._memory and not self._loose and not self._texts
+        plain = not self._loose and not self._texts
+        self.direct = plain and self._stored == self._memory
+        if plain and self._memory.kind in "iuf" and self._stored == self._memory.newbyteorder():
+            self.swapped = self._memory
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         contiguous = np.ascontiguousarray(array.view(self._memory), dtype=self._stored)
@@ -296,6 +299,10 @@ class Transpose(ArrayCodec):
     def view(self, array: np.ndarray) -> np.ndarray:
         """See `ArrayCodec.view`."""
         return array.transpose(self.order)
+
+    def behind(self, encoded: np.ndarray) -> np.ndarray:
+        """See `ArrayCodec.behind`."""
+        return encoded.transpose([self.order.index(axis) for axis in range(len(self.order))])
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:  # noqa: ARG002
         """See `ArrayCodec.encode`."""

@@ -158,6 +158,10 @@ class ArrayCodec(Codec):
         """The encoded form as a view of the same memory, to read from or to decode into."""
         return None
 
+    def behind(self, encoded: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
+        """The array whose `view` is `encoded`, in the same memory."""
+        return None
+
     @abstractmethod
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
         """The encoded form of a chunk.
@@ -208,6 +212,8 @@ class BoundSerializer(ABC):
     """Bytes of an encoded chunk."""
     direct: bool = False
     """Whether the bytes are the memory of a C-contiguous array, as they are."""
+    swapped: np.dtype[Any] | None = None
+    """As `direct`, if not None, but for the byte order: the type whose bytes are turned around."""
     partial: bool = False
     """Whether `read` can do with less than all of the bytes."""
 

@@ -169,7 +169,11 @@ class BoundChain:
         )
         self.working: int = self._serializer.working + steps + changes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
-        self._to_memory = bool(chain.bytes) and self._serializer.direct
+        self._swapped = self._serializer.swapped
+        in_place = self._serializer.direct or self._swapped is not None
+        self._to_memory = bool(chain.bytes) and in_place
+        self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
+        """Whether the elements lie in another order when encoded."""
         if self._to_memory:
             self._first_decoders = self._decoders[:-1]
             self._last_decoder = self._decoders[-1][0]
@@ -252,11 +256,11 @@ class BoundChain:
             for codec, size in self._first_decoders:
                 buffer = codec.decode(buffer, size)
         if region is None and out.flags.c_contiguous:
-            self._last_decoder.decode_into(buffer, out.reshape(-1).view(np.uint8))
+            self._decode_last(buffer, out.reshape(-1).view(np.uint8))
             return
         inner = self._encoded
         memory = scratch("decoded", self._decoded_size)
-        self._last_decoder.decode_into(buffer, memory)
+        self._decode_last(buffer, memory)
         chunk = memory.view(inner.dtype).reshape(inner.shape)
         out[...] = chunk if region is None else chunk[region]
 
@@ -271,6 +275,22 @@ class BoundChain:
         for codec, _ in self._stages:
             region = codec.region(region)
         return region
+
+    def _decode_last(self, buffer: Buffer, memory: np.ndarray) -> None:
+        """Fill the memory of a whole chunk."""
+        self._last_decoder.decode_into(buffer, memory)
+        if self._swapped is not None:
+            memory.view(self._swapped).byteswap(inplace=True)
+
+    def room(self) -> np.ndarray:
+        """Memory for a chunk, in the order in which its elements are stored, where that is one."""
+        array = np.empty(self._encoded.shape, self._encoded.dtype)
+        for codec, _ in reversed(self._stages):
+            decoded = codec.behind(array)
+            if decoded is None:
+                return np.empty(self.spec.shape, self.spec.dtype)
+            array = decoded
+        return array
 
     def read(
         self, region: Region | None, out: np.ndarray, reading: Reading, *, whole: bool

@@ -437,6 +437,13 @@ class _Decompressor(Protocol):
     def decompress(self, data: Any, max_length: int, /) -> bytes: ...
 
 
+class _Inflater(_Decompressor, Protocol):
+    """What the decompressors of zlib and isal have besides."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+
 def _inflate(
     what: str, new: Callable[[], _Decompressor], buffer: Buffer, size: Size, failures: Any
 ) -> bytes:
@@ -470,6 +477,43 @@ def _inflate(
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _inflate_into(
+    what: str, stream: _Inflater, buffer: Buffer, out: np.ndarray, failures: Any
+) -> bool:
+    """Decompress one stream piece by piece, so that there is no second copy of a large chunk.
+
+    Returns
+    -------
+    bool
+        False if there is more than one stream; what was put into `out` is then of no use.
+    """
+    view = memoryview(buffer).cast("B")
+    total = position = 0
+    fed: Buffer = b""
+    try:
+        while not stream.eof:
+            if not fed:
+                fed = view[position : position + _FED]
+                position += len(fed)
+            piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
+            if total + len(piece) > out.size:
+                _check_size(f"{what} stream", total + len(piece), Size.of(out.size))
+            if not piece and not fed:
+                raise CorruptObjectError(f"its {what} stream ends too early")
+            out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
+            total += len(piece)
+            fed = stream.unconsumed_tail
+    except failures as error:
+        raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
+    if position - len(stream.unused_data) < len(view):
+        return False
+    _check_size(f"{what} stream", total, Size.of(out.size))
+    return True
+
+
+_FED = 1 << 16
+_PIECE = 1 << 20
+
 # A stream copies all that it is given beyond its end: the streams after the first are given about
 # as much as the one before them had, and more if that was not all.
 _NARROWEST = 1 << 12
@@ -480,6 +524,9 @@ _ISAL_LEVELS = range(1, 4)
 """Where isal compresses as well as zlib at the same level, several times as fast."""
 
 
+_ISAL_FAILURES = (isal_zlib.error, EOFError)
+
+
 def _deflate(buffer: Buffer | np.ndarray, level: int, wbits: int) -> bytes:
     data = memoryview(buffer)
     if level in _ISAL_LEVELS:
@@ -487,8 +534,8 @@ def _deflate(buffer: Buffer | np.ndarray, level: int, wbits: int) -> bytes:
     return _zlib.compress(data, level, wbits)
 
 
-def _isal_decompressor(wbits: int) -> Callable[[], _Decompressor]:
-    return lambda: cast("_Decompressor", isal_zlib.decompressobj(wbits))
+def _isal_decompressor(wbits: int) -> Callable[[], _Inflater]:
+    return lambda: cast("_Inflater", isal_zlib.decompressobj(wbits))
 
 
 @dataclass(frozen=True)
@@ -510,8 +557,13 @@ class Gzip(Compressor):
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
-        failures = (isal_zlib.error, EOFError)
-        return _inflate(self.name, _isal_decompressor(self.wbits), buffer, size, failures)
+        return _inflate(self.name, _isal_decompressor(self.wbits), buffer, size, _ISAL_FAILURES)
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        stream = _isal_decompressor(self.wbits)()
+        if out.size <= _PIECE or not _inflate_into(self.name, stream, buffer, out, _ISAL_FAILURES):
+            super().decode_into(buffer, out)
 
 
 @dataclass(frozen=True)
