@@ -21,6 +21,7 @@ from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.shared import change_part
+from zarr_dask.jobs.swap import Swap
 from zarr_dask.journal import Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
@@ -91,6 +92,8 @@ class ArrayTarget:
     """Whether other jobs may be writing to stored objects that are written in part."""
     records: Records | None = None
     """What is kept of the work, besides the array."""
+    swap: Swap | None = None
+    """What lets the array take the place of another one at the end."""
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
@@ -182,6 +185,8 @@ class ArrayTarget:
             self._keep(records, records.manifest)
         if self.creates:
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.swap is not None:
+            self.swap.end()
         if records is not None and (records.ends or self.before is not None):
             records.journal.remove()  # before an array grows, or it might grow once more
         if self.before is not None:

@@ -20,10 +20,12 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     NodeExistsError,
+    NodeNotFoundError,
     PartialWriteError,
 )
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Region
+from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.destination import existing_array, grown, new_array
@@ -32,6 +34,7 @@ from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.resume import Resume, ResumeOptions, plan_resume
 from zarr_dask.jobs.submit import WriteProgress
+from zarr_dask.jobs.swap import Swap, plan_swap
 from zarr_dask.jobs.target import Casting, takes
 from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
 from zarr_dask.stores.conditional import conditional
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_write", "to_zarr"]
 
-WriteMode = Literal["a", "w", "w-", "r+"]
+WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,13 @@ class _Request:
             raise ValueError("append= and region= both say where to write; choose one.")
         if self.append is not None and self.mode in {"w", "w-"}:
             raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
+        if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
+            raise ValueError(
+                "mode='swap' replaces the array at a place: give the path and neither region= nor "
+                "append=."
+            )
+        if self.mode == "swap" and self.resume.needs_journal:
+            raise ValueError("mode='swap' keeps no journal: a job that dies leaves the old array.")
         if self.overwrite and not self.creates:
             raise ValueError(
                 "overwrite=True replaces an array; mode='r+', region= and append= keep it."
@@ -154,7 +164,8 @@ def plan_write(
         Slices of an existing array to write into; all of it by default. A list for several arrays.
     mode
         ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
-        ``"r+"`` writes into an existing array.
+        ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
+        is read: the new one is written beside it and takes its place when it is whole.
     chunks, shards
         Grids of a new array. By default one stored object per block where blocks are regular.
     codecs, fill_value, dimension_names, attributes, format
@@ -313,11 +324,16 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         else:
             before = target.meta
             target, region = grown(target, values, request.append)
-    replaces = request.creates and (request.overwrite or request.mode == "w")
-    check_not_read(values, target.store, target.path)
+    replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
+    swap = _swap(target) if request.mode == "swap" else None
+    if swap is None:
+        check_not_read(values, target.store, target.path)
     _check_fits(values, target, region, request.casting)
-    resume = plan_resume(values, target, region, creates=request.creates, options=request.resume)
-    if request.creates and resume.resumed is None:
+    resume = None
+    if swap is None:
+        options = request.resume
+        resume = plan_resume(values, target, region, creates=request.creates, options=options)
+    if request.creates and (resume is None or resume.resumed is None):
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
@@ -331,12 +347,22 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         casting=request.casting,
         compares=request.partial == "compare",
         resume=resume,
+        swap=swap,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
     if plan.partial and request.partial == "refuse" and before is None:
         raise _partial_write(plan)
     return plan
+
+
+def _swap(target: Array) -> Swap | None:
+    """How an array is replaced at once; None where there is none yet."""
+    try:
+        old = open_array(target.store, target.path)
+    except NodeNotFoundError:
+        return None
+    return plan_swap(target.store, target.path, old.node_format, target.node_format)
 
 
 def to_zarr(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from math import prod
 from secrets import token_hex
@@ -19,6 +19,7 @@ from zarr_dask.jobs.plot_write import WritePanel, plot_writes
 from zarr_dask.jobs.resume import ResumePlan, missing_blocks
 from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.jobs.submit import WriteProgress, compute_write
+from zarr_dask.jobs.swap import Swap
 from zarr_dask.jobs.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
 from zarr_dask.journal import Journal
 from zarr_dask.tree import facts_table
@@ -63,6 +64,9 @@ class WritePlan:
     resume: ResumePlan | None = None
     """Where the journal is, and what the job goes on with; None for no journal."""
 
+    swap: Swap | None = None
+    """Where it is written until it takes the place of an array; None for no such detour."""
+
     @property
     def regrouped(self) -> bool:
         """Whether the blocks are cut anew to fit the stored objects."""
@@ -105,6 +109,8 @@ class WritePlan:
             f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
             f"  tasks   {self.tasks}, for {self.objects} stored objects",
         ]
+        if self.swap is not None:
+            lines.append("  swap    written beside the old array, whose place it takes at the end")
         if self.before is not None:
             lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")
         if self.partial:
@@ -166,6 +172,7 @@ class WritePlan:
             "tasks": self.tasks,
             "objects": self.objects,
             "compares": self.compares,
+            "swaps": self.swap is not None,
             "partial_objects": len(self.partial),
             "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
             "nbytes": self.nbytes,
@@ -223,7 +230,10 @@ class WritePlan:
 
         target, resume = self.target, self.resume
         check_in_reach(target.store)
-        if self.creates and (resume is None or resume.resumed is None):
+        if self.swap is not None:
+            self.swap.begin()
+            target = replace(target, store=self.swap.store, path="")
+        elif self.creates and (resume is None or resume.resumed is None):
             prepare_array_place(
                 target.store,
                 target.path,
@@ -248,7 +258,7 @@ class WritePlan:
                     journal, options.needs_journal, options.manifest_place, options.sha256, ends
                 )
         writer = ArrayTarget(
-            target, self.creates, self.before, self.casting, self.compares, records
+            target, self.creates, self.before, self.casting, self.compares, records, self.swap
         )
         return write_array(values, writer, origin, token, only, topic), journal
 
@@ -281,9 +291,14 @@ class WritePlan:
             If there is to be a window, but blocks are made from what they have in common.
         """
         self._check_window(window)
-        return compute_write(  # type: ignore[no-any-return]
-            self.collection, self.nbytes, client, progress, window
-        )
+        try:
+            return compute_write(  # type: ignore[no-any-return]
+                self.collection, self.nbytes, client, progress, window
+            )
+        except BaseException:
+            if self.swap is not None:
+                self.swap.remove()
+            raise
 
     def _check_window(self, window: int | None) -> None:
         from zarr_dask.graph import has_separate_blocks

@@ -1,0 +1,211 @@
+"""``mode="swap"``: the old array or the new one, whole, at every moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import NodeTypeError, SourceIsTargetError, StoreError
+from zarr_dask.jobs import swap as swap_module
+from zarr_dask.stores import MemoryStore
+
+ROOT = Path(__file__).resolve().parent.parent
+VALUES = np.arange(240, dtype="int32").reshape(12, 20)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def way(request, monkeypatch):
+    if request.param == "two renames":
+        monkeypatch.setattr(swap_module, "_exchanged", lambda new, old: False)
+    return request.param
+
+
+@pytest.fixture
+def place(tmp_path):
+    root = tmp_path / "data.zarr"
+    zd.create_array(root, "a", shape=VALUES.shape, dtype="i4", chunks=(4, 5))[...] = VALUES
+    zd.create_array(root, "b", shape=(3,), dtype="i4")[...] = 7
+    return root
+
+
+def beside(root: Path) -> list[str]:
+    return sorted(p.name for p in root.parent.iterdir() if p != root)
+
+
+def assert_only(root: Path, values) -> None:
+    np.testing.assert_array_equal(zd.open_array(root, "a")[...], values)
+    assert beside(root) == []
+    assert not list(root.rglob(".zarr-dask-*"))
+    assert (zd.open_array(root, "b")[...] == 7).all()
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_an_array_is_computed_from_itself(place, way, scheduler):
+    with dask.config.set(scheduler=scheduler):
+        x = zd.from_zarr(place, "a")
+        plan = zd.plan_write(x * 2 - x.mean(axis=0).astype("i4"), place, "a", mode="swap")
+        assert "place" in str(plan)
+        assert beside(place) == []
+        plan.run()
+    assert_only(place, VALUES * 2 - VALUES.mean(axis=0).astype("i4"))
+
+
+def test_another_grid_another_format(place, way):
+    x = zd.from_zarr(place, "a") + 1
+    zd.to_zarr(x, place, "a", mode="swap", chunks=(3, 20), format="v2")
+    assert zd.open_array(place, "a").format == "v2"
+    assert not (place / "a" / "zarr.json").exists()
+    assert_only(place, VALUES + 1)
+
+
+def test_the_root(tmp_path, way):
+    zd.create_array(tmp_path / "x", shape=VALUES.shape, dtype="i4", chunks=(4, 5))[...] = VALUES
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    zd.to_zarr(zd.from_zarr(tmp_path / "link") + 1, tmp_path / "link", mode="swap")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "x")[...], VALUES + 1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "x"]
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_where_nothing_is_an_array_is_created(tmp_path):
+    zd.to_zarr(da.ones((4, 4)), tmp_path / "new", "a", mode="swap")
+    assert (zd.open_array(tmp_path / "new", "a")[...] == 1).all()
+
+
+def test_the_old_array_is_there_until_the_end(place):
+    seen = []
+
+    def look(block):
+        seen.append(zd.open_array(place, "a")[...])
+        return block + 1
+
+    x = zd.from_zarr(place, "a").map_blocks(look, dtype="i4", meta=np.empty((0, 0), "i4"))
+    zd.to_zarr(x, place, "a", mode="swap")
+    assert len(seen) == 12
+    assert all((values == VALUES).all() for values in seen)
+    assert_only(place, VALUES + 1)
+
+
+def test_a_failed_job_leaves_the_old_array(place):
+    def fail(block, block_id):
+        if block_id == (2, 3):
+            raise RuntimeError("no such luck")
+        return block
+
+    x = zd.from_zarr(place, "a").map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"))
+    with pytest.raises(RuntimeError, match="luck"):
+        zd.to_zarr(x, place, "a", mode="swap")
+    assert_only(place, VALUES)
+
+
+def test_the_last_task_may_run_again(place, way):
+    """A worker dies after the exchange, and everything it has returned is lost."""
+    later = zd.to_zarr(zd.from_zarr(place, "a") + 1, place, "a", mode="swap", compute=False)
+    later.compute()
+    assert_only(place, VALUES + 1)
+    later.compute()  # writes the new one plus one, and does not put it anywhere
+    assert_only(place, VALUES + 1)
+
+
+def test_what_cannot_be_swapped(place, tmp_path):
+    x = da.ones((4, 4))
+    with pytest.raises(NodeTypeError):
+        zd.to_zarr(x, place, mode="swap")
+    store = MemoryStore()
+    zd.create_array(store, shape=(4, 4), dtype="f8")
+    with pytest.raises(StoreError, match="local files"):
+        zd.to_zarr(x, store, mode="swap")
+    zd.create_array(tmp_path / "draft", "a", shape=(4, 4), dtype="f8", format="v3draft")
+    with pytest.raises(StoreError, match="one folder"):
+        zd.to_zarr(x, tmp_path / "draft", "a", mode="swap", format="v3draft")
+    for options in ({"region": np.s_[0:4]}, {"append": 0}, {"resume": True}):
+        with pytest.raises(ValueError, match="swap"):
+            zd.to_zarr(x, place, "a", mode="swap", **options)
+    with pytest.raises(ValueError, match="swap"):
+        zd.to_zarr(x, zd.open_array(place, "a", mode="r+"), mode="swap")
+    y = zd.from_zarr(place, "a") + 1
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr([y, y], place, ["a", "c"], mode="swap")
+    shown = {p.name for p in tmp_path.iterdir()}
+    assert shown == {"data.zarr", "draft"}
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
+
+
+def test_a_mark_tells_old_from_new_after_each_step(place):
+    """The steps of the end, stopped after each of them, and gone through again."""
+    for steps in range(4):
+        old = zd.open_array(place, "a")[...]
+        plan = zd.plan_write(da.from_array(old + 1), place, "a", mode="swap")
+        assert plan.swap is not None
+        plan.swap.begin()
+        zd.to_zarr(da.from_array(old + 1), plan.swap.store, mode="w")
+        Path(plan.swap.beside, f".zarr-dask-{plan.swap.token}.tmp").touch()
+        if steps > 0:
+            swap_module._exchange(plan.swap.beside, plan.swap.place)
+        if steps > 1:
+            plan.swap.remove()
+        if steps > 2:
+            Path(plan.swap.place, f".zarr-dask-{plan.swap.token}.tmp").unlink()
+        plan.swap.end()
+        assert_only(place, old + 1)
+
+
+JOB = """
+import sys
+import dask, zarr_dask as zd
+
+dask.config.set(scheduler="sync")
+print("ready", flush=True)
+sys.stdin.readline()
+while True:
+    zd.to_zarr(zd.from_zarr(sys.argv[1], "a") + 1, sys.argv[1], "a", mode="swap")
+"""
+
+
+def kill_swaps(place: Path, rounds: int) -> None:
+    seed = random.Random(5)
+    for _ in range(rounds):
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(place)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            assert job.stdout.readline() == "ready\n"
+            job.stdin.write("go\n")
+            job.stdin.flush()
+            time.sleep(seed.uniform(0.02, 0.3))  # the moment of the kill is what is tried
+        finally:
+            job.send_signal(signal.SIGKILL)
+            job.communicate()
+        values = zd.open_array(place, "a")[...] - VALUES
+        assert (values == values[0, 0]).all()  # one array or the other, never a mixture
+
+
+def test_a_killed_job_leaves_one_array_or_the_other(place):
+    kill_swaps(place, 4)
+
+
+@pytest.mark.slow
+def test_a_killed_job_leaves_one_array_or_the_other_100_times(place):
+    kill_swaps(place, 100)

@@ -1,0 +1,164 @@
+"""Writing an array beside the one whose place it takes at the end: local files only.
+
+Until then the old array is there, whole, so that it may be what is read. At the end the two folders
+change places in one call of the system (``renameat2`` on Linux, ``renamex_np`` on macOS): whoever
+opens the array finds the old one or the new one, also after a crash at any moment. A file system
+without such a call gets two renames; a crash right between them leaves nothing at the place and
+both arrays beside it. A job that is killed leaves a folder beside the root of the hierarchy,
+``.<name>.zarr-dask-<16 hex digits>.swap``, which may be removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from zarr_dask.errors import StoreError
+from zarr_dask.formats.base import Format, prefix_of, where
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.local import LocalStore
+
+__all__ = ["Swap", "plan_swap"]
+
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+_EXCHANGE = 2  # the flag of both systems
+_AT_FDCWD = -100
+
+
+@dataclass(frozen=True)
+class Swap:
+    """The folder of an array, and the one that takes its place."""
+
+    place: str
+    """Of the old array, as an absolute path without links."""
+    beside: str
+    """Of the new array, until the end."""
+    token: str
+    fsync: bool
+
+    @property
+    def store(self) -> LocalStore:
+        """Where the new array is written, at the root."""
+        return LocalStore(self.beside, self.fsync)
+
+    @property
+    def _mark(self) -> str:
+        """Name of a file that no listing shows; it says which of the folders is the new one."""
+        return f".zarr-dask-{self.token}.tmp"
+
+    def begin(self) -> None:
+        """Make the folder of the new array.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be made.
+        """
+        try:
+            Path(self.beside).mkdir()
+            Path(self.beside, self._mark).touch()
+        except OSError as error:
+            raise StoreError(
+                f"could not make {self.beside} for the array that is to take the place of "
+                f"{self.place}: {error.strerror}. Check the permissions of the folder around it, "
+                "or write to another place."
+            ) from error
+
+    def end(self) -> None:
+        """Let the folders change places, and remove the old array.
+
+        May be called again after a crash at any moment, and after the end.
+
+        Raises
+        ------
+        StoreError
+            If the folders cannot change places; the old array is where it was then.
+        """
+        try:
+            if Path(self.beside, self._mark).exists():
+                _exchange(self.beside, self.place)
+        except OSError as error:
+            raise StoreError(
+                f"{self.beside} could not take the place of {self.place}: {error.strerror}. Both "
+                "arrays are whole."
+            ) from error
+        self.remove()
+        Path(self.place, self._mark).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove what lies beside: the old array after the end, else the new one."""
+        shutil.rmtree(self.beside, ignore_errors=True)
+
+
+def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
+    """How an array is replaced at once; nothing is written.
+
+    Parameters
+    ----------
+    store, path
+        Where it is.
+    formats
+        Of the old array and of the new one.
+
+    Raises
+    ------
+    StoreError
+        If the store is not a local one, or the array not in one folder that can be renamed.
+    """
+    if not isinstance(store, LocalStore):
+        raise StoreError(
+            f"{where(store, path)} cannot be replaced at once: mode='swap' renames folders of "
+            "local files. Write to another place, and replace the array by it afterwards."
+        )
+    if any(node_format.prefixes(path) != (prefix_of(path),) for node_format in formats):
+        raise StoreError(
+            f"{where(store, path)} does not lie in one folder, as arrays of the formats v1, v2 and "
+            "v3 do, so that it cannot be replaced at once."
+        )
+    place, root = (os.path.realpath(p) for p in (f"{store.root}/{path}", store.root))
+    around, name = os.path.split(root)
+    token = token_hex(8)
+    if not name or Path(place).stat().st_dev != Path(around).stat().st_dev:
+        raise StoreError(
+            f"{place} is on another file system than {around}, where the new array would be "
+            "written, so that it cannot be renamed. Write to another place."
+        )
+    return Swap(place, f"{around}/.{name}.zarr-dask-{token}.swap", token, store.fsync)
+
+
+def _exchange(new: str, old: str) -> None:
+    if not _exchanged(new, old):
+        away = f"{new}.old"
+        Path(old).rename(away)
+        try:
+            Path(new).rename(old)
+        except OSError:
+            with suppress(OSError):
+                Path(away).rename(old)
+            raise
+        Path(away).rename(new)
+
+
+def _exchanged(new: str, old: str) -> bool:
+    """Let two folders change places at once; returns False if the system cannot."""
+    library = ctypes.CDLL(None, use_errno=True)
+    first, second = os.fsencode(new), os.fsencode(old)
+    if sys.platform == "darwin":
+        call, arguments = "renamex_np", (first, second, _EXCHANGE)
+    else:
+        call, arguments = "renameat2", (_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE)
+    if not hasattr(library, call):
+        return False
+    if getattr(library, call)(*arguments) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), new)
