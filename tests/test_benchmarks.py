@@ -79,16 +79,17 @@ def test_classes_for_asv(monkeypatch):
     assert len([name for name in vars(asv) if name[0].isupper()]) >= len(CASES)
 
 
-@pytest.mark.parametrize("layout", [{"chunks": 32, "shards": 128}, {"chunks": 128}], ids=str)
+@pytest.mark.parametrize("layout", [{"chunks": 32, "shards": 192}, {"chunks": 192}], ids=str)
 def test_memory_of_one_block(layout, tmp_path):
     """No more than the block, one stored object and 10 MB."""
-    values = np.random.default_rng(0).normal(size=(128,) * 3).astype("f4")
+    values = np.random.default_rng(0).normal(size=(192,) * 3).astype("f4")
     codecs = [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
     array = zd.create_array(tmp_path / "a", shape=values.shape, dtype="f4", codecs=codecs, **layout)
     array[...] = values
+    zd.create_array(tmp_path / "small", shape=(8,), dtype="f4", codecs=codecs)[...] = 1
     script = memory.SCRIPT.format(open=memory.OPEN["zarr_dask"])
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "a"), "128"],
+        [sys.executable, "-c", script, str(tmp_path / "a"), str(tmp_path / "small"), "192"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     peak, total = json.loads(done.stdout)
