@@ -121,6 +121,17 @@ def test_memory_is_no_target_of_tasks_elsewhere(client):
         assert not list(open_store(place).list())
 
 
+def test_a_dict_that_zarr_python_has_filled():
+    values = {}
+    da.arange(8, chunks=4).to_zarr(values)
+    x = zd.from_zarr(values)
+    np.testing.assert_array_equal(x.compute(scheduler="threads"), np.arange(8))
+    one, same = zd.open(values), zd.open(values)
+    assert one.store.identity == same.store.identity
+    zd.open_array(values, mode="r+")[2:4] = -1
+    assert zarr.open_array(values, mode="r")[...].tolist() == [0, 1, -1, -1, 4, 5, 6, 7]
+
+
 def test_options_mean_nothing_to_a_store():
     with pytest.raises(StoreError, match="mean nothing"):
         zd.open(MemoryStore(), storage_options={"anon": True})

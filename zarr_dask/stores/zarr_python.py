@@ -44,9 +44,15 @@ def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
 
 
 def store_of_zarr_python(given: Any) -> Store | None:
-    """The store that a store of zarr-python is; None for all else."""
+    """The store that one of zarr-python is, or a dict that one has filled; None for all else."""
     zarr = sys.modules.get("zarr")
-    if zarr is None or not hasattr(zarr, "storage") or not isinstance(given, zarr.abc.store.Store):
+    if zarr is None or not hasattr(zarr, "storage"):
+        return None
+    if isinstance(given, dict):
+        first = next(iter(given.values()), None)
+        buffers = isinstance(first, zarr.core.buffer.Buffer)
+        return MemoryStore.over(_Buffers.over(given)) if buffers else None
+    if not isinstance(given, zarr.abc.store.Store):
         return None
     store: Store
     if type(given) is zarr.storage.LocalStore:
