@@ -6,9 +6,12 @@ import string
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import MetadataError
+from zarr_dask.formats import documents
 from zarr_dask.formats.documents import Limits, load_json, parse_json
 from zarr_dask.stores import MemoryStore
 
@@ -92,6 +95,36 @@ def test_no_document_takes_more_memory_than_is_said(name):
     assert str(caught.value).startswith("at least")
     assert len(text) + peak <= needed
     assert needed <= 100 * len(text)
+
+
+DEPTHS = st.recursive(
+    st.none() | st.integers() | st.text('[]{}"\\\\ab'),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text('[]{}"a'), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(DEPTHS, st.integers(0, 40), st.booleans())
+def test_what_is_surely_flat_is_flat(document, more, escaped):
+    for number in range(more):
+        document = ["]", document] if number % 2 else {'"a"]': document}
+    text = json.dumps({"a": document}, ensure_ascii=escaped).encode()
+    if documents._is_surely_flat(text):
+        assert not documents._is_deeper(json.loads(text), 31)
+
+
+def test_depth_is_found_behind_brackets_in_texts():
+    deep = []
+    for _ in range(300):
+        deep = ["]", deep, "["]
+    text = json.dumps({"a": deep}).encode()
+    document = json.loads(text)
+    assert documents._is_deeper(document, 200)
+    with pytest.raises(MetadataError, match="nested at most 200 deep"):
+        load_json(MemoryStore(), "zarr.json", text)
+    assert documents._is_surely_flat(b'{"a": [[], {"b": "c\\u00b5"}]}')
 
 
 def test_the_error_names_the_limit():

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeGuard
 
 from zarr_dask.formats.base import ArrayMeta
@@ -28,7 +27,7 @@ _MOST_BYTES = 1 << 13
 _VERSION = 2  # of marshal: later ones write equal values in several ways
 
 
-def as_bytes(common: Mapping[str, Any]) -> bytes | None:
+def as_bytes(common: dict[str, Any]) -> bytes | None:
     """A JSON object as bytes that no other one has: types, order and spelling count; None if large.
 
     Examples
@@ -37,7 +36,7 @@ def as_bytes(common: Mapping[str, Any]) -> bytes | None:
     (False, False)
     """
     try:
-        key = marshal.dumps(dict(common), _VERSION)
+        key = marshal.dumps(common, _VERSION)
     except ValueError:  # nested too deeply
         return None
     return key if len(key) <= _MOST_BYTES else None
@@ -61,6 +60,6 @@ def like(
     names: tuple[str | None, ...] | None,
 ) -> ArrayMeta:
     """An array like another one, of other lengths, cut into the same cells."""
-    cells = known.grid.dimensions
-    grid = Grid(tuple([Fixed(one.size_of(0), n) for one, n in zip(cells, shape, strict=True)]))
-    return replace(known, grid=grid, attributes=attributes, dimension_names=names)
+    cells = known.grid.largest_cell
+    grid = Grid(tuple([Fixed(size, n) for size, n in zip(cells, shape, strict=True)]))
+    return known.in_other_lengths(grid, attributes, names)

@@ -204,6 +204,22 @@ class ArrayMeta:
     Storage transformers, and a data type that was read as its fallback.
     """
 
+    def in_other_lengths(
+        self,
+        grid: Grid,
+        attributes: Mapping[str, Any],
+        dimension_names: tuple[str | None, ...] | None,
+    ) -> ArrayMeta:
+        """An array that differs in these; its stored objects must have the one shape of this one's.
+
+        What has been worked out of that shape holds for it as well.
+        """
+        other = object.__new__(ArrayMeta)
+        other.__dict__.update(
+            self.__dict__, grid=grid, attributes=attributes, dimension_names=dimension_names
+        )
+        return other
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy type of the elements in memory, in native byte order."""

@@ -127,7 +127,8 @@ def load_json(
         raise _refusal(store, key, found, f"JSON ({error})") from error
     if not isinstance(document, dict):
         raise _refusal(store, key, document, "a JSON object")
-    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deeper(document, _DEEPEST):
+    may_be_deep = text.count(b"[") + text.count(b"{") > _DEEPEST and not _is_surely_flat(text)
+    if may_be_deep and _is_deeper(document, _DEEPEST):
         raise _refusal(store, key, "deeper ones", f"values nested at most {_DEEPEST} deep")
     return document
 
@@ -198,6 +199,26 @@ def _text_costs(text: bytes) -> Iterator[int]:
 
 _DEEPEST = 200
 """Lists and objects within each other at most; what copies or prints them calls itself for each."""
+
+
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_USUAL_DEPTH = 30
+
+
+def _is_surely_flat(text: bytes) -> bool:
+    """Whether the brackets of a document show that nothing in it is nested more than a little.
+
+    What is said by no more than bytes: where a text holds a bracket, the quote before the first
+    such bracket is the last of an odd number, and stays.
+    """
+    if b'\\"' in text or b"\\\\" in text:  # quotes that end nothing
+        return False
+    brackets = text.translate(None, _NO_BRACKETS).replace(b'""', b"")
+    for _ in range(_USUAL_DEPTH):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return False
 
 
 _HOLDERS = frozenset({dict, list})
