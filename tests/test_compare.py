@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.errors import NodeTypeError
+from zarr_dask.errors import ManifestError, NodeTypeError
 from zarr_dask.jobs.boxes import boxes_for
 from zarr_dask.jobs.compare import differs
 from zarr_dask.jobs.digest import added, digest_text, sum_of
@@ -168,6 +168,19 @@ def test_digests_tell_shape_type_place_and_value():
     digests = {zd.digest(one) for one in [values, *others]}
     assert len(digests) == 7
     assert all(text.startswith("zd1-") and len(text) == 36 for text in digests)
+
+
+def test_digests_are_kept_in_manifests(tmp_path):
+    values, kept = numbers("i4"), tmp_path / "kept"
+    zd.to_zarr(da.from_array(values, (4, 6)), tmp_path / "run", "a", manifest=kept)
+    before = zd.Manifest.read(kept)
+    text = zd.digest(zd.open(tmp_path / "run", "a"), manifest=kept)
+    after = zd.Manifest.read(kept)
+    assert after.digest == text == zd.digest(values)
+    assert (after.objects, after.empty, after.array) == (before.objects, before.empty, before.array)
+    assert before.digest == ""
+    with pytest.raises(ManifestError, match="no manifest"):
+        zd.digest(values, manifest=tmp_path / "none")
 
 
 def test_large_blocks_are_hashed_in_slabs():

@@ -68,6 +68,8 @@ class Manifest:
     """Keys of stored objects that are absent on purpose: all their elements have the fill value."""
     array: str = ""
     """Store and path of what was written."""
+    digest: str = ""
+    """`zarr_dask.digest` of the values, where that was worked out."""
 
     @staticmethod
     def of(
@@ -108,7 +110,8 @@ class Manifest:
         """As it is kept."""
         rows: dict[str, list[Any]] = {key: [key] for key in self.empty}
         rows |= {item.key: item.to_row() for item in self.objects}
-        lines = [_line({"format": _FORMAT, "array": self.array})]
+        digest = {"digest": self.digest} if self.digest else {}
+        lines = [_line({"format": _FORMAT, "array": self.array, **digest})]
         lines += [_line(rows[key]) for key in sorted(rows)]
         body = b"".join(lines)
         return body + _line({"lines": len(lines), "crc32c": crc32c(body)})
@@ -131,9 +134,9 @@ class Manifest:
             if header["format"] != _FORMAT or not whole:
                 raise ManifestError("this is no whole manifest; its last line does not sum it up.")
             objects = tuple(StoredObject.from_row(row) for row in rows if len(row) > 1)
-            return Manifest(
-                objects, frozenset(row[0] for row in rows if len(row) == 1), str(header["array"])
-            )
+            empty = frozenset(row[0] for row in rows if len(row) == 1)
+            digest = str(header.get("digest", ""))
+            return Manifest(objects, empty, str(header["array"]), digest)
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             if isinstance(error, ManifestError):
                 raise

@@ -18,11 +18,13 @@ so are all NaN. The text of a digest begins with the version of this constructio
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
 from math import prod
 from operator import mul
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.grid import Region, Shape
 from zarr_dask.jobs.boxes import boxes_for, run_boxes
+from zarr_dask.manifest import Manifest, ManifestPlace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -47,7 +50,12 @@ _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x16566
 """An odd factor of the position and a constant, for each of the two words."""
 
 
-def digest(array: Any, *, client: Client | None = None) -> str:
+def digest(
+    array: Any,
+    *,
+    client: Client | None = None,
+    manifest: str | PathLike[str] | None = None,
+) -> str:
     """A digest of the values of an array, the same in any layout, format and encoding.
 
     Parameters
@@ -56,6 +64,8 @@ def digest(array: Any, *, client: Client | None = None) -> str:
         A stored array (`zarr_dask.Array`), a NumPy array or a dask array.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
+    manifest
+        Path or URL of a manifest to keep the digest in: ``zarr_dask.Manifest.read(...).digest``.
 
     Returns
     -------
@@ -66,6 +76,8 @@ def digest(array: Any, *, client: Client | None = None) -> str:
     ------
     CorruptObjectError
         If stored bytes do not decode.
+    ManifestError
+        If there is no whole manifest.
 
     Examples
     --------
@@ -75,6 +87,7 @@ def digest(array: Any, *, client: Client | None = None) -> str:
     >>> zd.digest(a) == zd.digest(np.arange(24, dtype="f4").reshape(4, 6))
     True
     """
+    kept = None if manifest is None else Manifest.read(manifest)
     total = (0, 0)
 
     def add(share: Sum) -> None:
@@ -84,7 +97,10 @@ def digest(array: Any, *, client: Client | None = None) -> str:
     stored = array if isinstance(array, Array) else None
     boxes = boxes_for(array.shape, array.dtype, [stored] if stored is not None else [])
     run_boxes(partial(sum_of, shape=tuple(array.shape)), array, boxes, add, client, "digest")
-    return digest_text(array.shape, array.dtype, total)
+    text = digest_text(array.shape, array.dtype, total)
+    if kept is not None and manifest is not None:
+        replace(kept, digest=text).write(ManifestPlace.of(manifest))
+    return text
 
 
 def digest_text(shape: Shape, dtype: np.dtype[Any], total: Sum) -> str:
