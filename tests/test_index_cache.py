@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from zarr_dask.stores import MemoryStore, Recording, ZipStore, local, open_store
 from zarr_dask.stores.base import Range, validator_of
 from zarr_dask.stores.kept import INDICES, IndexCache, Place
@@ -85,7 +86,7 @@ def test_kept_indices_and_ever_new_shards(tmp_path, codecs):
     sharded(store, codecs=codecs)
     array = zd.open_array(store, read=KEEPING)
     rng = np.random.default_rng(1)
-    for number in range(200):
+    for number in range(60):
         values = OLD + number * 100
         corner = tuple(slice(start, start + 2) for start in 2 * rng.integers(0, 4, 2))
         values[corner] = 0  # one chunk is absent, always another one
@@ -189,3 +190,87 @@ def test_entries_of_archives_have_validators(tmp_path):
     store = ZipStore.from_path(str(tmp_path / "a.zip"))
     assert validator_of(store, "c/0") is not None
     assert validator_of(store, "c/1") is None
+
+
+# --- remote stores --------------------------------------------------------------------------------
+
+
+class Tagged(Files):
+    """Says what a value can be told by."""
+
+    says = staticmethod(lambda value: [("ETag", f'"{hash(value)}"')])
+
+    def answer(self, status, body=b"", headers=()):
+        told = self.says(body) if self.command == "HEAD" else []
+        super().answer(status, body, [*headers, *told])
+
+
+class Timed(Tagged):
+    """Says when a value was changed; a weak tag is not what counts."""
+
+    says = staticmethod(lambda value: [("ETag", 'W/"same"'), ("Last-Modified", f"{hash(value)}")])
+
+
+class Weak(Tagged):
+    """Has tags only that are the same for values that are not."""
+
+    says = staticmethod(lambda value: [("ETag", 'W/"same"')])
+
+
+@pytest.mark.parametrize("server", [Tagged, Timed, Weak, Files])
+def test_indices_over_http_are_kept_as_far_as_the_server_tells(server):
+    values: dict[str, bytes] = {}
+    made = zd.create_array(
+        MemoryStore(values), shape=(8, 16), dtype="i4", chunks=(2, 2), shards=SHAPE
+    )
+    wide = np.concatenate([OLD, OLD], axis=1)
+    made[...] = wide
+    with serving(server, values) as (url, seen):
+        array = zd.open_array(url, read=KEEPING, format="v3")
+
+        def gets() -> int:
+            del seen[:]
+            np.testing.assert_array_equal(array.read(np.s_[0:2, 6:10], threads=1), wide[0:2, 6:10])
+            return [method for method, *_ in seen].count("GET")
+
+        assert gets() == 4  # two shards: index and chunk
+        keeps = server in {Tagged, Timed}
+        assert gets() == (2 if keeps else 4)
+        wide = wide + 1000
+        wide[0:2, 0:2] = 0
+        made[...] = wide
+        assert gets() == 4
+        assert bool(INDICES.nbytes) == keeps
+
+
+def test_shards_over_http_are_asked_for_side_by_side():
+    """All indices before any chunk: two times the latency, however many shards there are."""
+    values: dict[str, bytes] = {}
+    made = zd.create_array(
+        MemoryStore(values), shape=(64, 8), dtype="i4", chunks=(2, 2), shards=SHAPE
+    )
+    made[...] = np.arange(1, 513).reshape(64, 8)
+    with serving(Files, values) as (url, seen):
+        array = zd.open_array(url, format="v3")
+        del seen[:]
+        np.testing.assert_array_equal(array.read(np.s_[:, 3:5], threads=1), made[:, 3:5])
+        kinds = ["index" if wanted.startswith("bytes=-") else "chunk" for _, _, wanted in seen]
+        assert kinds[:8] == ["index"] * 8
+        assert set(kinds[8:]) == {"chunk"}
+
+
+def test_blocks_of_many_objects_through_fsspec(tmp_path):
+    import dask
+
+    values = np.arange(1, 513, dtype="i4").reshape(64, 8)
+    for number, layout in enumerate(({"chunks": (8, 4)}, {"chunks": (2, 2), "shards": (8, 4)})):
+        url = f"memory://{tmp_path}/{number}"
+        zd.create_array(url, shape=values.shape, dtype="i4", **layout)[...] = values
+        recording = Recording(open_store(url))
+        array = zd.open_array(recording)
+        recording.clear()
+        with dask.config.set(scheduler="sync"):
+            found = zd.from_zarr(array, chunks=(32, 8))[1:].compute()
+        np.testing.assert_array_equal(found, values[1:])
+        assert recording.batches["get_ranges"] <= 4  # two blocks, and at most two rounds each
+        assert "get" not in recording.batches
