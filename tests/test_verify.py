@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
@@ -323,6 +324,23 @@ def test_stores_that_cannot_list():
     assert report.ok
     assert not report.listed
     assert (report.objects["ok"], report.objects["absent"]) == (2, 1)
+
+
+def test_archives_and_other_file_systems(tmp_path):
+    import fsspec
+
+    sharded(str(tmp_path / "run"))
+    archive = shutil.make_archive(str(tmp_path / "run"), "zip", tmp_path / "run")
+    assert zd.verify(archive, deep="decode").chunks["ok"] == 24
+    memory = fsspec.filesystem("memory")
+    for file in (tmp_path / "run").rglob("*"):
+        if file.is_file():
+            memory.pipe(f"/verify/{file.relative_to(tmp_path / 'run')}", file.read_bytes())
+    assert zd.verify("memory://verify", deep="decode").chunks["ok"] == 24
+    memory.pipe("/verify/a/c/1/1", b"short")
+    memory.pipe("/verify/a/junk", b"")
+    assert found(zd.verify("memory://verify")) == {"torn": 1, "orphan": 1}
+    assert found(zd.verify("memory://verify", "a", deep="decode")) == {"torn": 1, "orphan": 1}
 
 
 def test_nested_shards_and_other_chains():

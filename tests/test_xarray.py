@@ -7,6 +7,7 @@ import inspect
 import json
 import pickle
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -435,6 +436,15 @@ def test_pickles(stored):
     xr.testing.assert_identical(again, dataset)
     lazy = zd.open_dataset(stored)
     xr.testing.assert_identical(pickle.loads(pickle.dumps(lazy)).compute(), dataset.load())
+
+
+def test_many_threads_read_one_variable(stored):
+    variable = opened(stored, mask_and_scale=False).t2m.variable
+    expected = variable.values
+    with ThreadPoolExecutor(8) as threads:
+        rows = list(threads.map(lambda n: variable[n % 6].values, range(48)))
+    for number, row in enumerate(rows):
+        np.testing.assert_array_equal(row, expected[number % 6])
 
 
 def test_on_a_cluster(stored, client):
