@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import tensorstore as ts
 import zarr
 from dask.array.core import getter
 from hypothesis import given, settings
@@ -151,6 +152,31 @@ def test_arrays_without_dimensions_and_without_elements():
         empty[[0]]
 
 
+FLAT = VALUES[0] % 3 == 0
+MASKS = {
+    "everywhere": np.s_[VALUES % 7 == 0],
+    "first": np.s_[VALUES[..., 0] % 2 == 0],
+    "last": np.s_[..., FLAT],
+    "between": np.s_[1:, VALUES[0, :, 0] % 2 == 0, None],
+    "and an integer": np.s_[3, FLAT],
+    "and a list": np.s_[VALUES[..., 0] == 1, [5]],
+    "nowhere": np.s_[VALUES < 0],
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("layout", ["v2 F", "shards", "rectilinear"])
+def test_masks_of_many_dimensions(layout, mask):
+    key = MASKS[mask]
+    array = created(layout)
+    np.testing.assert_array_equal(array[key], VALUES[key])
+    np.testing.assert_array_equal(array.lazy[::-1][::-1][key].read(), VALUES[key])
+    array[key] = -VALUES[key]
+    expected = VALUES.copy()
+    expected[key] = -VALUES[key]
+    np.testing.assert_array_equal(array[...], expected)
+
+
 def test_more_than_is_held_at_once(monkeypatch):
     monkeypatch.setattr("zarr_dask.views._MOST_HELD", 64)
     mask = VALUES % 3 > 0
@@ -245,6 +271,19 @@ def test_zarr_python_gives_the_same(peers):
     for blocks in [(0,), (-1, 0), np.s_[0:2, :, 0], (0, 0, 0), ...]:
         np.testing.assert_array_equal(ours.blocks[blocks], theirs.blocks[blocks])
         np.testing.assert_array_equal(ours.lazy.blocks[blocks].read(), theirs.blocks[blocks])
+
+
+def test_tensorstore_gives_the_same(peers):
+    ours, _ = peers
+    driver = "zarr" if ours.format == "v2" else "zarr3"
+    store = {"driver": "file", "path": f"{ours.store.root}/a"}
+    theirs = ts.open({"driver": driver, "kvstore": store}, open=True).result()
+    rows, columns = np.array([8, 0, 3]), np.array([True] * 3 + [False] * 5)
+    outer, points = np.s_[rows, ::-3, rows % 7], np.s_[rows, :, [[1], [6]]]
+    np.testing.assert_array_equal(ours.oindex[outer], theirs.oindex[outer].read().result())
+    np.testing.assert_array_equal(ours.vindex[points], theirs.vindex[points].read().result())
+    view, peer = ours.lazy.oindex[rows, columns][..., None], theirs.oindex[rows, columns]
+    np.testing.assert_array_equal(view.T, peer[..., ts.newaxis].T.read().result())
 
 
 def test_zarr_python_reads_what_is_written(peers):
@@ -445,6 +484,16 @@ def test_graphs_are_small_and_their_names_the_same_everywhere():
     assert lists.name != array.lazy.oindex[rows[::-1]].to_dask().name != few.name
     tasks = dict(layer.cull({(lists.name, 0, 0)}, set())[0])
     assert len(pickle.dumps(tasks)) < 3000
+
+
+def test_graphs_are_pickled_and_fused(tmp_path):
+    array = created("shards", LocalStore(tmp_path))
+    for view in (array.lazy[::-1].T, array.lazy.oindex[[5, 0, 3], ::2], array.lazy[VALUES % 2 > 0]):
+        lazy = (view.to_dask(2) + 1).sum()
+        again = pickle.loads(pickle.dumps(lazy))
+        assert again.compute(scheduler="sync") == (view.read() + 1).sum()
+        (optimized,) = dask.optimize(view.to_dask(2) + 1)
+        assert len(dict(optimized.__dask_graph__())) == optimized.npartitions
 
 
 def test_names_are_the_same_in_another_process(tmp_path):
