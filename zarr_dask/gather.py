@@ -10,7 +10,7 @@ for each group, so that every piece is a rectangle of it. Pure; knows grids and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
@@ -166,7 +166,8 @@ class Gathering:
         order = sorted(range(len(dims)), key=dims.__getitem__)
         in_order = order == list(range(len(dims)))
         per_group = [self._cells(group, grid, chunk_shape, sparse) for group in self.groups]
-        for cells in product(*per_group):
+        # a product keeps all cells of all its groups, which of one group need not be
+        for cells in zip(per_group[0], strict=True) if len(per_group) == 1 else product(*per_group):
             coords = tuple(at for cell in cells for at in cell.coords)
             if not in_order:
                 coords = tuple(coords[at] for at in order)
@@ -259,7 +260,7 @@ class Gathering:
 
     def _cells(
         self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
-    ) -> list[_Cell]:
+    ) -> Iterable[_Cell]:
         maps = [self.transform.maps[dim] for dim in group.dims]
         dimensions = [grid.dimensions[dim] for dim in group.dims]
         if len(maps) == 1 and not isinstance(maps[0], Listed):
@@ -274,7 +275,7 @@ class Gathering:
         ]
         # several lists take every combination of their shares, which one by one would be too many
         alone = sum(other.listed for other in self.groups) == 1
-        return list(_cells_of_points(dimensions, sizes, positions, sparse if alone else None))
+        return _cells_of_points(dimensions, sizes, positions, sparse if alone else None)
 
 
 def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
@@ -392,19 +393,18 @@ def _cells_of_points(
     """The cells that points lie in, in C order of their coordinates, and what is in each."""
     if not positions[0].size:
         return
-    located = [d.locate(p) for d, p in zip(dimensions, positions, strict=True)]
-    offsets = [offset for _, offset in located]
-    columns = [cells for cells, _ in located]
-    ndim = len(columns)
-    if chunk_shape is not None:
-        columns += [offset // size for offset, size in zip(offsets, chunk_shape, strict=True)]
-    order, starts = _sorted_runs(columns)
-    if order is not None:
-        offsets = [offset[order] for offset in offsets]
+    order, starts = _sorted_runs(_columns(dimensions, chunk_shape, positions))
+    heads = starts if order is None else order[starts]
+    coords = zip(
+        *(d.locate(p[heads])[0].tolist() for d, p in zip(dimensions, positions, strict=True)),
+        strict=True,
+    )
+    offsets = [
+        d.locate(p if order is None else p[order])[1]
+        for d, p in zip(dimensions, positions, strict=True)
+    ]
     lows = zip(*(np.minimum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
     highs = zip(*(np.maximum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
-    heads = starts if order is None else order[starts]
-    coords = zip(*(column[heads].tolist() for column in columns[:ndim]), strict=True)
     bounds = pairwise([*starts.tolist(), positions[0].size])
     cell: _Cell | None = None
     for at, low, high, (first, last), head in zip(
@@ -480,6 +480,31 @@ def _as_slice(places: np.ndarray) -> slice | np.ndarray:
     """Ascending places as a slice, if nothing lies between them."""
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first == len(places) - 1 else places
+
+
+def _columns(
+    dimensions: Sequence[Dimension],
+    chunk_shape: Sequence[int] | None,
+    positions: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Numbers that are the same for the points of one chunk, and ascend with its cell.
+
+    One for each point where that is large enough, because points can be as many as elements.
+    """
+    sizes = [d.largest for d in dimensions] if chunk_shape is None else chunk_shape
+    counts = [d.count for d in dimensions]
+    inside = [-(-d.largest // size) for d, size in zip(dimensions, sizes, strict=True)]
+    if prod(counts) * prod(inside) >= _LARGEST_KEY:
+        located = [d.locate(p) for d, p in zip(dimensions, positions, strict=True)]
+        chunks = [offsets // size for (_, offsets), size in zip(located, sizes, strict=True)]
+        return [*(cells for cells, _ in located), *chunks]
+    cell = chunk = np.zeros((), np.int64)
+    for d, p, size, count, most in zip(dimensions, positions, sizes, counts, inside, strict=True):
+        cells, offsets = d.locate(p)
+        cell = cell * count + cells
+        if most > 1:
+            chunk = chunk * most + offsets // size
+    return [cell * prod(inside) + chunk]
 
 
 def _sorted_runs(columns: Sequence[np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:
