@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import graphs, memory, read_write, rechunk, small_reads, walk
+from benchmarks import graphs, memory, read_write, receipts, rechunk, small_reads, walk
 from benchmarks.measure import Factory
 
 __all__ = ["CASES"]
@@ -13,5 +13,6 @@ CASES: dict[str, Factory] = {
     **graphs.CASES,
     **walk.CASES,
     **memory.CASES,
+    **receipts.CASES,
     **rechunk.CASES,
 }

@@ -693,3 +693,32 @@ def test_several_arrays_in_one_call_are_resumed_together(tmp_path):
     assert len(zd.Manifest.read(tmp_path / "n").objects) == 13
     with pytest.raises(ValueError, match="manifest has 1 items"):
         zd.plan_write(both, tmp_path / "s", ["a", "b"], manifest=tmp_path / "m")
+
+
+# --- with the rest of the package -----------------------------------------------------------------
+
+
+def test_a_resumed_job_in_windows(tmp_path):
+    array = zd.create_array(tmp_path / "s", shape=(40, 30), dtype="i8", chunks=10)
+    array[...] = expected()
+    values = zd.from_zarr(array).map_blocks(noted, dtype="i8")
+    with pytest.raises(StoreError, match="no space"):
+        zd.plan_write(values, failing(tmp_path / "b", 5), resume=True).run(window=2)
+    COMPUTED.clear()
+    report = zd.plan_write(values, tmp_path / "b", resume=True).run(window=2)
+    assert report.objects == sum(COMPUTED.values())
+    assert 12 - 7 <= report.objects <= 12 - 3
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], 2 * expected())
+
+
+def test_verify_takes_a_manifest(tmp_path):
+    zd.to_zarr(striped(), tmp_path / "r", "g/a", manifest=tmp_path / "m")
+    manifest = zd.Manifest.read(tmp_path / "m")
+    assert zd.verify(tmp_path / "r", deep="receipts", manifest=manifest).ok
+    victim = tmp_path / "r" / "g" / "a" / "c" / "1" / "1"
+    changed = bytearray(victim.read_bytes())
+    changed[-1] ^= 1
+    victim.write_bytes(changed)
+    (tmp_path / "r" / "g" / "a" / "c" / "2" / "2").unlink()
+    report = zd.verify(tmp_path / "r", deep="receipts", manifest=manifest)
+    assert {one.key for one in report.findings} == {"g/a/c/1/1", "g/a/c/2/2"}

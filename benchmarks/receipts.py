@@ -1,0 +1,90 @@
+"""What receipts cost: their share of the time of a writing task, by profile.
+
+A task encodes and stores the objects of one block, sums up their bytes and appends its receipt to
+the journal. What a profile says of the last two is compared with all of it; reading or computing
+the block, which every real task does as well, is not counted at all.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import zarr_dask as zd
+from benchmarks.fields import field
+from benchmarks.measure import Case, Contender
+from zarr_dask.jobs.target import ArrayTarget, Records
+from zarr_dask.journal import Job, given_place, new_journal
+
+__all__ = ["CASES"]
+
+TASKS = 20
+KEEPING = {"stored_object", "add"}
+"""Functions whose time, with all that they call, is that of receipts."""
+
+
+def _target(root: Path, name: str, side: int, **options: object) -> ArrayTarget:
+    shape = (TASKS * side, side, side)
+    block = options.pop("block", side)
+    array = zd.create_array(
+        root / name, shape=shape, dtype="f4", chunks=(side, block, side), **options
+    )
+    job = Job("write", name, "")
+    journal = new_journal(given_place(root / f"{name}.journal", ""), job)
+    journal.begin(job)
+    return ArrayTarget(array, False, records=Records(journal))
+
+
+def _share(target: ArrayTarget, block: np.ndarray) -> float:
+    """Per cent of the time that tasks take."""
+    side = block.shape[0]
+    profile = cProfile.Profile()
+    for number in range(TASKS):
+        rows = slice(number * side, (number + 1) * side)
+        region = (rows, *(slice(0, size) for size in block.shape[1:]))
+        profile.enable()
+        target.write(block, region)
+        profile.disable()
+    found = pstats.Stats(profile).stats.items()
+    total = sum(own for _, (_, _, own, _, _) in found)
+    kept = sum(
+        whole
+        for (path, _, name), (_, _, _, whole, _) in found
+        if name in KEEPING and Path(path).name in {"receipts.py", "journal.py"}
+    )
+    return 100 * kept / total
+
+
+@contextmanager
+def _cost(root: Path, threads: int) -> Iterator[Case]:
+    contenders = []
+    for side, block, codecs, what in [
+        (64, 64, None, "1 MiB, one object"),
+        (128, 128, None, "8 MiB, one object"),
+        (128, 32, None, "8 MiB, four objects"),
+        (128, 128, ["zstd"], "8 MiB, zstd"),
+    ]:
+        values = field(side)
+        options = {} if codecs is None else {"codecs": _zstd()}
+        target = _target(root, f"{len(contenders)}", side, block=block, **options)
+        run = partial(_share, target, values)
+        contenders.append(Contender(what, run, lambda share: 0 < share < 100, value=float))
+    title = f"receipts and checksums, of the time of {TASKS} writing tasks"
+    yield Case(title, contenders, 5, unit="%", scale=1, reach="3 %")
+
+
+def _zstd() -> list[dict[str, object]]:
+    return [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
+    ]
+
+
+CASES = {"receipts": _cost}
+"""Benchmarks by name."""
