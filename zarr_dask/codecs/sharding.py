@@ -254,7 +254,7 @@ class _BoundSharding(BoundSerializer):
         ]
         if not chunks:
             return True
-        chunks.sort(key=attrgetter("offset"))
+        chunks.sort(key=attrgetter("offset", "nbytes"))
         if self._inner.partial:
             yield from abreast([self._part_of(chunk, reading) for chunk in chunks])
             return True
