@@ -37,7 +37,7 @@ def create(url, decomposition, steps=4, **options):
     return zd.Writer.create(url, {**arrays, **options}, owners=owners)
 
 
-def start(url, steps, *modes):
+def start(url, steps, *modes, **options):
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), url, str(steps), *modes],
@@ -45,6 +45,7 @@ def start(url, steps, *modes):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
+        **options,
     )
 
 
@@ -79,13 +80,13 @@ def test_64_processes_put_and_readers_always_see_a_whole_prefix(tmp_path):
     url = str(tmp_path / "run.zarr")
     coordinator = create(url, (8, 8))
     assert coordinator.ranks == 64
-    script = start(url, 12, "publish")
+    script = start(url, 8, "publish")
     seen = watch(url, script)
     ended(script)
     assert all(length % 4 == 0 for length in seen)
-    assert coordinator.visible == 12
-    check_prefix(zd.open(url), 12)
-    assert len(list((tmp_path / "run.zarr/u/c").rglob("[0-9]*"))) == 3 + 3 * 8 + 3 * 64
+    assert coordinator.visible == 8
+    check_prefix(zd.open(url), 8)
+    assert len(list((tmp_path / "run.zarr/u/c").rglob("[0-9]*"))) == 2 + 2 * 8 + 2 * 64
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -194,6 +195,30 @@ def test_owners_gather_what_their_neighbours_have(tmp_path):
     ended(start(url, 12, "gather"))
     assert coordinator.publish() == 12
     check_prefix(zd.open(url), 12)
+
+
+def test_a_job_that_shares_objects_is_killed_and_goes_on(tmp_path):
+    """All of it at once, as MPI does; what some ranks have stored already is put once more."""
+    url = str(tmp_path / "run.zarr")
+    coordinator = shared_output(url)
+    choose = random.Random(3)
+    stored = [0]
+    for _ in range(2):
+        script = start(url, 36, "gather", start_new_session=True)
+        for _ in range(coordinator.ranks):
+            script.stdout.readline()
+        end = choose.randrange(stored[-1], stored[-1] + 12)
+        while coordinator.stored() < end:  # then somewhere in the next steps
+            assert script.poll() is None
+        os.killpg(script.pid, signal.SIGKILL)
+        script.communicate(timeout=50)  # until no process has its end of the pipe any more
+        stored.append(coordinator.stored())
+        assert stored[-1] >= end
+        visible = coordinator.publish()
+        check_prefix(zd.open(url), visible)
+    ended(start(url, 36, "gather"))
+    assert coordinator.publish() == 36
+    check_prefix(zd.open(url), 36)
 
 
 def test_ranks_that_share_objects_need_a_communicator(tmp_path):

@@ -108,10 +108,11 @@ class Stream:
         start = self.series.steps.start(index)
         if index != self._index:
             self._begin(index, step)
+        one_step = (*(slice(None),) * self.series.axis, np.newaxis)
         for piece, values in pieces:
             place = self._within(piece.inside, slice(step - start, step - start + 1))
             target = self._objects[piece.coords][place]
-            target[...] = np.expand_dims(values, self.series.axis)
+            target[...] = values[one_step]
         self._steps = step + 1
         end = min(self.series.steps.start(index + 1), self.series.steps.extent)
         if self._steps == end:

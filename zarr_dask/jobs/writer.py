@@ -502,19 +502,20 @@ def _begin(
     appender: Appender,
 ) -> None:
     """Take part in the rewinds that there were, and in one from a checkpoint."""
-    with output.folder.exclusive():
-        rewinds = Rewinds(output.folder.records(REWINDS))
-        if from_step is not None:
-            check_step(output, from_step)
+    rewinds = Rewinds(output.folder.records(REWINDS))
+    if from_step is not None:
+        check_step(output, from_step)
+        with output.folder.exclusive():
+            rewinds = Rewinds(output.folder.records(REWINDS))
             _check_stored(output, progress, rewinds, owned, from_step)
             joins = rewinds.last > progress.rewind and rewinds.steps[-1] == from_step
             if not joins:
                 rewind(output, from_step)
                 rewinds = Rewinds(output.folder.records(REWINDS))
-        for number in range(progress.rewind + 1, rewinds.last + 1):
-            step = rewinds.steps[number - 1]
-            appender.add({"rewind": number, "from_step": step})
-            progress.go_back(number, step)
+    for number in range(progress.rewind + 1, rewinds.last + 1):
+        step = rewinds.steps[number - 1]
+        appender.add({"rewind": number, "from_step": step})
+        progress.go_back(number, step)
 
 
 def _check_stored(
