@@ -1,18 +1,23 @@
 """A simulation of many processes: each rank is forked from this one, which imports no dask.
 
-    python ranks.py URL STEPS [publish] [gather] [flush]
+    python ranks.py URL STEPS [publish] [gather] [flush] [mortal=SEED]
 
-Ranks that are killed are started again, as a batch system would. Each says its number and process
-id on the standard output when it begins. With ``publish`` one more process makes steps visible as
+Ranks that are killed are started again, as a batch system would. Each says its number on the
+standard output when it begins. With ``publish`` one more process makes steps visible as
 they come; with ``gather`` ranks send pieces of their blocks to each other; with ``flush`` every
-step is stored, and made visible, before its stored objects are whole.
+step is stored, and made visible, before its stored objects are whole. With ``mortal`` the kernel
+kills each rank twice, wherever it is.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import sys
 import traceback
+from collections import Counter
+from functools import partial
 
 import numpy as np
 
@@ -64,13 +69,20 @@ class Pipes:
         return obj
 
 
-def forked(function, *arguments):
+def mortal(function, seed):
+    """Run until some processor time is used up, and die then, or at the end."""
+    signal.setitimer(signal.ITIMER_PROF, random.Random(seed).uniform(0.001, 0.03))
+    function()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forked(function):
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        function(*arguments)
+        function()
         status = 0
     finally:  # a child must not go on with what its parent would do next
         if status:
@@ -80,18 +92,23 @@ def forked(function, *arguments):
 
 def main(url, steps, *modes):
     assert "dask" not in sys.modules
+    options = dict(mode.partition("=")[::2] for mode in modes)
     ranks = zd.Writer.attach(url).ranks
-    comm = Pipes(ranks) if "gather" in modes else None
-    flush = "flush" in modes
+    comm = Pipes(ranks) if "gather" in options else None
+    flush = "flush" in options
+    lives = Counter()
 
     def start(rank):
         if rank < 0:
-            return forked(publish, url, steps, flush)
-        pid = forked(simulate, url, rank, steps, comm and comm.of(rank), flush)
-        os.write(1, f"{rank} {pid}\n".encode())
-        return pid
+            return forked(partial(publish, url, steps, flush))
+        lives[rank] += 1
+        os.write(1, f"{rank}\n".encode())
+        run = partial(simulate, url, rank, steps, comm and comm.of(rank), flush)
+        if "mortal" in options and lives[rank] <= 2:
+            run = partial(mortal, run, f"{options['mortal']} {rank} {lives[rank]}")
+        return forked(run)
 
-    first = -1 if "publish" in modes else 0
+    first = -1 if "publish" in options else 0
     running = {start(rank): rank for rank in range(first, ranks)}
     while running:
         pid, status = os.wait()
