@@ -21,9 +21,9 @@ ARRAYS = 1000
 
 
 @contextmanager
-def _case(consolidated: bool, root: Path, threads: int) -> Iterator[Case]:
+def _case(consolidated: bool, format: str, root: Path, threads: int) -> Iterator[Case]:
     path = root / "group.zarr"
-    group = zd.create_group(path)
+    group = zd.create_group(path, format=format)
     for number in range(ARRAYS):
         group.create_array(
             f"v{number:04d}",
@@ -39,8 +39,13 @@ def _case(consolidated: bool, root: Path, threads: int) -> Iterator[Case]:
     def floor() -> dict[str, tuple[int, ...]]:
         """Documents read and parsed, nothing validated."""
         if consolidated:
-            root_document = json.loads((path / "zarr.json").read_bytes())
-            found = root_document["consolidated_metadata"]["metadata"]
+            key = ".zmetadata" if format == "v2" else "zarr.json"
+            found = json.loads((path / key).read_bytes())
+            if format == "v2":
+                entries = found["metadata"].items()
+                found = {k.split("/")[0]: d for k, d in entries if k.endswith("/.zarray")}
+            else:
+                found = found["consolidated_metadata"]["metadata"]
         else:
             found = {
                 entry.name: json.loads((entry / "zarr.json").read_bytes())
@@ -70,11 +75,12 @@ def _case(consolidated: bool, root: Path, threads: int) -> Iterator[Case]:
         Contender("zarr-python", peer, check),
     ]
     how = "consolidated" if consolidated else "not consolidated"
-    title = f"open and walk a group of {ARRAYS} arrays, {how}, every document validated"
+    title = f"open and walk a {format} group of {ARRAYS} arrays, {how}, every document validated"
     yield Case(title, contenders, reach="25 ms" if consolidated else "60 ms")
 
 
 CASES: dict[str, Callable] = {
-    "walk-consolidated": partial(_case, True),
-    "walk": partial(_case, False),
+    "walk-consolidated": partial(_case, True, "v3"),
+    "walk-consolidated-v2": partial(_case, True, "v2"),
+    "walk": partial(_case, False, "v3"),
 }
