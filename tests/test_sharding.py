@@ -40,7 +40,7 @@ def index_of(*places):
 @pytest.mark.parametrize(
     ("codecs", "words"),
     [
-        ([], "a list of at least one codec"),
+        ([], "a list of 1 to"),
         ([CRC], "exactly one codec from array to bytes"),
         ([codec("transpose", order=[1, 0])], "exactly one codec from array to bytes"),
         ([LITTLE, LITTLE], "exactly one codec from array to bytes"),
