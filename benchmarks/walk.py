@@ -81,6 +81,6 @@ def _case(consolidated: bool, format: str, root: Path, threads: int) -> Iterator
 
 CASES: dict[str, Callable] = {
     "walk-consolidated": partial(_case, True, "v3"),
-    "walk-consolidated-v2": partial(_case, True, "v2"),
+    "walk-v2-consolidated": partial(_case, True, "v2"),
     "walk": partial(_case, False, "v3"),
 }
