@@ -14,8 +14,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices", "pool"}
-    | {"scratch", "selection"},
+    {"blocks", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices"}
+    | {"points", "pool", "scratch", "selection"},
     {"stores"},
     {"codecs"},
     {"formats"},

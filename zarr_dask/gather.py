@@ -3,7 +3,7 @@
 A `Gathering` splits a selection (`selection.IndexTransform`) into groups of dimensions that do not
 depend on each other: one for each dimension that is sliced or has a list of its own, one for the
 dimensions that points index together. For each group the cells of the grid that it meets are
-listed, and within each cell the chunks that hold what is wanted, by one sort; a stored object is
+listed, and within each cell the chunks that hold what is wanted (`points`); a stored object is
 then one cell of every group. `Gathering.gathered` is what the pieces are put together in: one axis
 for each group, so that every piece is a rectangle of it. Pure; knows grids and shapes only.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zarr_dask.grid import Blocks, Dimension, Grid, Part, Region, Shape, spans
+from zarr_dask.points import CellShares, Share, cells_of_points, sorted_runs
 from zarr_dask.selection import Along, At, IndexTransform, Listed, axes_of, positions_of
 
 __all__ = ["Gathering", "Taking", "out_index", "selected_blocks"]
@@ -43,19 +44,6 @@ class Taking(NamedTuple):
         return all(pick is None for pick in self.picks) and all(
             isinstance(place, slice) for place in self.out
         )
-
-
-class _Share(NamedTuple):
-    """What a group takes of one cell or of one chunk of it, along the dimensions of the group."""
-
-    box: Region
-    pick: tuple[np.ndarray, ...] | None
-    out: slice | np.ndarray
-
-
-class _Cell(NamedTuple):
-    coords: tuple[int, ...]
-    shares: list[_Share]
 
 
 @dataclass(frozen=True)
@@ -203,10 +191,10 @@ class Gathering:
             out = out_index([share.out for share in once], self.shape)
             yield Part(taking.coords, inside, out, whole)
 
-    def _once(self, taking: Taking) -> list[_Share]:
+    def _once(self, taking: Taking) -> list[Share]:
         shares = []
         for group, pick, out in zip(self.groups, taking.picks, taking.out, strict=True):
-            share = _Share(tuple(taking.box[dim] for dim in group.dims), pick, out)
+            share = Share(tuple(taking.box[dim] for dim in group.dims), pick, out)
             shares.append(_last_of_each(share, *pick) if pick and len(pick) == 1 else share)
         return shares
 
@@ -236,7 +224,7 @@ class Gathering:
         view: np.ndarray = gathered[*index, ...]
         return view
 
-    def _mesh(self, shares: Sequence[_Share]) -> tuple[Any, ...]:
+    def _mesh(self, shares: Sequence[Share]) -> tuple[Any, ...]:
         """An index of the stored object that gives what is taken, one axis for each group."""
         ndim = sum(len(group.dims) for group in self.groups)
         index: list[Any] = [None] * ndim
@@ -260,13 +248,13 @@ class Gathering:
 
     def _cells(
         self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
-    ) -> Iterable[_Cell]:
+    ) -> Iterable[CellShares]:
         maps = [self.transform.maps[dim] for dim in group.dims]
         dimensions = [grid.dimensions[dim] for dim in group.dims]
         if len(maps) == 1 and not isinstance(maps[0], Listed):
             region = _forward(maps[0], self.transform.shape)
             return [
-                _Cell((span.coord,), [_Share((span.inside,), None, span.out)])
+                CellShares((span.coord,), [Share((span.inside,), None, span.out)])
                 for span in spans(dimensions[0], region)
             ]
         sizes = None if chunk_shape is None else [chunk_shape[dim] for dim in group.dims]
@@ -275,7 +263,7 @@ class Gathering:
         ]
         # several lists take every combination of their shares, which one by one would be too many
         alone = sum(other.listed for other in self.groups) == 1
-        return _cells_of_points(dimensions, sizes, positions, sparse if alone else None)
+        return cells_of_points(dimensions, sizes, positions, sparse if alone else None)
 
 
 def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
@@ -322,7 +310,7 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
             _stretched(positions_of(one, transform.shape), axes_of(one), group) for one in maps
         ]
         cells = [d.locate(p)[0] for d, p in zip(dimensions, positions, strict=True)]
-        order, starts = _sorted_runs(cells)
+        order, starts = sorted_runs(cells)
         if only is not None and len(group.axes) == 1 and order is None:
             blocks[group.axes[0]] = tuple(np.diff(starts, append=group.size).tolist())
             continue
@@ -384,72 +372,7 @@ def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> n
     return np.broadcast_to(positions.reshape(lengths), group.lengths).reshape(-1)
 
 
-def _cells_of_points(
-    dimensions: Sequence[Dimension],
-    chunk_shape: Sequence[int] | None,
-    positions: Sequence[np.ndarray],
-    sparse: int | None,
-) -> Iterator[_Cell]:
-    """The cells that points lie in, in C order of their coordinates, and what is in each."""
-    if not positions[0].size:
-        return
-    order, starts = _sorted_runs(_columns(dimensions, chunk_shape, positions))
-    heads = starts if order is None else order[starts]
-    coords = zip(
-        *(d.locate(p[heads])[0].tolist() for d, p in zip(dimensions, positions, strict=True)),
-        strict=True,
-    )
-    offsets = [
-        d.locate(p if order is None else p[order])[1]
-        for d, p in zip(dimensions, positions, strict=True)
-    ]
-    lows = zip(*(np.minimum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
-    highs = zip(*(np.maximum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
-    bounds = pairwise([*starts.tolist(), positions[0].size])
-    cell: _Cell | None = None
-    for at, low, high, (first, last), head in zip(
-        coords, lows, highs, bounds, heads.tolist(), strict=True
-    ):
-        if cell is None or cell.coords != at:
-            if cell is not None:
-                yield cell
-            cell = _Cell(at, [])
-        if last - first == 1:
-            cell.shares.append(_point(low, head))
-            continue
-        taken = [offset[first:last] for offset in offsets]
-        places = slice(first, last) if order is None else _as_slice(order[first:last])
-        box = prod(b - a + 1 for a, b in zip(low, high, strict=True))
-        if sparse is not None and box > sparse * (last - first):
-            numbers = range(first, last) if order is None else order[first:last].tolist()
-            cell.shares.extend(
-                map(_point, zip(*(one.tolist() for one in taken), strict=True), numbers)
-            )
-        else:
-            cell.shares.append(_share(low, high, taken, places))
-    if cell is not None:
-        yield cell
-
-
-def _point(position: Sequence[int], place: int) -> _Share:
-    return _Share(tuple(slice(p, p + 1, 1) for p in position), None, slice(place, place + 1))
-
-
-def _share(
-    low: Sequence[int], high: Sequence[int], offsets: list[np.ndarray], out: slice | np.ndarray
-) -> _Share:
-    """Some points of one cell or chunk: as a slice where they are evenly spaced in order."""
-    if len(offsets) == 1:
-        steps = np.diff(offsets[0])
-        step = int(steps[0])
-        if step > 0 and (steps == step).all():
-            return _Share((slice(low[0], high[0] + 1, step),), None, out)
-    box = tuple(slice(a, b + 1, 1) for a, b in zip(low, high, strict=True))
-    pick = tuple(offset - a for offset, a in zip(offsets, low, strict=True))
-    return _Share(box, pick, out)
-
-
-def _last_of_each(share: _Share, pick: np.ndarray) -> _Share:
+def _last_of_each(share: Share, pick: np.ndarray) -> Share:
     """Elements of a list of one dimension in ascending order, each once: its last occurrence."""
     positions, at = np.unique(pick[::-1], return_index=True)
     out = share.out
@@ -458,10 +381,10 @@ def _last_of_each(share: _Share, pick: np.ndarray) -> _Share:
     box = slice(low + int(positions[0]), low + int(positions[-1]) + 1, 1)
     evenly = box.stop - box.start == len(positions)
     once = None if evenly else (positions - int(positions[0]),)
-    return _Share((box,), once, places[::-1][at])
+    return Share((box,), once, places[::-1][at])
 
 
-def _is_all(share: _Share, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
+def _is_all(share: Share, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
     """Whether a share is every element that its cell has."""
     lengths = [
         min(d.size_of(at), d.extent - d.start(at)) for d, at in zip(dimensions, coords, strict=True)
@@ -474,56 +397,3 @@ def _is_all(share: _Share, dimensions: Sequence[Dimension], coords: Sequence[int
         spans_of_box = [s.stop - s.start for s in share.box]
         taken = len(np.unique(np.ravel_multi_index(share.pick, spans_of_box)))
     return taken == prod(lengths)
-
-
-def _as_slice(places: np.ndarray) -> slice | np.ndarray:
-    """Ascending places as a slice, if nothing lies between them."""
-    first, last = int(places[0]), int(places[-1])
-    return slice(first, last + 1) if last - first == len(places) - 1 else places
-
-
-def _columns(
-    dimensions: Sequence[Dimension],
-    chunk_shape: Sequence[int] | None,
-    positions: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Numbers that are the same for the points of one chunk, and ascend with its cell.
-
-    One for each point where that is large enough, because points can be as many as elements.
-    """
-    sizes = [d.largest for d in dimensions] if chunk_shape is None else chunk_shape
-    counts = [d.count for d in dimensions]
-    inside = [-(-d.largest // size) for d, size in zip(dimensions, sizes, strict=True)]
-    if prod(counts) * prod(inside) >= _LARGEST_KEY:
-        located = [d.locate(p) for d, p in zip(dimensions, positions, strict=True)]
-        chunks = [offsets // size for (_, offsets), size in zip(located, sizes, strict=True)]
-        return [*(cells for cells, _ in located), *chunks]
-    cell = chunk = np.zeros((), np.int64)
-    for d, p, size, count, most in zip(dimensions, positions, sizes, counts, inside, strict=True):
-        cells, offsets = d.locate(p)
-        cell = cell * count + cells
-        if most > 1:
-            chunk = chunk * most + offsets // size
-    return [cell * prod(inside) + chunk]
-
-
-def _sorted_runs(columns: Sequence[np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:
-    """A stable order that puts equal rows together (None: they are), and where each run starts."""
-    extents = [int(column.max()) + 1 for column in columns]
-    if prod(extents) < _LARGEST_KEY:
-        keys = columns[0]
-        for column, extent in zip(columns[1:], extents[1:], strict=True):
-            keys = keys * extent + column
-        order = None if (keys[1:] >= keys[:-1]).all() else keys.argsort(kind="stable")
-        in_order = keys if order is None else keys[order]
-        changes = in_order[1:] != in_order[:-1]
-    else:
-        order = np.lexsort(columns[::-1])
-        changes = np.zeros(len(order) - 1, bool)
-        for column in columns:
-            in_order = column[order]
-            changes |= in_order[1:] != in_order[:-1]
-    return order, np.concatenate(([0], changes.nonzero()[0] + 1))
-
-
-_LARGEST_KEY = 1 << 62
