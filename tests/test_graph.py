@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.test_index_cache import settled
 from zarr_dask.errors import GridError
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
@@ -75,6 +76,8 @@ def test_indices_are_kept_where_blocks_are_parts_of_shards(tmp_path, values):
     made[...] = values
     store = Recording(LocalStore(str(tmp_path)))
     array = zd.open_array(store)
+    for key in store.list("c/"):
+        settled(store, key)
 
     def indices(x):
         store.clear()
