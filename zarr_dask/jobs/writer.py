@@ -12,7 +12,7 @@ makes steps visible::
     zd.Writer.attach("run.zarr").publish()
 
 `jobs.owners` says who writes what, `jobs.output` what was agreed on, `jobs.stream` writes,
-`jobs.progress` keeps what was written, `jobs.publish` makes it visible, `jobs.gather` lets ranks
+`jobs.progress` keeps what was written, `jobs.publish` makes it visible, `jobs.exchange` lets ranks
 share stored objects.
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid import Region
-from zarr_dask.jobs.gather import Communicator, exchange, smallest
+from zarr_dask.jobs.exchange import Communicator, exchange, smallest
 from zarr_dask.jobs.output import Output, Request, create_output, open_output
 from zarr_dask.jobs.owners import Owners
 from zarr_dask.jobs.progress import Progress, Rewinds, shortened
