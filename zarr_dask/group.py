@@ -141,8 +141,8 @@ class Group:
         """Path and node of everything below, or what is wrong with its documents.
 
         No request with consolidated metadata. Else one batch of requests for the documents of each
-        level, and one listing: of everything in memory or in an archive, of each group elsewhere.
-        Folders of arrays are not listed there.
+        level, and one listing: of everything in memory, of each group elsewhere. Folders of arrays
+        are not listed there.
 
         Parameters
         ----------

@@ -2,8 +2,8 @@
 
 `below_of` and `listing_of` are for whoever has all keys already. `Listed` is a store that lists
 everything below a prefix at once and answers from memory afterwards. It pays where a listing of
-everything costs no more than one of a folder: in memory, and in an archive with a directory.
-Elsewhere such a listing would walk through the key of every chunk.
+everything costs no more than one of a folder, as in a mapping. Elsewhere such a listing would walk
+through the key of every chunk; an archive keeps what lies below its folders as it is.
 """
 
 from __future__ import annotations

@@ -67,7 +67,6 @@ class ZipStore:
     largest: int = 1 << 28
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
-    lists_at_once: ClassVar[bool] = True
 
     @staticmethod
     def from_path(path: str, folder: str = "", largest: int = 1 << 28) -> ZipStore:
