@@ -184,6 +184,15 @@ def test_a_graph_that_holds_much_else_is_walked_once(tmp_path):
     assert list(lazy_sources(values)) == [array]
 
 
+def test_the_tasks_of_a_graph_are_never_too_many(tmp_path, monkeypatch):
+    """Only what hangs on functions is looked into up to a bound."""
+    monkeypatch.setattr("zarr_dask.jobs.sources._MOST_OBJECTS", 50)
+    zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=2)[...] = VALUES
+    values = zd.from_zarr(tmp_path).rechunk((5, 40)) + da.ones(SHAPE, chunks=1)
+    with pytest.raises(SourceIsTargetError):
+        zd.to_zarr(values, tmp_path, mode="w")
+
+
 def test_what_has_been_computed_is_no_source(tmp_path):
     zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=20)[...] = VALUES
     assert not list(lazy_sources((zd.from_zarr(tmp_path) + 1).persist()))

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from inspect import getattr_static
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -21,7 +19,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +40,13 @@ _LEAVES: tuple[type, ...] = (
     str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
     np.dtype, np.generic, ModuleType, BuiltinFunctionType,
 )  # fmt: skip
+_REFERENCES = {("dask._task_spec", "TaskRef"), ("dask._task_spec", "Alias")}
+"""What names other tasks, and holds nothing."""
+_NAMES = {"__weakref__", "_data_producer", "_dependencies", "_is_coro", "_repr", "key"}
+"""Attributes of tasks that hold names and marks only; there are very many tasks."""
+_CONTAINERS = (
+    dict, list, tuple, set, frozenset, np.ndarray, partial, FunctionType, MethodType,
+)  # fmt: skip
 _ELSEWHERE = {
     "asyncio", "concurrent", "contextvars", "distributed", "fsspec", "logging", "multiprocessing",
     "numpy", "pandas", "threading", "tornado", "weakref", "_thread",
@@ -54,22 +59,52 @@ _MOST_OBJECTS = 200_000
 def lazy_sources(array: da.Array) -> Iterator[Any]:
     """The arrays of this package, of zarr-python and of tensorstore that a graph holds."""
     kinds = (Array, *_foreign())
+    ways: dict[type, _Way | None] = {}
     seen: set[int] = set()
     objects = 0
     pending: list[Any] = list(array.__dask_graph__().layers.values())
     while pending:
         value = pending.pop()
-        if isinstance(value, _LEAVES) or id(value) in seen:
+        kind = type(value)
+        if kind not in ways:
+            ways[kind] = _way_into(kind)
+        way = ways[kind]
+        if way is None or id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, kinds):
             yield value
             continue
-        inner = _held(value)
-        if inner is None:
-            objects += 1
-            inner = _attributes(value) if objects <= _MOST_OBJECTS else ()
-        pending.extend(inner)
+        objects += way.counts
+        if objects <= _MOST_OBJECTS or not way.counts:
+            pending.extend(way.held(value))
+
+
+class _Way(NamedTuple):
+    """How to look into the objects of one type."""
+
+    held: Callable[[Any], Iterable[Any]]
+    """What an object holds."""
+    counts: bool = False
+    """Whether there might be no end of such objects; there is one to those of a graph."""
+
+
+def _way_into(kind: type) -> _Way | None:
+    """How to look into the objects of a type; None if they hold no arrays."""
+    if issubclass(kind, _LEAVES) or (kind.__module__, kind.__name__) in _REFERENCES:
+        return None
+    if issubclass(kind, _CONTAINERS):
+        return _Way(_held)
+    package = kind.__module__.partition(".")[0]
+    if package in _ELSEWHERE:
+        return None
+    slots = tuple(
+        member
+        for one in kind.__mro__
+        for member in vars(one).values()
+        if isinstance(member, MemberDescriptorType) and member.__name__ not in _NAMES
+    )
+    return _Way(partial(_attributes, slots), counts=package != "dask")
 
 
 def _foreign() -> tuple[type, ...]:
@@ -79,12 +114,10 @@ def _foreign() -> tuple[type, ...]:
     return tuple(kind for kind in kinds if isinstance(kind, type))
 
 
-def _held(value: Any) -> Any:
-    """What a container or a function holds; None for other objects."""
-    if isinstance(value, Mapping):
-        return list(value.values()) if isinstance(value, dict) else None
-    if isinstance(value, list | tuple | set | frozenset):
-        return value
+def _held(value: Any) -> Iterable[Any]:
+    """What a container or a function holds."""
+    if isinstance(value, dict):
+        return list(value.values())
     if isinstance(value, np.ndarray):
         return value.ravel().tolist() if value.dtype == object else ()
     if isinstance(value, partial):
@@ -94,7 +127,7 @@ def _held(value: Any) -> Any:
     if isinstance(value, FunctionType):
         cells = [_content(cell) for cell in value.__closure__ or ()]
         return (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    return None
+    return tuple(value)
 
 
 def _content(cell: Any) -> Any:
@@ -104,22 +137,16 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _attributes(value: Any) -> Iterator[Any]:
+def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator[Any]:
     """The attributes that an object holds, without running any code of it."""
-    if type(value).__module__.partition(".")[0] in _ELSEWHERE:
-        return
-    held = getattr_static(value, "__dict__", None)
+    held = getattr(value, "__dict__", None)
     if isinstance(held, dict):
-        yield from held.values()
-    elif hasattr(value, "__dict__"):
-        yield from vars(value).values()
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = kind.__dict__.get(name)
-            if isinstance(descriptor, MemberDescriptorType):
-                with suppress(AttributeError):  # nothing has been put there yet
-                    yield descriptor.__get__(value)
+        yield from list(held.values())
+    for slot in slots:
+        try:
+            yield slot.__get__(value)
+        except AttributeError:  # nothing has been put there yet
+            continue
 
 
 # --- where they lie -------------------------------------------------------------------------------
