@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -28,7 +29,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.receipts import Receipt, StoredObject, collect
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
 
 RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
 COMPUTED: Counter[tuple[int, ...]] = Counter()
@@ -451,6 +452,25 @@ def test_a_parent_that_cannot_be_written_is_no_obstacle_without_resume(tmp_path,
     assert zd.to_zarr(source(), tmp_path / "a").objects == 12
     with pytest.raises(StoreError, match="read-only"):
         zd.to_zarr(source(), tmp_path / "b", resume=True)
+
+
+def test_a_url_has_its_journal_beside_it(tmp_path):
+    """fsspec's memory: it cannot append, but has a place beside every folder in a bucket."""
+    url = f"memory://bucket/{tmp_path.name}.zarr"
+    with pytest.raises(StoreError, match="no space"):
+        zd.to_zarr(source(), Faulty(open_store(url), Failing(5)), "g/a", resume=True)
+    with pytest.raises(NodeNotFoundError, match="5 of 12 stored objects have valid receipts"):
+        zd.open(url, "g/a")
+    assert zd.to_zarr(source(), url, "g/a", resume=True).objects == 7
+    np.testing.assert_array_equal(zd.open_array(url, "g/a")[...], expected())
+    assert [key for key in open_store("memory://bucket").list() if "__job" in key] == []
+
+
+def test_a_hierarchy_that_was_removed_under_its_journal_is_made_again(tmp_path):
+    fail(source(), tmp_path / "r", 5, "g/a", resume=True)
+    shutil.rmtree(tmp_path / "r")
+    assert zd.to_zarr(source(), tmp_path / "r", "g/a", resume=True).objects == 12
+    assert [path for path, _ in zd.open_group(tmp_path / "r").arrays(recursive=True)] == ["g/a"]
 
 
 # --- what a half-done array looks like ------------------------------------------------------------

@@ -52,6 +52,7 @@ __all__ = [
     "check_place",
     "consolidate_group",
     "delete_node",
+    "prepare_above",
     "prepare_array_place",
     "prepare_place",
     "put_documents",
@@ -157,11 +158,12 @@ def prepare_place(
     check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
     if overwrite:
         _remove_all(store, path)
-    _prepare_above(store, path, node_format)
+    prepare_above(store, path, node_format)
     warn_of_stale(store, path, node_format)
 
 
-def _prepare_above(store: Store, path: str, node_format: Format) -> None:
+def prepare_above(store: Store, path: str, node_format: Format) -> None:
+    """Create the groups above a node, where there are none, and what the root must have."""
     for key, document in node_format.root_documents().items():
         if store.get(key) is None:
             store.set(key, [document])
@@ -330,7 +332,7 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
     if not isinstance(store, LocalStore):
         return False
     for node_format in formats:
-        _prepare_above(store, new, node_format)
+        prepare_above(store, new, node_format)
     return store.move_prefix(before[0], after[0])
 
 
@@ -347,7 +349,7 @@ def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> N
     try:
         for_each(copy, objects, None)
         for node_format in formats:
-            _prepare_above(store, new, node_format)
+            prepare_above(store, new, node_format)
         for pair in documents:
             copy(pair)
     except BaseException:

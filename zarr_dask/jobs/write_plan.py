@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.hierarchy import prepare_array_place
+from zarr_dask.hierarchy import prepare_above, prepare_array_place
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
 from zarr_dask.jobs.resume import ResumePlan, missing_blocks
@@ -233,7 +233,9 @@ class WritePlan:
         if self.swap is not None:
             self.swap.begin()
             target = replace(target, store=self.swap.store, path="")
-        elif self.creates and (resume is None or resume.resumed is None):
+        elif self.creates and resume is not None and resume.resumed is not None:
+            prepare_above(target.store, target.path, target.node_format)
+        elif self.creates:
             prepare_array_place(
                 target.store,
                 target.path,
