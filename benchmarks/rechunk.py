@@ -51,7 +51,7 @@ def _case(root: Path, threads: int) -> Iterator[Case]:
     with get_context("forkserver").Pool(2) as pool, _cluster() as client:
         pool.map(abs, range(2))
         contenders = _contenders(source, root / "target.zarr", values, client, pool)
-        peak = partial(_peak, client, source, root)
+        peak = partial(_peak, source, root)
         yield Case(title, contenders, 3, afterwards=lambda: f"highest memory above idle: {peak()}")
 
 
@@ -119,13 +119,13 @@ def _copy_strip(source: Path, target: Path, start: int) -> None:
             temporary.replace(path)
 
 
-def _peak(client: Client, source: Path, root: Path) -> str:
+def _peak(source: Path, root: Path) -> str:
     """What the workers' memory grew by during one more run, in new workers."""
-    client.restart()
-    client.run(_warm_up, str(source))
-    idle = client.run(_reset_peak)
-    zd.rechunk(source, root / "again.zarr", chunks=(N, 32, 32), max_mem=MAX_MEM, client=client)
-    peak = client.run(_memory, "VmHWM")
+    with _cluster() as client:
+        client.run(_warm_up, str(source))
+        idle = client.run(_reset_peak)
+        zd.rechunk(source, root / "again.zarr", chunks=(N, 32, 32), max_mem=MAX_MEM, client=client)
+        peak = client.run(_memory, "VmHWM")
     grown = [peak[worker] - idle[worker] for worker in idle]
     return ", ".join(f"{nbytes / 1e6:.0f} MB" for nbytes in grown)
 
