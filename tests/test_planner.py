@@ -44,6 +44,14 @@ def test_touched_cells_of_their_own_sizes(edges, box, beyond):
     assert Edges.of(edges, extent).meetings(box) == want
 
 
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), LENGTHS, st.integers(0, 8))
+def test_lengths_of_touched_cells(sizes, box, beyond):
+    extent = max(sum(sizes) - beyond, 0)
+    cell_of = [number for number, size in enumerate(sizes) for _ in range(size)]
+    pairs = {(cell_of[i], i // box) for i in range(extent)}
+    assert Edges.of(sizes, extent).met_length(box) == sum(sizes[cell] for cell, _ in pairs)
+
+
 # --- any pair of layouts ------------------------------------------------------------------------
 
 

@@ -126,3 +126,19 @@ def test_regions_with_steps_are_refused():
     source = zd.create_array({}, shape=(20,), dtype="u1", chunks=5)
     with pytest.raises(GridError, match="has steps"):
         zd.rechunk(source, {}, chunks=4, region=slice(0, 20, 2))
+
+
+@given(st.data())
+def test_decoded_bytes_of_chunks_of_differing_sizes(data):
+    sizes = [data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)) for _ in range(2)]
+    shape = tuple(map(sum, sizes))
+    source = zd.create_array(MemoryStore(), shape=shape, dtype="u2", chunks=sizes, codecs=[])
+    source[...] = np.arange(1, prod(shape) + 1, dtype="u2").reshape(shape)
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(source, MemoryStore(), chunks=4, max_mem="64MB")
+    (stage,) = plan.stages
+    decoded = 0
+    for coords in product(*map(range, stage.boxes.counts)):
+        for part in source.meta.grid.parts(stage.boxes.region_of(coords)):
+            decoded += prod(source.meta.grid.shape_of(part.coords)) * 2
+    assert plan.costs.decoded == decoded

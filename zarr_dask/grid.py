@@ -151,6 +151,10 @@ class Fixed:
         on_cells = borders // (lcm(length, self.size) // length)
         return self.count + borders - on_cells
 
+    def met_length(self, length: int) -> int:
+        """Declared sizes of all pairs that `meetings` counts, added up."""
+        return self.meetings(length) * self.size
+
     def window(self, start: int, stop: int) -> Dimension:
         """The cells that an interval meets, as a dimension of its own.
 
@@ -299,11 +303,30 @@ class Edges:
 
     def meetings(self, length: int) -> int:
         """How many pairs of a cell and an interval overlap, for intervals of one length."""
-        known: dict[int, int] = self.__dict__.setdefault("_meetings", {})  # plans ask often
-        if length not in known:
-            borders = max(-(-self.extent // length) - 1, 0)
-            known[length] = self.count + borders - self._common_borders(length)
+        return sum(pairs for _, pairs in self._pairs(length))
+
+    def _pairs(self, length: int) -> tuple[tuple[int, int], ...]:
+        """For each run, the size of its cells and how many pairs they make with intervals.
+
+        Each cell counts once, and once more for every border between intervals inside it.
+        """
+        known: dict[int, tuple[tuple[int, int], ...]] = self.__dict__.setdefault("_known", {})
+        if length not in known:  # plans ask often
+            known[length] = tuple(self._counted_pairs(length))
         return known[length]
+
+    def _counted_pairs(self, length: int) -> Iterator[tuple[int, int]]:
+        for (size, count), start in zip(self.runs, self._starts, strict=False):
+            if start >= self.extent:
+                return
+            present = min(count, -(-(self.extent - start) // size))
+            stop = min(start + size * present, self.extent)
+            borders = -(-stop // length) - -(-start // length)
+            yield size, present + borders - _multiples(start, size, present, length)
+
+    def met_length(self, length: int) -> int:
+        """Declared sizes of all pairs that `meetings` counts, added up."""
+        return sum(size * pairs for size, pairs in self._pairs(length))
 
     def window(self, start: int, stop: int) -> Dimension:
         """As `Fixed.window`.
@@ -347,22 +370,6 @@ class Edges:
             yield group, same
             start += group * same
 
-    def _common_borders(self, length: int) -> int:
-        """How many borders between cells are multiples of a length."""
-        found = 0
-        for (size, count), start in zip(self.runs, self._starts, strict=False):
-            # the cells of a run begin at start + i * size
-            below = min(count, -(-(self.extent - start) // size))
-            divisor = gcd(size, length)
-            if start >= self.extent:
-                break
-            if start % divisor:
-                continue
-            period = length // divisor
-            first = -(start // divisor) * pow(size // divisor, -1, period) % period
-            found += max(-(-(below - first) // period), 0)
-        return found - (1 if self.extent else 0)  # the dimension's own beginning is no border
-
     def boundary_at_or_before(self, position: int) -> int:
         """The last cell boundary that is not after `position`; the extent counts as one."""
         return position if position >= self.extent else self.start(self.find(position))
@@ -374,6 +381,16 @@ class Edges:
     def __reduce__(self) -> tuple[Any, ...]:
         """Small, because an array is part of each of its tasks: without what can be worked out."""
         return _unpacked, (_packed(self.runs), self.extent)
+
+
+def _multiples(start: int, step: int, count: int, length: int) -> int:
+    """How many of `start`, `start + step`, ... are multiples of a length."""
+    divisor = gcd(step, length)
+    if start % divisor:
+        return 0
+    period = length // divisor
+    first = -(start // divisor) * pow(step // divisor, -1, period) % period
+    return max(-(-(count - first) // period), 0)
 
 
 _LONGEST = 1 << 63

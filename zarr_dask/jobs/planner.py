@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, prod
+from typing import Literal
 
 import numpy as np
 
@@ -105,7 +106,7 @@ def _reads_once(stage: StagePlan) -> bool:
     """Whether nothing can be won by an intermediate array."""
     source = stage.source
     once = prod(
-        chunks.count * chunk
+        chunks.start(chunks.count) if source.uneven else chunks.count * chunk
         for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
     )
     requests = source.grid.ncells * (2 if source.sharded else 1)
@@ -310,10 +311,12 @@ class _Side:
         """How many pairs of a stored object and a box overlap."""
         return self._meetings(self._dimensions, self.cells, boxes)
 
-    def chunk_meetings(self, boxes: np.ndarray) -> np.ndarray:
-        """How many pairs of a chunk and a box overlap."""
+    def decoded(self, boxes: np.ndarray) -> np.ndarray:
+        """How many elements are decoded for boxes."""
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
-        return self._meetings(cut, self.chunks, boxes)
+        if cut is not None and self.layout.uneven:
+            return self._counts(cut, "met_length", boxes)
+        return self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
 
     def _meetings(
         self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray
@@ -321,12 +324,21 @@ class _Side:
         if dimensions is None or all(isinstance(d, Fixed) for d in dimensions):
             shape = np.array(self.layout.grid.shape, np.int64)
             return _volume(_meetings(shape, cells, boxes))
+        return self._counts(dimensions, "meetings", boxes)
+
+    @staticmethod
+    def _counts(
+        dimensions: tuple[Dimension, ...],
+        of: Literal["meetings", "met_length"],
+        boxes: np.ndarray,
+    ) -> np.ndarray:
+        """What dimensions say of the lengths of boxes, one by one, multiplied."""
         counts = np.empty(boxes.shape)
         for axis, dimension in enumerate(dimensions):
             lengths, places = np.unique(boxes[:, axis], return_inverse=True)
-            known = [dimension.meetings(int(length)) for length in lengths]
+            known = [getattr(dimension, of)(int(length)) for length in lengths]
             counts[:, axis] = np.array(known)[places]
-        return counts.prod(axis=1)
+        return _volume(counts)
 
 
 def _judge(
@@ -352,7 +364,7 @@ def _judge(
         + OVERHEAD
     )
     tasks = _volume(-(-shape // boxes))
-    decoded = source.chunk_meetings(boxes) * chunk_bytes
+    decoded = source.decoded(boxes) * item
     encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
     requests = source.meetings(boxes) * (2 if source.sharded else 1) + target.objects(
         read.grid.shape
@@ -376,7 +388,8 @@ def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.n
 
 
 def _volume(shapes: np.ndarray) -> np.ndarray:
-    return np.prod(shapes.astype(float), axis=-1)
+    product: np.ndarray = np.prod(shapes.astype(float), axis=-1)
+    return product
 
 
 def _shape(row: np.ndarray) -> Shape:

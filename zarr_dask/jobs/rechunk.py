@@ -266,7 +266,15 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
     kind = repr(array.meta.data_type)
     stored = None if region is None else array.write_chunks
     return Layout(
-        grid, chunk, itemsize, bound.working, *speeds, kind=kind, chunks=cut, stored=stored
+        grid,
+        chunk,
+        itemsize,
+        bound.working,
+        *speeds,
+        kind=kind,
+        chunks=cut,
+        uneven=not bound.partial and array.meta.grid.cell_shape is None,
+        stored=stored,
     )
 
 

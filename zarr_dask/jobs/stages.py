@@ -59,6 +59,8 @@ class Layout:
     """Tells data types apart: where they differ, a task holds its box in both."""
     chunks: Grid | None = None
     """The chunks, where they do not all begin at a multiple of their shape, as in a region."""
+    uneven: bool = False
+    """Whether chunks have shapes of their own; `chunk` is then the largest."""
     stored: Shape | None = None
     """Largest shape of a stored object, where a region meets none of them whole."""
 
@@ -140,7 +142,7 @@ class StagePlan:
         """What all tasks together do."""
         source, target = self.source, self.target
         decoded = prod(
-            chunks.meetings(length) * chunk
+            chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
             for chunks, chunk, length in zip(
                 source.chunk_grid.dimensions, source.chunk, self.box, strict=True
             )
