@@ -39,6 +39,7 @@ from zarr_dask.formats.base import Limits, load_json, normalise_path, prefix_of,
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, join, list_sizes
+from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, beside, open_store
 from zarr_dask.stores.wrappers import Below, Wrapper
@@ -138,6 +139,14 @@ class Journal:
     def note(self, job: Job) -> None:
         """Say what the job is."""
         self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
+
+    def note_if_none(self, job: Job) -> bool:
+        """As `note`, unless there is a job here already; returns whether it was noted.
+
+        The store must be a `zarr_dask.stores.conditional.ConditionalStore`.
+        """
+        store = conditional(self.store)
+        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], tag_of(None))
 
     def add(self, receipt: Receipt) -> None:
         """Keep a receipt; nothing happens where the job has ended and its journal is gone.

@@ -1,10 +1,8 @@
-"""The command line: ``zarr-dask info | tree | survey | rechunk | plan | migrate | verify ...``.
+"""The command line ``zarr-dask``: a module for each family of commands, `base` for what all share.
 
 A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
 progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
 usage 2, an interrupt 130. Whatever loads dask is imported inside the command that needs it.
-
-Each family of commands is a module; `base` has what all share.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, demo, info, migrate, rechunk, survey, verify
+from zarr_dask.cli import compare, demo, info, migrate, plan_file, rechunk, survey, verify
 from zarr_dask.cli.base import Commands, traceback_option
 
 __all__ = ["main"]
@@ -43,6 +41,10 @@ for _command in (
     survey.survey,
     rechunk.rechunk,
     rechunk.plan,
+    plan_file.run,
+    plan_file.status,
+    plan_file.finish,
+    plan_file.script,
     migrate.migrate,
     verify.verify,
     compare.compare,

@@ -106,6 +106,11 @@ _JOB_OPTIONS = [
         help="What one process may hold above its idle size, such as 256MB. By default 60 % of "
         "the workers' limit, or 1 GB.",
     ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="Tasks at a time in one process. By default those of the workers, or one per core.",
+    ),
     click.option("--path", default="", help="Path of the new array below DST."),
     click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be."),
     click.option("--overwrite", is_flag=True, help="Replace what is at DST."),

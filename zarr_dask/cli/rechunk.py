@@ -42,8 +42,9 @@ Examples:
 """
 )
 @job_options
+@click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
+def rechunk(src: str, dst: str, *, quiet: bool, resume: bool, **options: Any) -> None:
     """Copy an array into other chunks and shards.
 
     SRC is the array, DST the place of the new one. The plan is printed, then carried out within
@@ -55,10 +56,11 @@ def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
             say_plan(plan)
         try:
             with nullcontext() if quiet else rechunk_progress(plan) as advance:
-                report = plan.run(client, advance)
+                report = plan.run(client, advance, resume=resume)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(
-                f": {plan.target.where} is not complete. Run the same command again to start over."
+                f": {plan.target.where} is not complete. Run the same command again with --resume "
+                "to go on, or without it to start over."
             ) from interrupt
         if not quiet:
             say(wrapped(f"done: {report}", "  "))
@@ -78,13 +80,26 @@ Example:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the plan into this file (PNG, SVG, PDF ...); needs matplotlib.",
 )
-def plan(src: str, dst: str, *, plot: Path | None, **options: Any) -> None:
-    """Say what rechunk would do; writes nothing.
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan into this file, for run, status, finish and script.",
+)
+def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **options: Any) -> None:
+    """Say what rechunk would do; writes nothing but the files asked for.
 
     The arguments are those of rechunk.
     """
     with _planned(src, dst, **options) as (made, _):
         say_plan(made)
+        if output is not None:
+            try:
+                output.write_text(made.to_json(), encoding="utf-8")
+            except OSError as error:
+                raise click.FileError(str(output), error.strerror) from error
+            say(f"written to {printable(str(output))}")
         if plot is not None:
             _save(made.plot(), plot)
             say(f"drawn in {printable(str(plot))}")

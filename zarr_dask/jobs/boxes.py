@@ -181,7 +181,7 @@ def run_boxes(
     job = _Boxes(function, source, boxes, numbers)
     count = boxes.ncells if numbers is None else len(numbers)
     if count:
-        run_tasks(job, count, find_workers(client), on_result, name)
+        run_tasks(job, range(count), find_workers(client), on_result, name)
 
 
 @dataclass(frozen=True)

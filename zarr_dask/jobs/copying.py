@@ -7,18 +7,30 @@ are converted, and a number that the new one cannot hold is an error.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError
-from zarr_dask.grid import Region, Shape, shifted
+from zarr_dask.grid import Part, Region, Shape, shifted
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.journal import Journal
+from zarr_dask.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.scratch import keeping_freed_memory
 
-__all__ = ["Copied", "Stage"]
+__all__ = ["Copied", "Records", "Stage"]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the tasks of a stage leave behind."""
+
+    journal: Journal
+    creation: str
+    """Tells the stage's receipts from those of others."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +42,64 @@ class Stage:
     target: Array
     origin: Shape
     """First element of the source that is copied."""
+    records: Records | None = None
+    """Where receipts are left; None for nowhere."""
 
-    def copy(self, number: int) -> Copied:
-        """Copy one box: read it whole, write its stored objects one by one."""
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Copy one box: read it whole, write its stored objects one by one.
+
+        Parameters
+        ----------
+        number
+            Of the task.
+        stop
+            Asked before each object: whether to leave the rest to another run. What has been
+            written by then has its receipt.
+        """
         with keeping_freed_memory():
-            return self._copy(number)
+            return self._copy(self._region(number), stop)
 
-    def _copy(self, number: int) -> Copied:
+    def keys(self, number: int) -> Iterator[str]:
+        """Keys of the stored objects that a task writes, below the array's prefix."""
+        meta = self.target.meta
+        return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
+
+    def _region(self, number: int) -> Region:
         boxes = self.plan.boxes
-        region = boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
+        return boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
+
+    def _copy(self, region: Region, stop: Callable[[], bool] | None) -> Copied:
         values = self.source.read(shifted(region, self.origin), threads=1)
         if self.source.meta.data_type != self.target.meta.data_type:
             values = self._converted(values, region)
-        written = 0
-        objects = 0
+        written: list[StoredObject] = []
+        empty: list[str] = []
         for part in self.target.meta.grid.parts(region):
-            written += self.target.write_part(part, values)
-            objects += 1
-        return Copied(values.nbytes, written, objects)
+            if stop is not None and stop():
+                break
+            key = self.target.meta.keys.key(part.coords)
+            stored = self._write(part, values, key)
+            if stored is None:
+                empty.append(key)
+            else:
+                written.append(stored)
+        if self.records is not None:
+            journal = self.records.journal
+            journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
+        nbytes = sum(item.nbytes for item in written)
+        return Copied(values.nbytes, nbytes, len(written) + len(empty))
+
+    def _write(self, part: Part, values: np.ndarray, key: str) -> StoredObject | None:
+        """Store one object; returns what its receipt says, None where it is absent on purpose."""
+        target = self.target
+        buffers = target.encode_part(part, values)
+        if buffers is None:
+            target.store.delete(target.key(part.coords))
+            return None
+        target.store.set(target.key(part.coords), buffers)
+        if self.records is None:
+            return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
+        return stored_object(key, buffers, with_sha256=False)
 
     def _converted(self, values: np.ndarray, region: Region) -> np.ndarray:
         """The values in the data type of the target; fractions may go, numbers may not wrap."""

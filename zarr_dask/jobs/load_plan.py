@@ -95,6 +95,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         threads=int(document["threads"]),
         threads_per_process=int(document["threads_per_process"]),
         overwrite=bool(document["overwrite"]),
+        creation=str(document["creation"]),
         temp=None if temp is None else open_described(temp, storage_options),
     )
 

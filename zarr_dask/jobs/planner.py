@@ -316,7 +316,8 @@ class _Side:
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
         if cut is not None and self.layout.uneven:
             return self._counts(cut, "met_length", boxes)
-        return self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
+        elements: np.ndarray = self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
+        return elements
 
     def _meetings(
         self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray

@@ -22,7 +22,8 @@ from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_region, parse_bytes
 from zarr_dask.jobs.planner import alternatives
-from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport, narrower
+from zarr_dask.jobs.rechunk_job import narrower
+from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.speeds import speeds_of
 from zarr_dask.jobs.stages import CostModel, Layout
@@ -65,6 +66,7 @@ def plan_rechunk(
     codecs: Any = None,
     format: str | None = None,
     region: Any = None,
+    threads: int | None = None,
 ) -> RechunkPlan:
     """Plan how to lay an array out anew; nothing is written.
 
@@ -104,6 +106,9 @@ def plan_rechunk(
         Its format, such as ``"v3"``; that of the source by default.
     region
         Slices of the source, without steps; all of it by default.
+    threads
+        Tasks at a time in the one process that each part of the plan will run in; by default those
+        of the workers there are now.
 
     Raises
     ------
@@ -143,7 +148,7 @@ def plan_rechunk(
     if temp is not None:
         open_store(temp)  # raises where it cannot be had
     check_place(store, below, node_format, overwrite=overwrite)
-    workers = find_workers(client)
+    workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     memory = _memory(max_mem, workers)
     ways = alternatives(
         layout_of(array, part),
@@ -184,6 +189,8 @@ def rechunk(
     codecs: Any = None,
     format: str | None = None,
     region: Any = None,
+    resume: bool = False,
+    journal: Location | None = None,
 ) -> RechunkReport:
     """Lay an array out anew within a bound of memory: `plan_rechunk`, then run.
 
@@ -193,6 +200,8 @@ def rechunk(
         As for `plan_rechunk`.
     dtype, codecs, format, region
         As for `plan_rechunk`.
+    resume, journal
+        As for `RechunkPlan.run`. The same arguments make the same job.
     progress
         Called after each task.
 
@@ -228,7 +237,7 @@ def rechunk(
         format=format,
         region=region,
     )
-    return plan.run(client, progress)
+    return plan.run(client, progress, resume=resume, journal=journal)
 
 
 def _contiguous(region: Any, array: Array) -> Region:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from secrets import token_hex
@@ -15,26 +15,24 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from zarr_dask.array import Array
-from zarr_dask.create import plain_chain
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
-from zarr_dask.grid import Region, Shape
-from zarr_dask.hierarchy import prepare_array_place, put_documents
-from zarr_dask.jobs.copying import Copied, Stage
+from zarr_dask.grid import Region
+from zarr_dask.jobs.copying import Copied
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
+from zarr_dask.jobs.rechunk_job import RechunkJob, begin_anew
+from zarr_dask.jobs.rechunk_job import resume as resumed
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.jobs.stages import StagePlan
-from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import Location, beside, open_store
+from zarr_dask.stores.urls import Location, open_store, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "narrower"]
+__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest"]
 
 VERSION = 1
 """Of plans in JSON."""
@@ -93,8 +91,10 @@ class RechunkPlan:
     threads_per_process: int
     overwrite: bool = False
     temp: Location | None = None
-    ways: tuple[Alternative, ...] = ()
+    ways: tuple[Alternative, ...] = field(default=(), compare=False)
     """All that were costed, the chosen one first."""
+    creation: str = field(default_factory=lambda: token_hex(16), compare=False)
+    """Tells what the plan writes from what may be at the same place later."""
 
     @property
     def nbytes(self) -> int:
@@ -213,6 +213,7 @@ class RechunkPlan:
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
                 "temp": None if self.temp is None else describe(open_store(self.temp)),
+                "creation": self.creation,
                 "explained": self.explain().splitlines(),
             },
             indent=1,
@@ -233,12 +234,35 @@ class RechunkPlan:
         )
         return plot_rechunk(self.stages, self.source.dimension_names, title)
 
+    @property
+    def token(self) -> str:
+        """Equal for plans that write the same bytes of the same source to the same place.
+
+        How they do it does not matter: another number of workers may go on with what is done.
+        """
+        target = self.target
+        facts = (
+            real_place(self.source.store, self.source.path),
+            digest(self.source),
+            [(s.start, s.stop) for s in self.region],
+            real_place(target.store, target.path),
+            digest(target),
+        )
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
     def run(
         self,
         client: Client | None = None,
         progress: Callable[[Progress], None] | None = None,
+        *,
+        resume: bool = False,
+        journal: Location | None = None,
     ) -> RechunkReport:
         """Do it.
+
+        A job that fails or is killed leaves its receipts and what lies between its stages; the same
+        call with ``resume=True`` does what is missing. One that is cancelled (Ctrl-C) removes what
+        lies between.
 
         Parameters
         ----------
@@ -246,11 +270,17 @@ class RechunkPlan:
             A cluster; by default the current client's, or the scheduler dask is configured for.
         progress
             Called after each task.
+        resume
+            Go on with the same job, if it has died; by default whatever it has left goes.
+        journal
+            Where receipts are kept; beside the root of the target's hierarchy by default.
 
         Raises
         ------
         NodeExistsError
             If the target has come into being since the plan was made.
+        ResumeError
+            If a job cannot be resumed because there is no place for a journal.
         CorruptObjectError, StoreError
             If the source cannot be read or the target not be written. No metadata document of
             the target is there then.
@@ -258,33 +288,35 @@ class RechunkPlan:
         begun = perf_counter()
         workers = find_workers(client)
         self._check_memory(workers)
-        target, node_format = self.target, self.target.node_format
-        arrays = [self.source, *self._intermediates(), target]
-        prepare_array_place(
-            target.store, target.path, node_format, target.meta, overwrite=self.overwrite
-        )
-        done: list[Copied] = []
+        job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
+        copied: list[tuple[int, Copied]] = []
         try:
-            for number, plan in enumerate(self.stages):
-                stage = Stage(plan, arrays[number], arrays[number + 1], self._origin(number))
-                done = []
-                on_result = partial(self._note, number, done, progress)
-                run_tasks(stage.copy, plan.tasks, workers, on_result, f"zarr-copy-{number + 1}")
-        finally:
-            for intermediate in arrays[1:-1]:
-                intermediate.store.delete_prefix(prefix_of(intermediate.path))
-        put_documents(target.store, node_format.documents(target.meta, target.path))
+            for number, tasks in enumerate(job.left()):
+                if tasks:
+                    on_result = partial(self._note, number, copied, progress)
+                    name = f"zarr-copy-{number + 1}"
+                    run_tasks(job.stage(number).copy, tasks, workers, on_result, name)
+                    job.tidy_up(number)
+        except BaseException as error:
+            if job.journal is None or not isinstance(error, Exception):
+                job.remove_intermediates()
+            raise
+        stored = self._stored(job, copied)
+        job.finish()
         return RechunkReport(
             nbytes=self.nbytes,
-            stored=sum(copied.stored for copied in done),
-            objects=sum(copied.objects for copied in done),
-            tasks=self.tasks,
+            stored=stored,
+            objects=self.target.meta.grid.ncells,
+            tasks=len(copied),
             seconds=perf_counter() - begun,
         )
 
-    def _origin(self, stage: int) -> Shape:
-        """First element that a stage copies of what it reads."""
-        return tuple(s.start if stage == 0 else 0 for s in self.region)
+    def _stored(self, job: RechunkJob, copied: list[tuple[int, Copied]]) -> int:
+        """Encoded bytes of the target, what a job that died before has written included."""
+        last = len(self.stages) - 1
+        if job.journal is None:
+            return sum(one.stored for stage, one in copied if stage == last)
+        return sum(item.nbytes for item in job.done(last).objects.values())
 
     def _check_memory(self, workers: Workers) -> None:
         """Refuse to run where more tasks share a process than the plan was made for."""
@@ -299,48 +331,19 @@ class RechunkPlan:
     def _note(
         self,
         stage: int,
-        done: list[Copied],
+        copied: list[tuple[int, Copied]],
         progress: Callable[[Progress], None] | None,
-        copied: Copied,
+        one: Copied,
     ) -> None:
-        done.append(copied)
+        copied.append((stage, one))
         if progress is not None:
-            progress(Progress(stage, len(self.stages), copied.nbytes, self.nbytes))
-
-    def _intermediates(self) -> list[Array]:
-        """An array between each stage and the next; it never has a metadata document."""
-        made = []
-        kept = narrower(self.source, self.target).meta
-        for number, stage in enumerate(self.stages[:-1]):
-            store, path = self._temporary_place(number)
-            meta = ArrayMeta(
-                stage.target.grid,
-                kept.data_type,
-                None,
-                plain_chain(kept),
-                ChunkKeys("default", "/"),
-            )
-            strict = ReadOptions(missing="error")  # every object of it was written
-            made.append(Array(store, path, meta, self.target.node_format, strict))
-        return made
-
-    def _temporary_place(self, number: int) -> tuple[Store, str]:
-        name = f"zarr-dask-temporary-{token_hex(6)}-{number + 1}"
-        if self.temp is not None:
-            return open_store(self.temp), name
-        return beside(self.target.store, f".{name}") or (self.target.store, f".{name}")
+            progress(Progress(stage, len(self.stages), one.nbytes, self.nbytes))
 
 
 def digest(array: Array) -> str:
     """Tells an array from itself with other metadata, whoever opens it."""
     documents = array.node_format.documents(array.meta, array.path)
     return sha256(b"\0".join(documents.values())).hexdigest()
-
-
-def narrower(source: Array, target: Array) -> Array:
-    """The array whose data type takes fewer bytes, which is that of what lies between."""
-    sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
-    return target if next(sizes) > next(sizes) else source
 
 
 def _duration(seconds: float) -> str:

@@ -157,19 +157,19 @@ def _runs_processes() -> bool:
 
 def run_tasks(
     function: Callable[[int], Any],
-    count: int,
+    numbers: Sequence[int],
     workers: Workers,
     on_result: Callable[[Any], None],
     name: str,
 ) -> None:
-    """Call ``function(0)`` to ``function(count - 1)``, in any order.
+    """Call a function on every number, in any order.
 
     Parameters
     ----------
     function
         A pure function that can be pickled; it may be called more than once with a number.
-    count
-        How many calls.
+    numbers
+        What to call it on.
     workers
         Where.
     on_result
@@ -178,14 +178,17 @@ def run_tasks(
         Of the tasks, for dashboards.
     """
     if workers.client is None:
-        _run_local(function, count, on_result, name)
+        _run_local(function, numbers, on_result, name)
     else:
         window = max(workers.threads * _WINDOW_PER_THREAD, 1)
-        _run_window(function, iter(range(count)), workers.client, window, on_result, name, {})
+        _run_window(function, iter(numbers), workers.client, window, on_result, name, {})
 
 
 def _run_local(
-    function: Callable[[int], Any], count: int, on_result: Callable[[Any], None], name: str
+    function: Callable[[int], Any],
+    numbers: Sequence[int],
+    on_result: Callable[[Any], None],
+    name: str,
 ) -> None:
     from dask.base import get_scheduler
     from dask.callbacks import Callback
@@ -200,9 +203,8 @@ def _run_local(
     tracked = function if _runs_processes() else _Tracked(function)
     try:
         with Callback(posttask=report):
-            for first in range(0, count, _LOCAL_WINDOW):
-                last = min(first + _LOCAL_WINDOW, count)
-                keys = [(name, number) for number in range(first, last)]
+            for first in range(0, len(numbers), _LOCAL_WINDOW):
+                keys = [(name, number) for number in numbers[first : first + _LOCAL_WINDOW]]
                 get({key: Task(key, tracked, key[1]) for key in keys}, keys)
     except BaseException as error:
         # dask raises the first error at once and lets the threads go on with what they have begun;
@@ -503,7 +505,7 @@ def run_batches(
         ranges = [batch for _ in range(window) if (batch := batches.next())]
         if not ranges:
             return
-        _run_local(_Chosen(timed, ranges), len(ranges), note, name)
+        _run_local(_Chosen(timed, ranges), range(len(ranges)), note, name)
 
 
 class _Chosen:

@@ -289,7 +289,7 @@ class _Job:
             census = Census(tuple(self.arrays[some]), tuple(self.cells[some]), self.deep)
             count = sum(census.batches)
             if count:
-                run_tasks(census, count, workers, partial(self._take, start), "verify")
+                run_tasks(census, range(count), workers, partial(self._take, start), "verify")
 
     def _take(self, start: int, batch: Batch) -> None:
         which = start + batch.array

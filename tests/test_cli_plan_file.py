@@ -1,0 +1,161 @@
+"""``zarr-dask run | status | finish | script``: plans in files, by processes without dask."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import zarr_dask as zd
+from zarr_dask.cli import main
+
+SHAPE = (512, 32, 32)
+VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    place = tmp_path_factory.mktemp("source") / "a.zarr"
+    array = zd.create_array(place, shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
+    array[...] = VALUES
+    return str(place)
+
+
+def cli(*words: object, code: int = 0) -> str:
+    """What a command prints, in this process, on one line."""
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def script_of(*words: object) -> str:
+    return CliRunner().invoke(main, [*map(str, words)]).output
+
+
+def planned(source: str, folder: Path, *options: str) -> Path:
+    file = folder / "plan.json"
+    more = options or ("--chunks=-1,4,4", "--max-mem", "1.5MB", "--threads", "1")
+    assert "written to" in cli("plan", source, folder / "b.zarr", *more, "-o", file)
+    return file
+
+
+def test_stages_in_parts_by_several_processes(source, tmp_path):
+    file = planned(source, tmp_path)
+    stages = json.loads(file.read_text())["stages"]
+    assert len(stages) == 2
+    assert "not begun" in cli("status", file, code=1)
+    for number, _ in enumerate(stages, 1):
+        commands = [
+            [sys.executable, "-m", "zarr_dask.cli", "run", file, "--stage", number, "--part", part]
+            for part in ("1/2", "2/2")
+        ]
+        running = [subprocess.Popen([str(word) for word in one]) for one in commands]
+        assert [process.wait(50) for process in running] == [0, 0]
+        assert f"stage {number}: {stages[number - 1]['tasks']} of" in cli("status", file, code=1)
+    assert "all tasks are done" in cli("status", file, code=1)
+    cli("info", tmp_path / "b.zarr", code=1)
+    assert "is finished" in cli("finish", file)
+    assert "is finished" in cli("status", file)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr", "plan.json"}
+
+
+def test_a_plan_as_a_whole_needs_no_dask(source, tmp_path):
+    file = planned(source, tmp_path)
+    program = (
+        "import sys\nfrom zarr_dask.cli import main\n"
+        "try:\n    main(['run', sys.argv[1]])\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "assert not {'dask', 'distributed'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, file], check=True, timeout=50)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+def test_what_is_missing_is_not_finished(source, tmp_path):
+    file = planned(source, tmp_path)
+    assert "has not been begun" in cli("finish", file, code=1)
+    cli("run", file, "--stage", 1)
+    assert "is not complete" in cli("finish", file, code=1)
+    cli("run", file)
+    assert "finished already" in cli("finish", file)
+
+
+def test_sigterm_finishes_the_object_at_hand(source, tmp_path):
+    file = planned(source, tmp_path, "--chunks=1,1,32", "--max-mem", "1.5MB", "--threads", "1")
+    command = [sys.executable, "-m", "zarr_dask.cli", "run", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while not any((tmp_path / "b.zarr").rglob("c/*/*/0")):
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGTERM)
+        told = process.stdout.read()
+        assert process.wait(30) == 143
+    done, tasks = map(int, re.search(r"stage 1: (\d+) of (\d+) tasks done", told).groups())
+    assert done < tasks
+    assert not [p for p in (tmp_path / "b.zarr").rglob("*") if p.name.endswith(".tmp")]
+    written = sum(1 for p in (tmp_path / "b.zarr").rglob("c/*/*/0"))
+    receipts = (tmp_path / "b.zarr.zarr-dask").rglob("receipts-*")
+    assert sum(text.read_text().count('["c/') for text in receipts) == written
+    cli("run", file)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "--part", "1/2"), "give --stage too"),
+        (("run", "--stage", "1", "--part", "3/2"), "is not I/N"),
+        (("run", "--stage", "9"), "no stage 9"),
+        (("run", "--threads", "99"), "99 threads would hold more"),
+    ],
+)
+def test_wrong_usage(source, tmp_path, words, says):
+    file = planned(source, tmp_path)
+    command, *options = words
+    code = 1 if "99" in says or "stage 9" in says else 2
+    assert says in cli(command, file, *options, code=code)
+
+
+def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
+    """Carried out by a stand-in for sbatch that runs what it is given at once."""
+    file = planned(source, tmp_path)
+    script = script_of("script", file, "--slurm", "--parts", "2", "--time", "01:00:00")
+    assert script.count("--array=1-2") == 2
+    assert "--time=01:00:00" in script
+    assert "--dependency=afterok:$stage1" in script
+    assert "--dependency=afterok:$stage2" in script
+    stand_in = tmp_path / "bin" / "sbatch"
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        "#!/bin/sh\n"
+        'for word in "$@"; do case "$word" in\n'
+        "  --wrap=*) wrap=${word#--wrap=} ;;\n"
+        "  --array=1-*) last=${word#--array=1-} ;;\n"
+        "esac; done\n"
+        "for SLURM_ARRAY_TASK_ID in $(seq 1 ${last:-1}); do export SLURM_ARRAY_TASK_ID\n"
+        '  sh -c "$wrap" >&2 || exit 1\n'
+        "done\n"
+        "echo 17\n"
+    )
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
+    program = tmp_path / "bin" / "zarr-dask"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m zarr_dask.cli "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    paths = os.pathsep.join([str(stand_in.parent), os.environ["PATH"]])
+    subprocess.run(
+        [shutil.which("sh"), "-c", script],
+        check=True,
+        env={**os.environ, "PATH": paths},
+        timeout=55,
+    )
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)

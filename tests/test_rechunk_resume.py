@@ -1,0 +1,213 @@
+"""Rechunkings that die go on with what is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import dask
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.jobs.rechunk_job import begin_shared
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
+
+SHAPE = (512, 32, 32)
+VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
+DIRECT = {"chunks": (-1, 8, 8), "max_mem": "1.8MB"}
+STAGED = {"chunks": (-1, 4, 4), "max_mem": "1.5MB"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> zd.Array:
+    place = tmp_path_factory.mktemp("source") / "a.zarr"
+    array = zd.create_array(place, shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
+    array[...] = VALUES
+    return array
+
+
+class StopError(Exception):
+    """What ends a job in the middle."""
+
+
+def stop_after(tasks: int):
+    """A progress that ends the job after so many tasks."""
+    count = 0
+
+    def progress(_) -> None:
+        nonlocal count
+        count += 1
+        if count == tasks:
+            raise StopError
+
+    return progress
+
+
+@pytest.mark.parametrize("options", [DIRECT, STAGED], ids=["direct", "staged"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_what_is_done_is_not_done_again(source, tmp_path, options, share):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **options)
+    assert (len(plan.stages) > 1) == (options is STAGED)
+    before = max(int(plan.tasks * share), 1)
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(before))
+    with pytest.raises(NodeNotFoundError, match="resume=True"):
+        zd.open(tmp_path / "b.zarr")
+    report = zd.rechunk(source, tmp_path / "b.zarr", resume=True, **options)
+    assert report.tasks == plan.tasks - before
+    new = zd.open_array(tmp_path / "b.zarr")
+    np.testing.assert_array_equal(new[...], VALUES)
+    assert report.stored == new.nbytes_stored()
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def test_another_number_of_workers_goes_on_with_the_objects_that_are_there(source, tmp_path):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT)
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(2))
+    other = zd.plan_rechunk(source, tmp_path / "b.zarr", **{**DIRECT, "max_mem": "2MB"})
+    assert other.stages != plan.stages
+    written = {path for path in (tmp_path / "b.zarr").rglob("*") if path.is_file()}
+    times = {path: path.stat().st_mtime_ns for path in written}
+    recording = Recording(LocalStore(str(tmp_path / "b.zarr")))
+    report = replace(other, target=replace(other.target, store=recording)).run(resume=True)
+    assert report.tasks == other.tasks - 1  # of one row of objects, which both had as a task
+    assert len(recording.per_key("set")) < 16 + 1
+    assert any(path.stat().st_mtime_ns == times[path] for path in written)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+def test_objects_that_are_gone_or_cut_are_written_again(source, tmp_path):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT)
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(plan.tasks))
+    objects = sorted((tmp_path / "b.zarr" / "c").rglob("[0-9]"))
+    files = [path for path in objects if path.is_file()]
+    files[0].unlink()
+    files[-1].write_bytes(b"cut")
+    plan.run(resume=True)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+def test_without_resume_nothing_is_taken_over(source, tmp_path):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **STAGED)
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(plan.tasks - 1))
+    report = zd.plan_rechunk(source, tmp_path / "b.zarr", **STAGED).run()
+    assert report.tasks == plan.tasks
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def test_memory_has_no_place_for_a_journal(source, tmp_path):
+    target = MemoryStore()
+    with pytest.raises(ResumeError, match="journal="):
+        zd.rechunk(source, target, resume=True, **DIRECT)
+    plan = zd.plan_rechunk(source, target, **DIRECT)
+    place = tmp_path / "journal"
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(2), journal=place)
+    report = plan.run(resume=True, journal=place)
+    assert report.tasks == plan.tasks - 2
+    np.testing.assert_array_equal(zd.open_array(target)[...], VALUES)
+
+
+def test_a_full_disk(source, tmp_path):
+    full = True
+
+    def before(method: str, key: str) -> None:
+        if full and method == "set" and key.startswith("c/0/2"):
+            raise StoreError("no space left on device")
+
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT)
+    store = Faulty(plan.target.store, before)
+    plan = replace(plan, target=replace(plan.target, store=store))
+    with pytest.raises(StoreError, match="no space"):
+        plan.run()
+    full = False
+    plan.run(resume=True)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+KILLED = """
+import sys
+import dask
+import zarr_dask as zd
+
+source, target, scheduler, staged = sys.argv[1:]
+options = {"chunks": (-1, 4, 4), "max_mem": "1.5MB" if staged == "staged" else "40MB"}
+with dask.config.set(scheduler="sync"):
+    plan = zd.plan_rechunk(source, target, **options)
+    done = 0
+    def progress(_):
+        global done
+        done += 1
+        print(done, plan.tasks, flush=True)
+    plan.run(progress=progress, resume=True)
+"""
+
+
+@pytest.mark.parametrize("staged", ["direct", "staged"])
+def test_a_killed_process(source, tmp_path, staged):
+    target = tmp_path / "b.zarr"
+    command = [sys.executable, "-c", KILLED, source.store.root, str(target), "sync", staged]
+    done = 0
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            line = process.stdout.readline()
+            if line:
+                os.kill(process.pid, signal.SIGKILL)
+            rest = process.stdout.read()
+        done += len([line, *rest.splitlines()]) if line else 0
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    tasks = int((line or finished.stdout).split()[1]) if (line or finished.stdout) else 0
+    np.testing.assert_array_equal(zd.open_array(target)[...], VALUES)
+    # each kill costs at most the task that was running and the one that was not yet told of
+    assert done + len(finished.stdout.splitlines()) <= tasks + 3
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def test_processes_that_begin_together_make_one_job(source, tmp_path):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **STAGED)
+    text = plan.to_json()
+    jobs = [begin_shared(zd.load_plan(text)) for _ in range(3)]
+    assert len({job.creation for job in jobs}) == 1
+    with pytest.raises(ResumeError, match="is not complete"):
+        jobs[0].finish()
+    for number, stage in enumerate(plan.stages):
+        for task in range(stage.tasks):
+            jobs[task % 3].stage(number).copy(task)
+    jobs[1].finish()
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def test_two_runs_of_a_plan_are_told_apart(source, tmp_path):
+    one, other = (zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT) for _ in range(2))
+    begin_shared(one)
+    with pytest.raises(ResumeError, match="another run"):
+        begin_shared(other)
+
+
+def test_a_task_that_is_told_to_stop_ends_with_the_object_at_hand(source, tmp_path):
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=(-1, 8, 8), max_mem="40MB")
+    job = begin_shared(plan)
+    asked = []
+    copied = job.stage(0).copy(0, lambda: asked.append(1) or len(asked) > 3)
+    assert copied.objects == 3
+    assert len(job.done(0)) == 3
+    plan.run(resume=True)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)

@@ -1,0 +1,257 @@
+"""``zarr-dask run``, ``status``, ``finish`` and ``script``: plans in files, carried out in parts.
+
+No dask is needed: each process takes the file, does its part of a stage on its own threads and
+leaves receipts; where several do so at the same time, the first makes room at the target.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.printing import printable, say
+from zarr_dask.errors import PlanError
+
+if TYPE_CHECKING:
+    from zarr_dask.jobs.rechunk_job import RechunkJob
+    from zarr_dask.jobs.rechunk_plan import RechunkPlan
+
+__all__ = ["finish", "run", "script", "status"]
+
+_MOST_PARTS = 1000
+"""Tasks of a Slurm array at most, as most sites allow."""
+_IDLE = 300 << 20
+"""Bytes of a process with the package imported, and a little room."""
+_SIGTERM_EXIT = 143
+
+
+class PartType(click.ParamType[tuple[int, int]]):
+    """``I/N``: the I-th of N parts."""
+
+    name = "I/N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """See `click.ParamType.convert`."""
+        if isinstance(value, tuple):
+            return value
+        part, slash, parts = str(value).partition("/")
+        if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+            self.fail(f"{value!r} is not I/N with I from 1 to N, such as 3/100.", param, ctx)
+        return int(part), int(parts)
+
+
+_FILE = click.argument(
+    "plan_file",
+    metavar="PLAN",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+_JOURNAL = click.option(
+    "--journal", metavar="URL", help="Where receipts are kept; beside the target by default."
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask run plan.json
+  zarr-dask run plan.json --stage 1 --part 3/100
+"""
+)
+@_FILE
+@click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
+@click.option("--part", type=PartType(), default="1/1", help="Do this part of the stage.")
+@click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@_JOURNAL
+@traceback_option
+def run(
+    plan_file: Path,
+    *,
+    stage: int | None,
+    part: tuple[int, int],
+    threads: int | None,
+    quiet: bool,
+    journal: str | None,
+) -> None:
+    """Carry out a plan, or a part of one of its stages.
+
+    PLAN is a file that "zarr-dask plan -o" has written. What has a receipt is not done again. On
+    SIGTERM the stored objects at hand are finished, and the command ends with code 143. Without
+    --stage all stages are done one after the other, and the target is made visible.
+    """
+    if stage is None and part[1] > 1:
+        raise click.UsageError("--part is a part of a stage: give --stage too.")
+    plan = _load(plan_file)
+    if threads is not None and threads > plan.threads_per_process:
+        raise PlanError(
+            f"{threads} threads would hold more than the {plan.threads_per_process} that the plan "
+            "was made for. Make it again with a larger max_mem."
+        )
+    from zarr_dask.jobs.rechunk_job import begin_shared
+
+    with _told_to_stop() as stop:
+        job = begin_shared(plan, journal)
+        for number in range(len(plan.stages)) if stage is None else [_checked(stage, plan)]:
+            numbers = _share(job, number, part, all_stages=stage is None)
+            done = _do(job, number, numbers, threads or plan.threads_per_process, stop)
+            if not quiet:
+                say(f"stage {number + 1}: {done} of {len(numbers)} tasks done")
+            if stop():
+                raise SystemExit(_SIGTERM_EXIT)
+        if stage is None:
+            job.finish()
+
+
+def _share(
+    job: RechunkJob, stage: int, part: tuple[int, int], *, all_stages: bool
+) -> Sequence[int]:
+    """The numbers of the tasks of a part that are to be done."""
+    if all_stages:
+        return job.left()[stage]
+    number, parts = part
+    tasks = job.plan.stages[stage].tasks
+    first, last = tasks * (number - 1) // parts, tasks * number // parts
+    return [task for task in job.missing(stage) if first <= task < last]
+
+
+def _do(
+    job: RechunkJob, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
+) -> int:
+    from zarr_dask.pool import for_each
+
+    bound = job.stage(stage)
+    done: list[int] = []
+
+    def copy(number: int) -> None:
+        if not stop():
+            bound.copy(number, stop)
+            if not stop():
+                done.append(number)
+
+    for_each(copy, numbers, threads)
+    return len(done)
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM has come, instead of dying of it."""
+    told = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        yield told.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command()
+@_FILE
+@_JOURNAL
+@traceback_option
+def status(plan_file: Path, *, journal: str | None) -> None:
+    """Say how far a plan has been carried out.
+
+    The exit code is 0 if it is finished, 1 if something is missing.
+    """
+    plan = _load(plan_file)
+    from zarr_dask.jobs.rechunk_job import resume
+
+    job = resume(plan, journal)
+    if job is None:
+        if _is_finished(plan):
+            say(f"{printable(plan.target.where)} is finished")
+            return
+        say("not begun")
+        raise SystemExit(1)
+    left = job.left()
+    for number, stage in enumerate(plan.stages):
+        done = stage.tasks - len(left[number])
+        say(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({done / stage.tasks:.0%})")
+    if not any(left):
+        say('all tasks are done; "zarr-dask finish" makes the target visible')
+    raise SystemExit(1)
+
+
+def _is_finished(plan: RechunkPlan) -> bool:
+    from zarr_dask.errors import NodeNotFoundError
+    from zarr_dask.group import open_array
+    from zarr_dask.jobs.rechunk_plan import digest
+
+    target = plan.target
+    try:
+        found = open_array(target.store, target.path, format=target.format)
+    except NodeNotFoundError:
+        return False
+    return digest(found) == digest(target)
+
+
+@click.command()
+@_FILE
+@_JOURNAL
+@traceback_option
+def finish(plan_file: Path, *, journal: str | None) -> None:
+    """End a plan whose tasks are all done: the target becomes visible, the rest is removed."""
+    plan = _load(plan_file)
+    from zarr_dask.jobs.rechunk_job import resume
+
+    job = resume(plan, journal)
+    if job is None:
+        if _is_finished(plan):
+            say(f"{printable(plan.target.where)} is finished already")
+            return
+        raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
+    job.finish()
+    say(f"{printable(plan.target.where)} is finished")
+
+
+@click.command()
+@_FILE
+@click.option("--slurm", is_flag=True, required=True, help="For the workload manager Slurm.")
+@click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
+@click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
+@traceback_option
+def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None) -> None:  # noqa: ARG001
+    """Print commands that submit a plan: an array of jobs for each stage, one after the other.
+
+    Save them in a file and run it with sh, after a look at the options your site needs.
+    """
+    plan = _load(plan_file)
+    memory = ceil((plan.max_mem + _IDLE) / 2**20)
+    options = f"--cpus-per-task={plan.threads_per_process} --mem={memory}M"
+    if limit:
+        options += f" --time={shlex.quote(limit)}"
+    file = shlex.quote(str(plan_file.absolute()))
+    say("#!/bin/sh")
+    say("set -e")
+    after = ""
+    for number, stage in enumerate(plan.stages, 1):
+        count = min(stage.tasks, parts or _MOST_PARTS)
+        command = f"zarr-dask run {file} --stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
+        say(
+            f"stage{number}=$(sbatch --parsable --job-name=zarr-stage-{number} "
+            f"--array=1-{count} --signal=TERM@60 {options}{after} --wrap='exec {command}')"
+        )
+        after = f" --dependency=afterok:$stage{number}"
+    say(f"sbatch --job-name=zarr-finish{after} --wrap='exec zarr-dask finish {file}'")
+
+
+def _load(file: Path) -> RechunkPlan:
+    from zarr_dask.jobs.load_plan import load_plan
+
+    return load_plan(file.read_text(encoding="utf-8"))
+
+
+def _checked(stage: int, plan: RechunkPlan) -> int:
+    if stage > len(plan.stages):
+        raise PlanError(f"there is no stage {stage}: the plan has {len(plan.stages)}.")
+    return stage - 1
