@@ -377,7 +377,8 @@ def _judge(
         + tasks * model.task
     )
     rounds = np.ceil(tasks / threads) / np.maximum(tasks, 1)
-    return peak, model.stage + np.maximum(work * rounds, tasks * model.schedule)
+    slowest = np.maximum(tasks * model.schedule, requests / model.limit)
+    return peak, model.stage + np.maximum(work * rounds, slowest)
 
 
 def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:

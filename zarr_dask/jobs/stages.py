@@ -9,7 +9,7 @@ the boxes. No store, no array, no dask.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import Costs
@@ -27,6 +27,8 @@ class CostModel:
     """Stored bytes per second that a thread reads."""
     write: float = 1.0e9
     """Stored bytes per second that a thread writes."""
+    limit: float = inf
+    """Requests per second that the store answers at most, to all threads together."""
     listing: float = 0.0
     """Seconds per stored object that listing an intermediate array takes when it is removed."""
     task: float = 2.0e-3
@@ -177,4 +179,5 @@ def seconds(stage: StagePlan, threads: int, model: CostModel) -> float:
         + tasks * model.task
     )
     rounds = ceil(tasks / threads) / max(tasks, 1)
-    return model.stage + max(work * rounds, tasks * model.schedule)
+    answered = (costs.reads + costs.writes) / model.limit
+    return model.stage + max(work * rounds, tasks * model.schedule, answered)
