@@ -483,7 +483,7 @@ def test_a_failed_read_leaves_nothing_that_looks_whole(slabs, tmp_path, schedule
 def assert_only_what_resuming_needs_is_left(folder: Path) -> None:
     """Stored objects, receipts and what lies between the stages, beside the target."""
     left = {p.name for p in folder.iterdir()}
-    temporary = {name for name in left if name.startswith(".target.zarr-dask-temporary-")}
+    temporary = {name for name in left if name.startswith("target.zarr-dask-temporary-")}
     assert left - temporary <= {"target", "target.zarr-dask"}
 
 

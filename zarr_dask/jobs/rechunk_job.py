@@ -80,7 +80,8 @@ class RechunkJob:
         kept = narrower(self.plan.source, self.plan.target).meta
         between = []
         for stage in self.plan.stages[:-1]:
-            store, path = self._temporary_place(stage.target.object_shape)
+            store, folder = self._temporary_place()
+            path = f"{folder}/{_shown(stage.target.object_shape)}"
             meta = ArrayMeta(
                 stage.target.grid,
                 kept.data_type,
@@ -163,18 +164,18 @@ class RechunkJob:
         if self.journal is not None:
             self.journal.remove()
 
-    def _temporary_place(self, cell: Shape) -> tuple[Store, str]:
-        """Where an intermediate array lies: the same whoever asks, another one for other cells."""
-        name = f"zarr-dask-temporary-{self.creation[:12]}-{_shown(cell)}"
+    def _temporary_place(self) -> tuple[Store, str]:
+        """Where intermediate arrays lie: the same whoever asks."""
+        name = f"zarr-dask-temporary-{self.creation[:12]}"
         if self.plan.temp is not None:
             return open_store(self.plan.temp), name
         store = self.plan.target.store
         return beside(store, f".{name}") or (store, f".{name}")
 
     def remove_intermediates(self) -> None:
-        """Remove what lies between the stages."""
-        for array in self.arrays[1:-1]:
-            array.store.delete_prefix(prefix_of(array.path))
+        """Remove what lies between the stages, of this plan or of another one of the same job."""
+        store, path = self._temporary_place()
+        store.delete_prefix(prefix_of(path))
 
     def tidy_up(self, stage: int) -> None:
         """Remove what no stage after this one reads."""
