@@ -952,6 +952,7 @@ PROBLEMS = [
     Problem("codecs[0].name", "lz77", "a known codec", "codec"),
 ]
 EXAMPLES = {
+    zd.errors.OmeVersionError: zd.errors.OmeVersionError("image.zarr", "0.1", ("0.4", "0.5")),
     NodeNotFoundError: NodeNotFoundError("/a/b", ["zarr.json", ".zarray"], "Check the path."),
     **{
         kind: kind("/a/zarr.json", PROBLEMS)

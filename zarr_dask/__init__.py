@@ -30,6 +30,7 @@ from zarr_dask.manifest import Manifest
 from zarr_dask.views import View
 
 if TYPE_CHECKING:
+    from zarr_dask import ome
     from zarr_dask.jobs.compare import compare
     from zarr_dask.jobs.digest import digest
     from zarr_dask.jobs.load_plan import load_plan
@@ -66,6 +67,7 @@ __all__ = [
     "from_zarr",
     "load_plan",
     "migrate",
+    "ome",
     "open",
     "open_array",
     "open_dataset",
@@ -105,4 +107,6 @@ def __getattr__(name: str) -> Any:
     """Jobs are imported when they are first used: they need dask, reading does not."""
     if name in _JOBS:
         return getattr(import_module(_JOBS[name]), name)
+    if name == "ome":
+        return import_module("zarr_dask.ome")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@
     │   ├── UnknownGridError
     │   └── UnknownCodecError
     ├── MetadataChangedError                          a document changed since the node was opened
+    ├── OmeVersionError          (ValueError)         OME-Zarr of a version that is not read
     ├── MigrationError           (ValueError)         what another format cannot say of stored bytes
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
@@ -34,7 +35,6 @@
     ├── StepsMissingError        (RuntimeError)       steps that not all ranks have stored
     ├── RankError                (ValueError)         a rank that is not there, or is in use
     ├── WriterNotFoundError      (FileNotFoundError)  no simulation output was created there
-=======
     ├── PlanError                (ValueError)         a plan in a file that cannot be carried out
     ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
@@ -81,6 +81,7 @@ __all__ = [
     "NodeExistsError",
     "NodeNotFoundError",
     "NodeTypeError",
+    "OmeVersionError",
     "PartialWriteError",
     "PlanError",
     "Problem",
@@ -230,6 +231,23 @@ class MigrationError(ZarrDaskError, ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.refusals)
+
+
+class OmeVersionError(ZarrDaskError, ValueError):
+    """OME-Zarr metadata of a version that this package does not read."""
+
+    def __init__(self, where: str, version: str, supported: Sequence[str]) -> None:
+        self.where = where
+        self.version = version
+        self.supported = tuple(supported)
+        super().__init__(
+            f"{where}: OME-Zarr metadata of version {version}; versions "
+            f"{' and '.join(self.supported)} are read. Convert them with a program that knows "
+            "that version; the arrays themselves can be opened with zarr_dask.open."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.version, self.supported)
 
 
 class GridError(ZarrDaskError, ValueError):

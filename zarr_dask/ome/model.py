@@ -1,0 +1,500 @@
+"""OME-Zarr metadata of versions 0.4 and 0.5 as values: JSON in, the same JSON out.
+
+`from_attributes` reads the attributes of one group, `Metadata.to_attributes` writes them. Members
+that these classes do not name are kept in ``extra``, and so are optional members of a kind that
+they cannot hold: metadata in the wild break many small rules, and an image whose display colours
+are wrong can still be read. Only what reading needs is demanded here; `zarr_dask.ome.validate`
+tells all that is wrong.
+
+Each class says in the metadata of its fields how a member is named and read (`_member`); reading
+and writing are one function each.
+"""
+
+# ruff: noqa: RUF009  (`_member` makes dataclass fields)
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, Problem
+from zarr_dask.members import is_int
+
+__all__ = [
+    "KEYS",
+    "NESTED",
+    "SUPPORTED",
+    "Acquisition",
+    "Axis",
+    "Channel",
+    "Dataset",
+    "Field",
+    "ImageLabel",
+    "Label",
+    "Line",
+    "Metadata",
+    "Multiscale",
+    "Omero",
+    "PlateLayout",
+    "Transformation",
+    "WellFields",
+    "WellPlace",
+    "Window",
+    "detect_version",
+    "from_attributes",
+    "is_number",
+    "members_of",
+]
+
+SUPPORTED = ("0.4", "0.5")
+"""Versions of OME-Zarr that are read."""
+NESTED = {"0.5"}
+"""Those whose metadata lie below ``ome``, and whose arrays name their dimensions."""
+KEYS = (
+    "multiscales",
+    "omero",
+    "labels",
+    "image-label",
+    "plate",
+    "well",
+    "bioformats2raw.layout",
+    "series",
+)
+"""Members that hold OME-Zarr metadata: below ``ome`` since 0.5, among all attributes before."""
+
+Read = Callable[[Any, str, list[Problem]], Any]
+"""From JSON to a value, given its place and the list that takes what is wrong."""
+Number = int | float
+
+
+# --- how members are read -------------------------------------------------------------------------
+
+
+def _member(name: str, read: Read, **options: Any) -> Any:
+    return field(metadata={"name": name, "read": read}, **options)
+
+
+def _extra() -> Any:
+    return field(default_factory=dict, repr=False, hash=False)
+
+
+def _plain(fits: Callable[[Any], bool], expected: str) -> Read:
+    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+        if not fits(value):
+            problems.append(Problem(place, value, expected))
+        return value
+
+    return read
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a JSON number."""
+    return type(value) in {int, float}
+
+
+_text = _plain(lambda value: isinstance(value, str), "a string")
+_int = _plain(is_int, "an integer")
+_flag = _plain(lambda value: isinstance(value, bool), "true or false")
+_number = _plain(is_number, "a number")
+_object = _plain(lambda value: isinstance(value, Mapping), "an object")
+
+
+def _many(read: Read) -> Read:
+    def read_all(value: Any, place: str, problems: list[Problem]) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            problems.append(Problem(place, value, "a list"))
+            return ()
+        return tuple(read(one, f"{place}[{i}]", problems) for i, one in enumerate(value))
+
+    return read_all
+
+
+def _one(name: str) -> Read:
+    """Reads an object as one of the classes below."""
+
+    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+        return _read(globals()[name], value, place, problems)
+
+    return read
+
+
+Value = TypeVar("Value")
+
+
+def _read(cls: type[Value], value: Any, place: str, problems: list[Problem]) -> Value | None:
+    """An object as a value of a class; None, and what is wrong, if it lacks what is needed."""
+    if not isinstance(value, Mapping):
+        problems.append(Problem(place, value, "an object"))
+        return None
+    members, found = dict(value), {}
+    here: list[Problem] = []
+    for member in _members(cls):
+        name, at = member.metadata["name"], _below(place, member.metadata["name"])
+        needed = member.default is MISSING
+        if name not in members:
+            if needed:
+                here.append(Problem(at, ABSENT, "a value"))
+            continue
+        wrong: list[Problem] = []
+        read = member.metadata["read"](members[name], at, wrong)
+        if not wrong:
+            found[member.name] = read
+            del members[name]
+        elif needed:
+            here += wrong
+    problems += here
+    return None if here else _made(cls, found, members)
+
+
+def _made(cls: Any, found: dict[str, Any], extra: Mapping[str, Any]) -> Any:
+    return cls(**found, extra=deepcopy(dict(extra)))
+
+
+def _members(cls: Any) -> Iterator[Any]:
+    return (one for one in fields(cls) if "name" in one.metadata)
+
+
+def _below(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _write(value: Any) -> Any:
+    """A value as JSON."""
+    if isinstance(value, tuple):
+        return [_write(one) for one in value]
+    if is_dataclass(value):
+        members = ((one.metadata["name"], getattr(value, one.name)) for one in _members(value))
+        known = {name: _write(member) for name, member in members if member is not None}
+        return known | deepcopy(dict(getattr(value, "extra", {})))
+    return deepcopy(dict(value)) if isinstance(value, Mapping) else value
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of an image."""
+
+    name: str = _member("name", _text)
+    type: str | None = _member("type", _text, default=None)
+    """``space``, ``time``, ``channel`` or a word of the writer's own."""
+    unit: str | None = _member("unit", _text, default=None)
+    """Name of a unit, as UDUNITS has it."""
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Transformation:
+    """A scale or a translation, with one number for each axis."""
+
+    type: str = _member("type", _text)
+    scale: tuple[Number, ...] | None = _member("scale", _many(_number), default=None)
+    translation: tuple[Number, ...] | None = _member("translation", _many(_number), default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One level of a pyramid: an array and where its pixels are."""
+
+    path: str = _member("path", _text)
+    transformations: tuple[Transformation, ...] = _member(
+        "coordinateTransformations", _many(_one("Transformation"))
+    )
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Multiscale:
+    """A pyramid: one image at several resolutions, the finest first."""
+
+    axes: tuple[Axis, ...] = _member("axes", _many(_one("Axis")))
+    datasets: tuple[Dataset, ...] = _member("datasets", _many(_one("Dataset")))
+    transformations: tuple[Transformation, ...] | None = _member(
+        "coordinateTransformations", _many(_one("Transformation")), default=None
+    )
+    """Applied after those of each level."""
+    name: str | None = _member("name", _text, default=None)
+    version: str | None = _member("version", _text, default=None)
+    type: str | None = _member("type", _text, default=None)
+    """How the coarser levels were made."""
+    metadata: Mapping[str, Any] | None = _member("metadata", _object, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Window:
+    """Values between which a channel is displayed, within those it can have."""
+
+    min: Number = _member("min", _number)
+    max: Number = _member("max", _number)
+    start: Number = _member("start", _number)
+    end: Number = _member("end", _number)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Channel:
+    """How one channel is displayed."""
+
+    color: str | None = _member("color", _text, default=None)
+    """Red, green and blue as six hexadecimal digits."""
+    window: Window | None = _member("window", _one("Window"), default=None)
+    label: str | None = _member("label", _text, default=None)
+    active: bool | None = _member("active", _flag, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Omero:
+    """How an image is displayed."""
+
+    channels: tuple[Channel, ...] = _member("channels", _many(_one("Channel")))
+    version: str | None = _member("version", _text, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Label:
+    """One value of a label image: its colour, or its properties (in ``extra``)."""
+
+    value: int = _member("label-value", _int)
+    rgba: tuple[int, ...] | None = _member("rgba", _many(_int), default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class ImageLabel:
+    """What the values of a label image mean."""
+
+    colors: tuple[Label, ...] | None = _member("colors", _many(_one("Label")), default=None)
+    properties: tuple[Label, ...] | None = _member("properties", _many(_one("Label")), default=None)
+    source: Mapping[str, Any] | None = _member("source", _object, default=None)
+    version: str | None = _member("version", _text, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+    @property
+    def image(self) -> str:
+        """Path of the image that is labelled, relative to this one."""
+        image = (self.source or {}).get("image")
+        return image if isinstance(image, str) else "../../"
+
+
+# --- plates ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row or a column of a plate."""
+
+    name: str = _member("name", _text)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class WellPlace:
+    """Where a well is: its group, and its row and column counted from 0."""
+
+    path: str = _member("path", _text)
+    row: int = _member("rowIndex", _int)
+    column: int = _member("columnIndex", _int)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """One run of the microscope over a plate."""
+
+    id: int = _member("id", _int)
+    name: str | None = _member("name", _text, default=None)
+    description: str | None = _member("description", _text, default=None)
+    maximum_field_count: int | None = _member("maximumfieldcount", _int, default=None)
+    start_time: int | None = _member("starttime", _int, default=None)
+    """Seconds since 1970."""
+    end_time: int | None = _member("endtime", _int, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class PlateLayout:
+    """Rows, columns and wells of a plate."""
+
+    rows: tuple[Line, ...] = _member("rows", _many(_one("Line")))
+    columns: tuple[Line, ...] = _member("columns", _many(_one("Line")))
+    wells: tuple[WellPlace, ...] = _member("wells", _many(_one("WellPlace")))
+    acquisitions: tuple[Acquisition, ...] | None = _member(
+        "acquisitions", _many(_one("Acquisition")), default=None
+    )
+    field_count: int | None = _member("field_count", _int, default=None)
+    name: str | None = _member("name", _text, default=None)
+    version: str | None = _member("version", _text, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One image of a well."""
+
+    path: str = _member("path", _text)
+    acquisition: int | None = _member("acquisition", _int, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+@dataclass(frozen=True)
+class WellFields:
+    """The images of a well."""
+
+    images: tuple[Field, ...] = _member("images", _many(_one("Field")))
+    version: str | None = _member("version", _text, default=None)
+    extra: Mapping[str, Any] = _extra()
+
+
+# --- all of one group -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """OME-Zarr metadata of one group; made by `from_attributes`.
+
+    Examples
+    --------
+    >>> from zarr_dask.ome import from_attributes
+    >>> attributes = {"ome": {"version": "0.5", "labels": ["cells"], "mine": 1}, "title": "run 7"}
+    >>> metadata = from_attributes(attributes)
+    >>> metadata.version, metadata.labels
+    ('0.5', ('cells',))
+    >>> metadata.to_attributes() == attributes
+    True
+    """
+
+    version: str
+    multiscales: tuple[Multiscale, ...] | None = _member(
+        "multiscales", _many(_one("Multiscale")), default=None
+    )
+    omero: Omero | None = _member("omero", _one("Omero"), default=None)
+    labels: tuple[str, ...] | None = _member("labels", _many(_text), default=None)
+    image_label: ImageLabel | None = _member("image-label", _one("ImageLabel"), default=None)
+    plate: PlateLayout | None = _member("plate", _one("PlateLayout"), default=None)
+    well: WellFields | None = _member("well", _one("WellFields"), default=None)
+    layout: int | None = _member("bioformats2raw.layout", _int, default=None)
+    """3 for a group of several images, as bioformats2raw lays them out."""
+    series: tuple[str, ...] | None = _member("series", _many(_text), default=None)
+    """Paths of those images, in the order of the OME-XML document."""
+    extra: Mapping[str, Any] = _extra()
+    """Other members beside these."""
+    others: Mapping[str, Any] = _extra()
+    """Attributes beside ``ome``; before 0.5 they are among ``extra``."""
+
+    def to_attributes(self) -> dict[str, Any]:
+        """The attributes of the group, as they were read."""
+        members = _write(self)
+        if self.version in NESTED:
+            return {"ome": {"version": self.version, **members}, **deepcopy(dict(self.others))}
+        return dict(members)
+
+
+_NEEDED = ("multiscales", "labels", "plate", "well", "series")
+"""Members without which nothing of their kind can be opened; others may be wrong."""
+
+
+def members_of(attributes: Mapping[str, Any], version: str) -> Any:
+    """What holds the metadata of a version among the attributes of a group, as it stands."""
+    return attributes.get("ome", ABSENT) if version in NESTED else attributes
+
+
+def detect_version(attributes: Mapping[str, Any]) -> str | None:
+    """The version of OME-Zarr metadata; None if there are none.
+
+    What lies below ``ome`` goes before metadata of older versions beside it.
+    """
+    ome = attributes.get("ome")
+    if isinstance(ome, Mapping) and ("version" in ome or any(key in ome for key in KEYS)):
+        version = ome.get("version")
+        return version if isinstance(version, str) else f"{version!r}"
+    present = [attributes[key] for key in KEYS if key in attributes]
+    if not present:
+        return None
+    for value in present:
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, Mapping) and isinstance(first.get("version"), str):
+            return str(first["version"])
+    return _inferred(attributes.get("multiscales"))
+
+
+def _inferred(multiscales: Any) -> str:
+    """The version of metadata that do not tell it, by their axes."""
+    first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
+    if not isinstance(first, Mapping):
+        return "0.4"
+    axes = first.get("axes")
+    if axes is None:
+        return "0.2 or older" if _without_scales(first) else "0.4"
+    names = isinstance(axes, list) and axes and all(isinstance(axis, str) for axis in axes)
+    return "0.3" if names else "0.4"
+
+
+def _without_scales(multiscale: Mapping[str, Any]) -> bool:
+    datasets = multiscale.get("datasets")
+    return isinstance(datasets, Sequence) and not any(
+        isinstance(one, Mapping) and "coordinateTransformations" in one for one in datasets
+    )
+
+
+def from_attributes(
+    attributes: Mapping[str, Any], version: str | None = None, where: str = "attributes"
+) -> Metadata:
+    """Read OME-Zarr metadata from the attributes of a group.
+
+    Parameters
+    ----------
+    attributes
+        All attributes of the group.
+    version
+        ``"0.4"`` or ``"0.5"``; found out by default, and ``ome`` goes before what lies beside it.
+    where
+        What to call the group in errors.
+
+    Raises
+    ------
+    OmeVersionError
+        If they are of another version.
+    MetadataError
+        If there are none, or they lack what is needed to read an image or a plate.
+    """
+    version = version or detect_version(attributes)
+    if version is None:
+        raise MetadataError(where, [Problem("ome", ABSENT, "OME-Zarr metadata of a group")])
+    if version not in SUPPORTED:
+        raise OmeVersionError(where, version, SUPPORTED)
+    members, others = dict(attributes), {}
+    if version in NESTED:
+        others = {name: value for name, value in members.items() if name != "ome"}
+        if not isinstance(members.get("ome"), Mapping):
+            problem = Problem("ome", members.get("ome", ABSENT), "an object")
+            raise MetadataError(where, [problem])
+        members = dict(members["ome"])
+        members.pop("version", None)
+    return _metadata(members, version, others, where)
+
+
+def _metadata(
+    members: dict[str, Any], version: str, others: Mapping[str, Any], where: str
+) -> Metadata:
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for member in _members(Metadata):
+        name = member.metadata["name"]
+        if name not in members:
+            continue
+        wrong: list[Problem] = []
+        value = member.metadata["read"](members[name], name, wrong)
+        if not wrong:
+            found[member.name] = value
+            del members[name]
+        elif name in _NEEDED:
+            problems += wrong
+    if problems:
+        raise MetadataError(where, problems)
+    return Metadata(version, **found, extra=deepcopy(members), others=deepcopy(dict(others)))

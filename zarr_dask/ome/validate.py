@@ -1,0 +1,388 @@
+"""Whether metadata, or a whole hierarchy, follow OME-Zarr 0.4 or 0.5.
+
+`validate_attributes` looks at the attributes of one group, `validate` at all groups and arrays
+below a place: levels against axes, label images against their image, wells against their plate.
+The rules of attributes are in `zarr_dask.ome.rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from zarr_dask.array import Array
+from zarr_dask.errors import (
+    ABSENT,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    OmeVersionError,
+    Problem,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.group import Group, open_group
+from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, members_of
+from zarr_dask.ome.rules import RULES, Violation, Violations
+from zarr_dask.stores.base import join
+from zarr_dask.stores.urls import Location
+
+__all__ = ["KINDS", "find", "series_of", "validate", "validate_attributes"]
+
+KINDS = {
+    "image": "multiscales",
+    "label": "image-label",
+    "labels": "labels",
+    "plate": "plate",
+    "well": "well",
+    "bioformats2raw": "bioformats2raw.layout",
+    "series": "series",
+}
+"""Kinds of groups, and the member that makes them such."""
+_FORMATS = {"0.4": "v2", "0.5": "v3"}
+"""The Zarr format of each version."""
+
+
+def validate_attributes(
+    attributes: Mapping[str, Any],
+    version: str | None = None,
+    kind: str | None = None,
+    *,
+    strict: bool = False,
+) -> list[Violation]:
+    """List every rule that the attributes of a group break; none if they are valid.
+
+    Parameters
+    ----------
+    attributes
+        All attributes of the group.
+    version
+        ``"0.4"`` or ``"0.5"``; found out by default.
+    kind
+        What they must describe: ``"image"``, ``"label"``, ``"labels"``, ``"plate"``, ``"well"``,
+        ``"bioformats2raw"`` or ``"series"``; by default whatever they do.
+    strict
+        Whether to list what is merely recommended as well, with the level ``should``.
+
+    Raises
+    ------
+    OmeVersionError
+        If they are of a version whose rules are not known.
+
+    Examples
+    --------
+    >>> from zarr_dask.ome import validate_attributes
+    >>> for violation in validate_attributes({"ome": {"version": "0.5", "labels": "cells"}}):
+    ...     print(violation)
+    labels: 'cells'; must be a list of paths of label images (must)
+    """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: expected one of {', '.join(map(repr, KINDS))}.")
+    version = version or detect_version(attributes) or _GUESS
+    if version not in SUPPORTED:
+        raise OmeVersionError("attributes", version, SUPPORTED)
+    notes = Violations(version)
+    members = _members(attributes, notes)
+    if members is not None:
+        needed = KINDS[kind] if kind else None
+        if needed is not None and needed not in members:
+            notes.add(needed, ABSENT, f"metadata of the kind {kind!r} must have it")
+        if needed is None and not any(key in members for key in KEYS):
+            notes.add("", sorted(members), "OME-Zarr metadata must have one of its members")
+        for name, check in RULES.items():
+            if name in members:
+                check(members[name], notes)
+    return [one for one in notes.found if strict or one.level == "must"]
+
+
+_GUESS = "0.5"
+"""The version that is asked for where nothing tells any."""
+
+
+def _members(attributes: Mapping[str, Any], notes: Violations) -> Mapping[str, Any] | None:
+    """The object that holds the metadata."""
+    if notes.version not in NESTED:
+        return attributes
+    ome = members_of(attributes, notes.version)
+    if not isinstance(ome, Mapping):
+        notes.add("ome", ome, "metadata must lie in an object 'ome'")
+        return None
+    if ome.get("version") != notes.version:
+        found = ome.get("version", ABSENT)
+        notes.add("ome.version", found, f"must be {notes.version!r}")
+    return ome
+
+
+# --- hierarchies ----------------------------------------------------------------------------------
+
+
+def validate(
+    url: Location | Group,
+    path: str = "",
+    *,
+    strict: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+) -> list[Violation]:
+    """List every rule that an image, a plate or a collection of images breaks; none if it is valid.
+
+    All groups that the metadata name are opened, and the documents of all arrays; no chunk is read.
+
+    Parameters
+    ----------
+    url, path
+        The group, as for `zarr_dask.open_group`.
+    strict
+        Whether to list what is merely recommended as well.
+    storage_options, read
+        As for `zarr_dask.open_group`.
+
+    Raises
+    ------
+    OmeVersionError
+        If the metadata are of a version whose rules are not known.
+    MetadataError
+        If there are none.
+    """
+    root = open_group(url, path, storage_options=storage_options, read=read)
+    version = detect_version(root.attributes)
+    if version is None:
+        raise MetadataError(root.where, [Problem("ome", ABSENT, "OME-Zarr metadata of a group")])
+    if version not in SUPPORTED:
+        raise OmeVersionError(root.where, version, SUPPORTED)
+    walk = _Walk(version)
+    walk.check_group(root, "", None)
+    return [one for one in walk.found if strict or one.level == "must"]
+
+
+@dataclass
+class _Walk:
+    """What was found wrong in the hierarchy so far."""
+
+    version: str
+    found: list[Violation] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """Groups that were looked at: metadata may name a group in itself."""
+
+    def add(self, path: str, member: str, found: object, rule: str, level: str = "must") -> None:
+        place = f"{path or '/'}: {member}" if member else path or "/"
+        self.found.append(Violation(place, found, rule, level))
+
+    def node(self, group: Group, path: str, below: str, rule: str) -> Any:
+        """A node that metadata name; None, and a note, if it is not there."""
+        try:
+            return group[below]
+        except (NodeNotFoundError, NodeTypeError):
+            self.add(join(path, below), "", ABSENT, rule)
+        except (MetadataError, StoreKeyError) as error:
+            self.add(join(path, below), "", str(error), rule)
+        return None
+
+    def check_group(self, group: Group, path: str, kind: str | None) -> Mapping[str, Any] | None:
+        """Check a group and all that its metadata name; its metadata, if they could be read."""
+        if group.path in self.seen:
+            return None
+        self.seen.add(group.path)
+        if group.format != _FORMATS[self.version]:
+            rule = f"OME-Zarr {self.version} must be stored as Zarr {_FORMATS[self.version]}"
+            self.add(path, "", f"Zarr {group.format}", rule)
+        version = detect_version(group.attributes)
+        if version is not None and version != self.version:
+            rule = f"all metadata of a hierarchy must be of one version, here {self.version}"
+            self.add(path, "version", version, rule)
+            return None
+        attributes = group.attributes
+        for one in validate_attributes(attributes, self.version, kind, strict=True):
+            place = f"{path}: {one.place}" if path else one.place
+            self.found.append(replace(one, place=place))
+        members = members_of(attributes, self.version)
+        if not isinstance(members, Mapping):
+            return None
+        self.check_below(group, path, members)
+        return members
+
+    def check_below(self, group: Group, path: str, members: Mapping[str, Any]) -> None:
+        """Check what the metadata of a group name."""
+        if "plate" in members:
+            self.check_wells(group, path, members["plate"])
+        elif "bioformats2raw.layout" in members:
+            self.check_collection(group, path)
+        if "multiscales" in members:
+            self.check_image(group, path, members)
+        if "labels" in members:
+            self.check_labels(group, path, members["labels"], None)
+        if "well" in members:
+            self.check_fields(group, path, members["well"])
+
+    # --- images
+
+    def check_image(self, group: Group, path: str, members: Mapping[str, Any]) -> None:
+        """Levels against axes, then the label images."""
+        levels = [
+            self.levels(group, path, one, f"multiscales[{i}]")
+            for i, one in enumerate(_objects(members["multiscales"]))
+        ]
+        node, at = find(group, "labels"), join(path, "labels")
+        if isinstance(node, Group):
+            below = self.listed_labels(node, at)
+            self.check_labels(node, at, below, len(levels[0]) if levels else None)
+
+    def listed_labels(self, node: Group, path: str) -> Any:
+        """What the group of label images lists."""
+        version = detect_version(node.attributes)
+        if version is None:
+            self.add(path, "labels", ABSENT, "the group of label images must list them")
+            return None
+        if version != self.version:
+            rule = f"all metadata of a hierarchy must be of one version, here {self.version}"
+            self.add(path, "version", version, rule)
+            return None
+        for one in validate_attributes(node.attributes, self.version, "labels", strict=True):
+            self.found.append(replace(one, place=f"{path}: {one.place}"))
+        members = members_of(node.attributes, self.version)
+        return members.get("labels") if isinstance(members, Mapping) else None
+
+    def levels(
+        self, group: Group, path: str, one: Mapping[str, Any], member: str
+    ) -> list[Array | None]:
+        """Check the arrays of one multiscale."""
+        names = [axis.get("name") for axis in _objects(one.get("axes"))]
+        arrays: list[Array | None] = []
+        for i, dataset in enumerate(_objects(one.get("datasets"))):
+            below = dataset.get("path")
+            if not isinstance(below, str):
+                continue
+            rule = f"{member}.datasets[{i}].path must be that of an array"
+            node = self.node(group, path, below, rule)
+            if node is not None and not isinstance(node, Array):
+                self.add(join(path, below), "", node, rule)
+            array = node if isinstance(node, Array) else None
+            if array is not None:
+                self.check_level(array, join(path, below), names)
+            arrays.append(array)
+        self.check_sizes([a for a in arrays if a is not None], path, member)
+        return arrays
+
+    def check_level(self, array: Array, path: str, names: list[Any]) -> None:
+        if array.ndim != len(names):
+            rule = f"an array must have one dimension for each of the {len(names)} axes"
+            self.add(path, "shape", array.shape, rule)
+        if self.version in NESTED and list(array.dimension_names or ()) != names:
+            rule = f"dimension_names must be those of the axes, {names}"
+            self.add(path, "dimension_names", array.dimension_names, rule)
+
+    def check_sizes(self, arrays: list[Array], path: str, member: str) -> None:
+        for before, array in pairwise(arrays):
+            if array.ndim == before.ndim and array.size > before.size:
+                rule = "datasets must be in the order from the highest resolution to the lowest"
+                self.add(path, f"{member}.datasets", array.shape, rule)
+
+    # --- labels
+
+    def check_labels(self, group: Group, path: str, labels: Any, levels: int | None) -> None:
+        """Label images: integers, and as many levels as their image."""
+        for below in labels if isinstance(labels, list) else ():
+            if not isinstance(below, str):
+                continue
+            at = join(path, below)
+            node = self.node(group, path, below, "labels must list the paths of label images")
+            if not isinstance(node, Group):
+                continue
+            members = self.check_group(node, at, "image")
+            if members is None:
+                continue
+            if "image-label" not in members:
+                rule = "a label image should say what its values mean"
+                self.add(at, "image-label", ABSENT, rule, "should")
+            self.check_label_levels(node, at, members, levels)
+
+    def check_label_levels(
+        self, node: Group, path: str, members: Mapping[str, Any], levels: int | None
+    ) -> None:
+        for one in _objects(members.get("multiscales"))[:1]:
+            paths = [str(d.get("path")) for d in _objects(one.get("datasets"))]
+            if levels is not None and len(paths) != levels:
+                rule = f"a label image must have as many levels as its image, {levels}"
+                self.add(path, "multiscales[0].datasets", len(paths), rule)
+            for below in paths:
+                array = find(node, below)
+                if isinstance(array, Array) and array.dtype.kind not in "iu":
+                    rule = "the values of a label image must be integers"
+                    self.add(join(path, below), "data type", str(array.dtype), rule)
+
+    # --- plates and collections
+
+    def check_wells(self, group: Group, path: str, plate: Any) -> None:
+        """Every well that a plate lists, and its images."""
+        if not isinstance(plate, Mapping):
+            return
+        runs = [one.get("id") for one in _objects(plate.get("acquisitions"))]
+        for well in _objects(plate.get("wells")):
+            below = well.get("path")
+            if not isinstance(below, str):
+                continue
+            node = self.node(group, path, below, "plate.wells must list the paths of groups")
+            if isinstance(node, Group):
+                self.check_well(node, join(path, below), runs)
+
+    def check_well(self, node: Group, path: str, runs: list[Any]) -> None:
+        members = self.check_group(node, path, "well")
+        if members is not None:
+            self.check_runs(path, members.get("well"), runs)
+
+    def check_runs(self, path: str, well: Any, runs: list[Any]) -> None:
+        images = _objects(well.get("images")) if isinstance(well, Mapping) else []
+        for i, image in enumerate(images):
+            run = image.get("acquisition", ABSENT)
+            if (run is ABSENT and len(runs) > 1) or (
+                run is not ABSENT and runs and run not in runs
+            ):
+                rule = "must be the id of one of the acquisitions of the plate"
+                self.add(path, f"well.images[{i}].acquisition", run, rule)
+
+    def check_fields(self, group: Group, path: str, well: Any) -> None:
+        """Every image that a well lists."""
+        for image in _objects(well.get("images")) if isinstance(well, Mapping) else []:
+            below = image.get("path")
+            if isinstance(below, str):
+                self.check_named_image(group, path, below, "well.images must list images")
+
+    def check_collection(self, group: Group, path: str) -> None:
+        """The images of a group that bioformats2raw wrote."""
+        for below in series_of(group):
+            self.check_named_image(group, path, below, "must be an image of the collection")
+
+    def check_named_image(self, group: Group, path: str, below: str, rule: str) -> None:
+        node = self.node(group, path, below, rule)
+        if isinstance(node, Group):
+            self.check_group(node, join(path, below), "image")
+        elif node is not None:
+            self.add(join(path, below), "", node, rule)
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def find(group: Group, path: str) -> Array | Group | None:
+    """The node below a group, if there is one that can be opened."""
+    try:
+        return group[path]
+    except (NodeNotFoundError, NodeTypeError, MetadataError, StoreKeyError):
+        return None
+
+
+def series_of(group: Group) -> list[str]:
+    """Paths of the images in a group that bioformats2raw wrote, in their order."""
+    node = find(group, "OME")
+    if node is not None:
+        ome = node.attributes.get("ome")
+        series = (ome if isinstance(ome, Mapping) else node.attributes).get("series")
+        if isinstance(series, list):
+            return [one for one in series if isinstance(one, str)]
+    paths: list[str] = []
+    while str(len(paths)) in group:
+        paths.append(str(len(paths)))
+    return paths
