@@ -111,10 +111,14 @@ def test_help_lists_every_command_in_a_few_words():
     assert sorted(main.commands) == [
         "compare",
         "demo",
+        "finish",
         "info",
         "migrate",
         "plan",
         "rechunk",
+        "run",
+        "script",
+        "status",
         "survey",
         "tree",
         "verify",
@@ -687,7 +691,8 @@ def test_ctrl_c(large, target):
             os.close(writer)
     assert (
         said
-        == f"Interrupted: {target} is not complete. Run the same command again to start over.\n"
+        == f"Interrupted: {target} is not complete. Run the same command again with --resume to go "
+        "on, or without it to start over.\n"
     )
     assert rest == ""
     assert job.returncode == 130

@@ -93,6 +93,8 @@ def test_index_without_byte_order_is_little_endian():
             document((2, 3), "int16", [codec("sharding_indexed", **lax)]),
             {"c/0/0": bytes(store["c/0/0"])},
         )
+    with warned("index_codecs without byte order"):  # whoever opens it is told, not the first only
+        zd.open_array(ours)
     np.testing.assert_array_equal(array[...], VALUES)
     array[...] = VALUES
     assert bytes(ours["c/0/0"]) == bytes(store["c/0/0"])

@@ -200,7 +200,10 @@ def _is_finished(plan: RechunkPlan) -> bool:
 @_JOURNAL
 @traceback_option
 def finish(plan_file: Path, *, journal: str | None) -> None:
-    """End a plan whose tasks are all done: the target becomes visible, the rest is removed."""
+    """End a plan whose tasks are all done.
+
+    The target becomes visible; what lay between the stages, and the receipts, are removed.
+    """
     plan = _load(plan_file)
     from zarr_dask.jobs.rechunk_job import resume
 
@@ -221,9 +224,9 @@ def finish(plan_file: Path, *, journal: str | None) -> None:
 @click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
 @traceback_option
 def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None) -> None:  # noqa: ARG001
-    """Print commands that submit a plan: an array of jobs for each stage, one after the other.
+    """Print commands that submit a plan to Slurm.
 
-    Save them in a file and run it with sh, after a look at the options your site needs.
+    An array of jobs for each stage, one after the other, and a job that ends the plan. Save them in a file and run it with sh, after a look at the options your site needs.
     """
     plan = _load(plan_file)
     memory = ceil((plan.max_mem + _IDLE) / 2**20)

@@ -88,9 +88,9 @@ Example:
     help="Write the plan into this file, for run, status, finish and script.",
 )
 def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **options: Any) -> None:
-    """Say what rechunk would do; writes nothing but the files asked for.
+    """Say what rechunk would do.
 
-    The arguments are those of rechunk.
+    The arguments are those of rechunk. Nothing is written but the files asked for.
     """
     with _planned(src, dst, **options) as (made, _):
         say_plan(made)

@@ -41,12 +41,13 @@ from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.zfp import Zfp, Zfpy
 from zarr_dask.codecs.zfp_expert import Expert
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import ABSENT, Problem
+from zarr_dask.errors import ABSENT, MetadataError, Problem
 from zarr_dask.members import Members, anything, between, is_int, is_ints, is_steps, one_of
 from zarr_dask.notices import warn
 
 __all__ = [
     "Stored",
+    "Unremarkable",
     "chain_from_v3",
     "codec_from_v3",
     "completed",
@@ -69,6 +70,21 @@ class Stored:
     def warn(self, message: str) -> None:
         """Say what is wrong with a document that is read nevertheless."""
         warn(f"{self.at}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unremarkable(Stored):
+    """Refuses documents that are read with a warning, for those that are read only once."""
+
+    def warn(self, message: str) -> None:
+        """Refuse the document.
+
+        Raises
+        ------
+        MetadataError
+            Always.
+        """
+        raise MetadataError.of(self.at, [Problem("", message, "nothing to warn of")])
 
 
 class CodecMembers(Members):
@@ -163,7 +179,7 @@ def _sharding(members: CodecMembers) -> Codec | None:
             _warn_of_index(members.stored, members, "no index_codecs", taken)
     else:
         stored = members.stored
-        inner = None if stored is None else Stored(stored.at, stored.ndim + 1)
+        inner = None if stored is None else replace(stored, ndim=stored.ndim + 1)
         index = _index_chain(members, _inner_chain(members, "index_codecs", index_codecs, inner))
     if chain is None or index is None or shape is None:
         return None
@@ -402,7 +418,7 @@ def chain_from_v3(
             continue
         codecs.append(made)
         if isinstance(made, ArrayCodec) and stored is not None:
-            stored = Stored(stored.at, made.encoded_ndim(stored.ndim))
+            stored = replace(stored, ndim=made.encoded_ndim(stored.ndim))
         elif isinstance(made, Serializer):
             on = "bytes"
     if problems:

@@ -19,6 +19,7 @@ from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.compress import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.registry import (
     Stored,
+    Unremarkable,
     chain_from_v3,
     completed,
     encoded_type,
@@ -198,9 +199,15 @@ def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:
 
 
 def parse(
-    document: Mapping[str, Any], at: str, limits: Limits, *, as_stored: bool = True
+    document: Mapping[str, Any],
+    at: str,
+    limits: Limits,
+    *,
+    stored_as: type[Stored] | None = Stored,
 ) -> NodeMeta:
     """What a document says; older spellings are read only where they are stored.
+
+    How a codec is told that it is read from a store is `stored_as`; None for what a user gives.
 
     Raises
     ------
@@ -225,7 +232,7 @@ def parse(
         return GroupMeta(attributes, extra)
     if kind is None and "shape" not in document:  # neither one nor the other
         raise MetadataError.of(at, members.problems)
-    meta = _array(members, attributes, limits, at, as_stored=as_stored)
+    meta = _array(members, attributes, limits, at, stored_as)
     problems = members.problems or (list(meta.problems()) if meta else [])
     if meta is None or problems:
         raise MetadataError.of(at, problems)
@@ -261,7 +268,7 @@ def _known(common: bytes, ndim: int, limits: Limits) -> ArrayMeta | None:
     if is_old or document.get("storage_transformers"):
         return None
     try:
-        meta = parse({**document, "shape": shape}, "", limits, as_stored=False)
+        meta = parse({**document, "shape": shape}, "", limits, stored_as=Unremarkable)
     except MetadataError:
         return None  # whoever asks will say where it is
     return None if isinstance(meta, GroupMeta) or meta.extra else meta
@@ -273,11 +280,15 @@ def _object_at(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _array(
-    members: Members, attributes: Mapping[str, Any], limits: Limits, at: str, *, as_stored: bool
+    members: Members,
+    attributes: Mapping[str, Any],
+    limits: Limits,
+    at: str,
+    stored_as: type[Stored] | None,
 ) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
-    stored = Stored(at, len(shape)) if as_stored and shape is not None else None
+    stored = None if stored_as is None or shape is None else stored_as(at, len(shape))
     codecs = _codecs(members, data_type, stored)
     grid = take_grid(members, shape, codecs)
     keys = take_chunk_keys(members)
