@@ -226,7 +226,8 @@ def finish(plan_file: Path, *, journal: str | None) -> None:
 def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None) -> None:  # noqa: ARG001
     """Print commands that submit a plan to Slurm.
 
-    An array of jobs for each stage, one after the other, and a job that ends the plan. Save them in a file and run it with sh, after a look at the options your site needs.
+    An array of jobs for each stage, one after the other, and a job that ends the plan. Save them
+    in a file and run it with sh, after a look at the options your site needs.
     """
     plan = _load(plan_file)
     memory = ceil((plan.max_mem + _IDLE) / 2**20)
