@@ -1,17 +1,26 @@
-"""OME-Zarr, the format of bioimaging: metadata of versions 0.4 and 0.5, and their rules.
+"""OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
-`model` holds metadata as values, `rules` and `validate` say what breaks the specification.
+`model` holds metadata as values, `read` opens images and `plates` plates, `rules` and `validate`
+say what breaks the specification.
 """
 
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
+from zarr_dask.ome.plates import Plate, Well, open_plate
+from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.validate import validate, validate_attributes
 
 __all__ = [
+    "Image",
+    "Level",
     "Metadata",
+    "Plate",
     "Violation",
+    "Well",
     "detect_version",
     "from_attributes",
+    "open",
+    "open_plate",
     "validate",
     "validate_attributes",
 ]

@@ -1,0 +1,309 @@
+"""Images and plates of OME-Zarr, written by zarr-python, read as dask arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+
+import zarr_dask as zd
+from tests.test_v3_documents import RFC2_ARRAY, RFC2_GROUP
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataError,
+    NodeTypeError,
+    OmeVersionError,
+)
+from zarr_dask.stores import MemoryStore
+
+FORMATS = {"0.4": 2, "0.5": 3}
+
+
+def wrapped(version, members):
+    return {"ome": {"version": version, **members}} if version == "0.5" else members
+
+
+def put_image(root, path, version, values, *, names="zyx", **more):
+    """Write an image of halved levels with zarr-python; what each level holds."""
+    zarr_format = FORMATS[version]
+    axes = [{"name": n, "type": "space", "unit": "micrometer"} for n in names]
+    levels = [values[tuple(slice(None, None, 2**i) for _ in names)] for i in range(3)]
+    datasets = [
+        {
+            "path": f"s{i}",
+            "coordinateTransformations": [
+                {"type": "scale", "scale": [0.5 * 2**i] * len(names)},
+                {"type": "translation", "translation": [0.25 * (2**i - 1)] * len(names)},
+            ],
+        }
+        for i in range(3)
+    ]
+    members = {"multiscales": [{"name": "main", "axes": axes, "datasets": datasets, **more}]}
+    group = zarr.open_group(root, path=path, mode="a", zarr_format=zarr_format)
+    group.attrs.update(wrapped(version, members))
+    for i, level in enumerate(levels):
+        named = (
+            {"dimension_names": list(names)}
+            if version == "0.5"
+            else {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+        )
+        chunks = tuple(min(8, n) for n in level.shape)
+        array = group.create_array(
+            f"s{i}", shape=level.shape, dtype=level.dtype, chunks=chunks, **named
+        )
+        array[...] = level
+    return levels
+
+
+def pixels(*shape, dtype="u2"):
+    return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+@pytest.fixture(params=["0.4", "0.5"])
+def version(request):
+    return request.param
+
+
+@pytest.mark.conformance("C154")
+def test_levels(tmp_path, version):
+    scale = [{"type": "scale", "scale": [2, 1, 1]}]
+    scale.append({"type": "translation", "translation": [1, 2, 3]})
+    levels = put_image(tmp_path, "", version, pixels(9, 20, 17), coordinateTransformations=scale)
+    image = zd.ome.open(tmp_path)
+    assert image.metadata.version == version
+    assert image.axes == ("z", "y", "x")
+    assert [level.shape for level in image.levels] == [one.shape for one in levels]
+    for i, (level, values) in enumerate(zip(image.levels, levels, strict=True)):
+        lazy = level.to_dask()
+        assert lazy.chunks == level.array.to_dask().chunks
+        np.testing.assert_array_equal(lazy.compute(scheduler="sync"), values)
+        size = 0.5 * 2**i
+        shift = 0.25 * (2**i - 1)
+        assert level.scale == (2 * size, size, size)
+        assert level.translation == (2 * shift + 1, shift + 2, shift + 3)
+        assert level.units == ("micrometer",) * 3
+    assert image.levels[0].to_dask({"z": 1, "y": -1}).chunks[:2] == ((1,) * 9, (20,))
+    assert "z: 9, y: 20, x: 17" in repr(image)
+
+
+def test_the_level_that_is_fine_enough(tmp_path, version):
+    put_image(tmp_path, "", version, pixels(8, 32, 32))
+    image = zd.ome.open(tmp_path)
+
+    def chosen(**wanted):
+        return image.levels.index(image.level(**wanted))
+
+    assert [chosen(pixel_size=size) for size in (0.1, 0.5, 0.9, 1, 1.99, 2, 50)] == [
+        *(0, 0, 0, 1, 1, 2, 2)
+    ]
+    assert chosen(pixel_size={"z": 2, "x": 1}) == 1
+    assert [chosen(shape=size) for size in (100, 32, 17, 16, 8, 1)] == [0, 0, 0, 1, 2, 2]
+    assert chosen(shape={"z": 8}) == 0
+    for wrong in ({}, {"shape": 1, "pixel_size": 1}, {"shape": {"w": 1}}):
+        with pytest.raises(ValueError, match=r"expected one of|no axis 'w'"):
+            image.level(**wrong)
+
+
+def test_labels_are_opened_one_by_one(tmp_path, version):
+    put_image(tmp_path, "", version, pixels(4, 8, 8))
+    assert dict(zd.ome.open(tmp_path).labels) == {}
+    cells = put_image(tmp_path, "labels/cells", version, pixels(4, 8, 8, dtype="i4"))
+    group = zarr.open_group(tmp_path, path="labels", mode="a", zarr_format=FORMATS[version])
+    group.attrs.update(wrapped(version, {"labels": ["cells", "lost"]}))
+    labels = zd.ome.open(tmp_path).labels
+    assert list(labels) == ["cells", "lost"]
+    np.testing.assert_array_equal(labels["cells"].to_dask(1).compute(scheduler="sync"), cells[1])
+    with pytest.raises(KeyError):
+        labels["nuclei"]
+    with pytest.raises(zd.errors.NodeNotFoundError):
+        labels["lost"]
+
+
+def test_a_remote_store(tmp_path, version):
+    fsspec = pytest.importorskip("fsspec")
+    levels = put_image(tmp_path, "", version, pixels(4, 8, 8))
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path), f"/ome-{version}", recursive=True)
+    try:
+        image = zd.ome.open(f"memory://ome-{version}")
+        np.testing.assert_array_equal(image.to_dask(1).compute(scheduler="sync"), levels[1])
+        assert zd.ome.validate(f"memory://ome-{version}") == []
+    finally:
+        memory.rm(f"/ome-{version}", recursive=True)
+
+
+@pytest.mark.conformance("C155")
+def test_0_5_is_read_where_0_4_lies_beside_it(tmp_path):
+    put_image(tmp_path, "", "0.4", pixels(4, 8, 8))
+    new = put_image(tmp_path, "", "0.5", pixels(4, 8, 8) + np.uint16(7))
+    with pytest.warns(zd.errors.ZarrDaskWarning, match="v3 is used"):
+        image = zd.ome.open(tmp_path)
+    assert image.metadata.version == "0.5"
+    np.testing.assert_array_equal(image.to_dask().compute(scheduler="sync"), new[0])
+
+
+@pytest.mark.conformance("C156")
+@pytest.mark.parametrize("encoding", ["default", "v2"])
+def test_any_key_encoding_codec_and_shards(tmp_path, encoding):
+    put_image(tmp_path, "", "0.5", pixels(4, 8, 8))
+    values = pixels(4, 8, 8)
+    array = zarr.create_array(
+        tmp_path,
+        name="s0",
+        shape=values.shape,
+        dtype="u2",
+        chunks=(2, 4, 4),
+        shards=(4, 8, 8),
+        compressors=zarr.codecs.BloscCodec(cname="lz4"),
+        chunk_key_encoding={"name": encoding, "separator": "."},
+        dimension_names=["z", "y", "x"],
+        overwrite=True,
+    )
+    array[...] = values
+    image = zd.ome.open(tmp_path)
+    np.testing.assert_array_equal(image.to_dask().compute(scheduler="sync"), values)
+    assert zd.ome.validate(tmp_path) == []
+
+
+@pytest.mark.conformance("C158")
+@pytest.mark.filterwarnings("ignore:.*endian")
+def test_the_example_of_rfc_2_opens_as_an_image():
+    store = MemoryStore()
+    store.set("zarr.json", [RFC2_GROUP.encode()])
+    for path in ("1", "2-2-1"):
+        store.set(f"{path}/zarr.json", [RFC2_ARRAY.encode()])
+    image = zd.ome.open(store)
+    assert image.axes == ("c", "x", "y", "z")
+    assert image.levels[1].scale == (1.0, 22.48, 22.48, 28.0)
+    assert image.to_dask()[0, 5, 7, ::500].compute(scheduler="sync").tolist() == [0] * 4
+    assert zd.ome.validate(store) == []
+
+
+# --- plates ---------------------------------------------------------------------------------------
+
+
+def put_plate(root, version, wells, fields=("0",)):
+    """A plate of 2 x 3; `wells` maps paths to images."""
+    rows, columns = [{"name": n} for n in "AB"], [{"name": n} for n in "123"]
+    places = [
+        {"path": path, "rowIndex": "AB".index(path[0]), "columnIndex": int(path[2]) - 1}
+        for path in wells
+    ]
+    plate = {"rows": rows, "columns": columns, "wells": places, "name": "p"}
+    group = zarr.open_group(root, mode="a", zarr_format=FORMATS[version])
+    group.attrs.update(wrapped(version, {"plate": plate}))
+    for path, values in wells.items():
+        well = zarr.open_group(root, path=path, mode="a", zarr_format=FORMATS[version])
+        images = [{"path": field} for field in fields]
+        well.attrs.update(wrapped(version, {"well": {"images": images}}))
+        for i, field in enumerate(fields):
+            put_image(root, f"{path}/{field}", version, values + values.dtype.type(i), names="yx")
+
+
+def test_a_plate_and_its_mosaic(tmp_path, version):
+    wells = {"A/1": pixels(8, 8), "A/3": pixels(6, 5) + np.uint16(100), "B/2": pixels(8, 8)}
+    put_plate(tmp_path, version, wells, fields=("0", "1"))
+    plate = zd.ome.open_plate(tmp_path)
+    assert (plate.rows, plate.columns, list(plate)) == (("A", "B"), ("1", "2", "3"), list(wells))
+    assert len(plate["A/3"]) == 2
+    np.testing.assert_array_equal(
+        plate["A/3"].field(1).to_dask().compute(scheduler="sync"), wells["A/3"] + 1
+    )
+    for level in (0, 1):
+        side = 8 >> level
+        expected = np.zeros((2 * side, 3 * side), "u2")
+        for path, values in wells.items():
+            part = values[:: 2**level, :: 2**level] + np.uint16(1)
+            row, column = "AB".index(path[0]) * side, (int(path[2]) - 1) * side
+            expected[row : row + part.shape[0], column : column + part.shape[1]] = part
+        found = plate.mosaic(field=1, level=level)
+        assert found.dtype == np.uint16
+        np.testing.assert_array_equal(found.compute(scheduler="sync"), expected)
+    assert [str(one) for one in zd.ome.validate(tmp_path)] == []
+    with pytest.raises(IndexError, match="field 2"):
+        plate["A/1"].field(2)
+    with pytest.raises(GridError, match="no well has a field 2"):
+        plate.mosaic(field=2)
+    with pytest.raises(GridError, match="no level 3"):
+        plate.mosaic(level=3)
+
+
+def test_wells_are_not_opened_before_they_are_asked_for(tmp_path, version):
+    put_plate(tmp_path, version, {"A/1": pixels(8, 8)})
+    group = zarr.open_group(tmp_path, mode="a", zarr_format=FORMATS[version])
+    attributes = dict(group.attrs)
+    plate = attributes["ome"]["plate"] if version == "0.5" else attributes["plate"]
+    plate["wells"].append({"path": "B/3", "rowIndex": 1, "columnIndex": 2})
+    group.attrs.update(attributes)
+    opened = zd.ome.open_plate(tmp_path)
+    assert opened["A/1"].field().levels[0].shape == (8, 8)
+    with pytest.raises(zd.errors.NodeNotFoundError):
+        opened["B/3"]
+    assert [one.place for one in zd.ome.validate(tmp_path)] == ["B/3"]
+
+
+def test_images_of_a_mosaic_are_alike(tmp_path):
+    put_plate(tmp_path, "0.5", {"A/1": pixels(8, 8), "A/2": pixels(8, 8, dtype="f4")})
+    with pytest.raises(DataTypeError, match=r"float32.*uint16|uint16.*float32"):
+        zd.ome.open_plate(tmp_path).mosaic()
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_collection_names_its_images(tmp_path, version):
+    put_image(tmp_path, "0", version, pixels(4, 8, 8))
+    put_image(tmp_path, "1", version, pixels(4, 8, 8))
+    group = zarr.open_group(tmp_path, mode="a", zarr_format=FORMATS[version])
+    group.attrs.update(wrapped(version, {"bioformats2raw.layout": 3}))
+    with pytest.raises(NodeTypeError, match="several images, 0, 1"):
+        zd.ome.open(tmp_path)
+    inner = zarr.open_group(tmp_path, path="OME", mode="a", zarr_format=FORMATS[version])
+    inner.attrs.update(wrapped(version, {"series": ["1", "0"]}))
+    with pytest.raises(NodeTypeError, match="several images, 1, 0"):
+        zd.ome.open(tmp_path)
+    assert zd.ome.validate(tmp_path) == []
+    assert zd.ome.open(tmp_path, "1").levels[0].shape == (4, 8, 8)
+
+
+def test_what_is_no_image(tmp_path):
+    put_image(tmp_path / "image", "", "0.5", pixels(4, 8, 8))
+    with pytest.raises(NodeTypeError, match="no plate"):
+        zd.ome.open_plate(tmp_path / "image")
+    put_plate(tmp_path / "plate", "0.5", {"A/1": pixels(8, 8)})
+    with pytest.raises(NodeTypeError, match="open_plate"):
+        zd.ome.open(tmp_path / "plate")
+    zarr.open_group(tmp_path / "plain", mode="w")
+    with pytest.raises(MetadataError, match="OME-Zarr metadata"):
+        zd.ome.open(tmp_path / "plain")
+    newer = zarr.open_group(tmp_path / "newer", mode="w")
+    newer.attrs["ome"] = {"version": "0.6rc0", "multiscales": []}
+    with pytest.raises(OmeVersionError, match=r"0\.6rc0"):
+        zd.ome.open(tmp_path / "newer")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"path": "nothing"}, "the path of an array"),
+        ({"coordinateTransformations": [{"type": "scale", "scale": [1]}]}, "finite number"),
+        ({"coordinateTransformations": [{"type": "affine"}]}, "finite number"),
+    ],
+)
+def test_levels_that_cannot_be_placed(tmp_path, change, says):
+    put_image(tmp_path, "", "0.5", pixels(4, 8, 8))
+    group = zarr.open_group(tmp_path, mode="a")
+    ome = group.attrs["ome"]
+    ome["multiscales"][0]["datasets"][1] |= change
+    group.attrs["ome"] = ome
+    with pytest.raises(MetadataError, match=says):
+        zd.ome.open(tmp_path)
+
+
+def test_importing_the_package_does_not_load_it():
+    code = "import sys, zarr_dask; assert 'zarr_dask.ome' not in sys.modules; zarr_dask.ome.open"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

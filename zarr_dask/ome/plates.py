@@ -1,0 +1,237 @@
+"""Plates of OME-Zarr: wells and their images, opened when they are asked for, and mosaics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.group import Group, open_group
+from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
+from zarr_dask.ome.read import Image, Level, image_of
+from zarr_dask.pool import for_each
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Plate", "Well", "open_plate"]
+
+
+@dataclass(frozen=True, eq=False)
+class Well:
+    """One well of a plate."""
+
+    group: Group
+    fields: WellFields
+    """What the metadata say of its images."""
+    _opened: dict[int, Image] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.fields.images)
+
+    def field(self, number: int = 0) -> Image:
+        """One image of the well, by its number from 0.
+
+        Raises
+        ------
+        IndexError
+            If there are not so many.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"field {number}: {self.group.where} has {len(self)}.")
+        if number not in self._opened:
+            node = self.group[self.fields.images[number].path]
+            if not isinstance(node, Group):
+                raise NodeTypeError(f"{node.where} is an array, where an image must be.")
+            self._opened[number] = image_of(node)
+        return self._opened[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Plate(Mapping[str, Well]):
+    """Wells of a plate, by their path such as ``"A/1"``; made by `zarr_dask.ome.open_plate`."""
+
+    group: Group
+    metadata: Metadata
+    layout: PlateLayout
+    """Rows, columns, wells and acquisitions."""
+    _opened: dict[str, Well] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Row and column of each well, from 0."""
+        return {well.path: (well.row, well.column) for well in self.layout.wells}
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the rows."""
+        return tuple(row.name for row in self.layout.rows)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.layout.columns)
+
+    def __getitem__(self, path: str) -> Well:
+        if path not in self.places:
+            raise KeyError(path)
+        if path not in self._opened:
+            node = self.group[path]
+            if not isinstance(node, Group):
+                raise NodeTypeError(f"{node.where} is an array, where a well must be.")
+            found = from_attributes(node.attributes, where=node.where).well
+            if found is None:
+                problem = Problem("well", node.attributes, "the images of a well")
+                raise MetadataError(node.where, [problem])
+            self._opened[path] = Well(node, found)
+        return self._opened[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __repr__(self) -> str:
+        return (
+            f"<zarr_dask.ome.Plate {self.group.where} {len(self.rows)} rows, "
+            f"{len(self.columns)} columns, {len(self)} wells, OME-Zarr {self.metadata.version}>"
+        )
+
+    def mosaic(self, field: int = 0, level: int = 0, chunks: Any = None) -> da.Array:
+        """All wells side by side, as one lazy dask array.
+
+        Rows lie along the last axis but one, columns along the last. Tiles are as large as the
+        largest image; smaller ones lie in their first corner, and what no well covers is 0.
+        The documents of all wells are read, several at a time, and no chunk.
+
+        Parameters
+        ----------
+        field
+            Which image of each well, from 0; wells that have fewer are left empty.
+        level
+            Which level of the images.
+        chunks
+            Blocks of each image, as for `Level.to_dask`.
+
+        Raises
+        ------
+        DataTypeError
+            If the images are of different data types.
+        GridError
+            If they differ along other axes than the last two, or no well has such a field.
+        """
+        tiles = self._tiles(field, level)
+        if not tiles:
+            raise GridError(f"{self.group.where}: no well has a field {field}.")
+        size = len(self.rows), len(self.columns)
+        if size[0] * size[1] > _MOST_PLACES:
+            raise GridError(
+                f"{self.group.where}: {size[0]} rows and {size[1]} columns are too many for a "
+                f"mosaic, which has at most {_MOST_PLACES} places."
+            )
+        first = next(iter(tiles.values()))
+        for tile in tiles.values():
+            _check_alike(tile, first)
+        height = max(tile.shape[-2] for tile in tiles.values())
+        width = max(tile.shape[-1] for tile in tiles.values())
+        return _assemble(tiles, size, (height, width), chunks)
+
+    def _tiles(self, number: int, level: int) -> dict[tuple[int, int], Level]:
+        """Images by row and column."""
+        found: dict[tuple[int, int], Level] = {}
+        lock = threading.Lock()
+        size = len(self.rows), len(self.columns)
+
+        def load(path: str) -> None:
+            row, column = self.places[path]
+            if not (0 <= row < size[0] and 0 <= column < size[1]):
+                problem = Problem(path, (row, column), f"a place in a plate of {size} wells")
+                raise MetadataError(self.group.where, [problem])
+            well = self[path]
+            if number >= len(well):
+                return
+            levels = well.field(number).levels
+            if not 0 <= level < len(levels):
+                raise GridError(f"{well.group.where}: no level {level}, it has {len(levels)}.")
+            with lock:
+                found[row, column] = levels[level]
+
+        for_each(load, self.places, None)
+        return dict(sorted(found.items()))
+
+
+_MOST_PLACES = 1 << 16
+"""Plates have 6,144 wells at most; metadata of strangers may claim any number."""
+
+
+def _check_alike(tile: Level, first: Level) -> None:
+    if tile.array.dtype != first.array.dtype:
+        raise DataTypeError(
+            f"{tile.array.where} is of {tile.array.dtype}, {first.array.where} of "
+            f"{first.array.dtype}: a mosaic has one data type."
+        )
+    if (tile.axes, tile.shape[:-2]) != (first.axes, first.shape[:-2]):
+        raise GridError(
+            f"{tile.array.where} has axes {tile.axes} and shape {tile.shape}, {first.array.where} "
+            f"{first.axes} and {first.shape}: a mosaic needs the same but for the last two."
+        )
+
+
+def _assemble(
+    tiles: Mapping[tuple[int, int], Level],
+    size: tuple[int, int],
+    tile: tuple[int, int],
+    chunks: Any,
+) -> da.Array:
+    import dask.array as da
+
+    def padded(found: Level) -> da.Array:
+        pixels = found.to_dask(chunks)
+        more = [(0, 0)] * (pixels.ndim - 2)
+        more += [(0, tile[0] - pixels.shape[-2]), (0, tile[1] - pixels.shape[-1])]
+        return da.pad(pixels, more) if any(after for _, after in more) else pixels
+
+    pixels = {where: padded(found) for where, found in tiles.items()}
+    first = next(iter(pixels.values()))
+    empty = da.zeros(first.shape, dtype=first.dtype, chunks=first.chunks)
+    lines = [
+        da.concatenate([pixels.get((row, column), empty) for column in range(size[1])], axis=-1)
+        for row in range(size[0])
+    ]
+    return da.concatenate(lines, axis=-2)
+
+
+def open_plate(
+    url: Location | Group,
+    path: str = "",
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+) -> Plate:
+    """Open a plate of OME-Zarr 0.4 or 0.5; wells are opened when they are asked for.
+
+    Parameters
+    ----------
+    url, path, storage_options, read
+        As for `zarr_dask.open_group`.
+
+    Raises
+    ------
+    NodeTypeError
+        If the group is no plate.
+    OmeVersionError
+        If its metadata are of another version.
+    MetadataError
+        If there are none.
+    """
+    group = open_group(url, path, storage_options=storage_options, read=read)
+    metadata = from_attributes(group.attributes, where=group.where)
+    if metadata.plate is None:
+        raise NodeTypeError(f"{group.where} is no plate; zarr_dask.ome.open opens images.")
+    return Plate(group, metadata, metadata.plate)

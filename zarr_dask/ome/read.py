@@ -1,0 +1,332 @@
+"""Images of OME-Zarr: levels of a pyramid as dask arrays, with sizes and places of pixels.
+
+Opening reads the metadata of the image and the documents of its levels, never a chunk. What breaks
+a rule that reading does not need (`zarr_dask.ome.validate` lists all) keeps no image from being
+opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array import Array
+from zarr_dask.errors import ABSENT, MetadataError, NodeNotFoundError, NodeTypeError, Problem
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.group import Group, open_group
+from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
+from zarr_dask.ome.validate import find, series_of
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Image", "Labels", "Level", "image_of", "open"]
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One resolution of an image."""
+
+    array: Array
+    """The stored array."""
+    axes: tuple[str, ...]
+    """Names of the axes, in the order of the dimensions."""
+    scale: tuple[float, ...]
+    """Distance between pixels along each axis, in `units`."""
+    translation: tuple[float, ...]
+    """Where the first pixel is along each axis, in `units`."""
+    units: tuple[str | None, ...]
+    """Unit of each axis, None where none is told."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of pixels along each axis."""
+        return self.array.shape
+
+    def to_dask(self, chunks: Any = None) -> da.Array:
+        """The pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
+
+        Axes may be named: ``to_dask({"z": 1, "y": "auto"})``.
+        """
+        if isinstance(chunks, Mapping):
+            chunks = {self._axis(key): value for key, value in chunks.items()}
+        return self.array.to_dask(chunks)
+
+    def _axis(self, key: Any) -> Any:
+        return self.axes.index(key) if key in self.axes else key
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, self.shape, strict=True))
+        return f"<zarr_dask.ome.Level {self.array.where} ({sizes}) {self.array.dtype}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """An image of OME-Zarr; made by `zarr_dask.ome.open`."""
+
+    group: Group
+    """The group that holds the levels."""
+    metadata: Metadata
+    """All OME-Zarr metadata of the group."""
+    multiscale: Multiscale
+    """Those of the pyramid that was chosen."""
+    levels: tuple[Level, ...]
+    """All resolutions, the finest first."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(axis.name for axis in self.multiscale.axes)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The label images, by name; none is opened before it is asked for."""
+        return Labels(self.group)
+
+    def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
+        """One level as a lazy dask array."""
+        return self.levels[level].to_dask(chunks)
+
+    def level(
+        self,
+        *,
+        pixel_size: float | Mapping[str, float] | None = None,
+        shape: int | Mapping[str, int] | None = None,
+    ) -> Level:
+        """The coarsest level that is still fine enough; the finest one if none is.
+
+        Parameters
+        ----------
+        pixel_size
+            Distance between pixels at most, in the units of the axes: for axes by name, or one
+            number for all axes of type space.
+        shape
+            Number of pixels at least: for axes by name, or one number for the longest axis of
+            type space.
+
+        Raises
+        ------
+        ValueError
+            If not exactly one of them is given, or an axis is not there.
+        """
+        if (pixel_size is None) == (shape is None):
+            raise ValueError("expected one of pixel_size= and shape=.")
+        fits = [
+            level
+            for level in self.levels
+            if (
+                self._is_sharp(level, pixel_size)
+                if pixel_size is not None
+                else self._is_large(level, shape)
+            )
+        ]
+        return min(fits, key=lambda level: level.array.size) if fits else self.levels[0]
+
+    def _is_sharp(self, level: Level, wanted: float | Mapping[str, float]) -> bool:
+        if not isinstance(wanted, Mapping):
+            wanted = dict.fromkeys(self._space(), wanted)
+        # levels tell their scales in decimal figures: 0.1 * 2 * 2 is 0.4
+        return all(abs(level.scale[self._at(n)]) <= size * _SLACK for n, size in wanted.items())
+
+    def _is_large(self, level: Level, wanted: int | Mapping[str, int] | None) -> bool:
+        if not isinstance(wanted, Mapping):
+            return max(level.shape[self._at(name)] for name in self._space()) >= (wanted or 0)
+        return all(level.shape[self._at(name)] >= size for name, size in wanted.items())
+
+    def _space(self) -> list[str]:
+        named = [axis.name for axis in self.multiscale.axes if axis.type == "space"]
+        return named or list(self.axes[-2:])
+
+    def _at(self, name: str) -> int:
+        if name not in self.axes:
+            raise ValueError(f"no axis {name!r} in {self.group.where}: it has {self.axes}.")
+        return self.axes.index(name)
+
+    def __repr__(self) -> str:
+        first = self.levels[0]
+        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, first.shape, strict=True))
+        return (
+            f"<zarr_dask.ome.Image {self.group.where} ({sizes}) {first.array.dtype}, "
+            f"{len(self.levels)} levels, OME-Zarr {self.metadata.version}>"
+        )
+
+
+_SLACK = 1 + 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Labels(Mapping[str, Image]):
+    """Label images of an image, by name; each is opened when it is asked for."""
+
+    image: Group
+    """The group of the image."""
+    _opened: dict[str, Image] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the label images, in the order of the metadata."""
+        node = find(self.image, "labels")
+        if not isinstance(node, Group):
+            return ()
+        try:
+            return from_attributes(node.attributes, where=node.where).labels or ()
+        except MetadataError:
+            return ()  # a group of that name that lists nothing
+
+    def __getitem__(self, name: str) -> Image:
+        if name not in self.names:
+            raise KeyError(name)
+        if name not in self._opened:
+            node = self.image[f"labels/{name}"]
+            self._opened[name] = image_of(_as_group(node))
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def _as_group(node: Array | Group) -> Group:
+    if isinstance(node, Group):
+        return node
+    raise NodeTypeError(f"{node.where} is an array, where an image of OME-Zarr, a group, must be.")
+
+
+def open(
+    url: Location | Group,
+    path: str = "",
+    *,
+    multiscale: str | int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+) -> Image:
+    """Open an image of OME-Zarr 0.4 or 0.5.
+
+    Parameters
+    ----------
+    url, path
+        The group that holds the levels, as for `zarr_dask.open_group`.
+    multiscale
+        Name or number of the pyramid, if the group has several.
+    storage_options, read
+        As for `zarr_dask.open_group`.
+
+    Returns
+    -------
+    Image
+        Levels as arrays, with axes, scales, translations and units.
+
+    Raises
+    ------
+    NodeTypeError
+        If the group is a plate or holds several images; the message names them.
+    OmeVersionError
+        If its metadata are of another version.
+    MetadataError
+        If there are none, or levels and axes do not fit together.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> scale = {"type": "scale", "scale": [0.5, 0.5]}
+    >>> axes = [{"name": n, "type": "space", "unit": "micrometer"} for n in "yx"]
+    >>> level = {"path": "0", "coordinateTransformations": [scale]}
+    >>> ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [level]}]}
+    >>> group = zd.create_group({}, attributes={"ome": ome})
+    >>> _ = group.create_array("0", shape=(40, 30), dtype="u2", dimension_names=("y", "x"))
+    >>> image = zd.ome.open(group)
+    >>> image.levels[0].scale, image.levels[0].units
+    ((0.5, 0.5), ('micrometer', 'micrometer'))
+    >>> image.to_dask().shape
+    (40, 30)
+    """
+    group = open_group(url, path, storage_options=storage_options, read=read)
+    return image_of(group, multiscale)
+
+
+def image_of(group: Group, multiscale: str | int = 0) -> Image:
+    """The image in a group; see `open`."""
+    metadata = from_attributes(group.attributes, where=group.where)
+    if not metadata.multiscales:
+        raise _no_image(group, metadata)
+    chosen = _choose(metadata.multiscales, multiscale, group)
+    if not chosen.datasets:
+        raise MetadataError(group.where, [Problem("datasets", (), "at least one level")])
+    levels = tuple(_level(group, chosen, dataset, i) for i, dataset in enumerate(chosen.datasets))
+    return Image(group, metadata, chosen, levels)
+
+
+def _no_image(group: Group, metadata: Metadata) -> Exception:
+    if metadata.plate is not None:
+        return NodeTypeError(f"{group.where} is a plate; zarr_dask.ome.open_plate opens it.")
+    paths: list[str] = []
+    if metadata.layout is not None:
+        paths = series_of(group)
+    elif metadata.well is not None:
+        paths = [image.path for image in metadata.well.images]
+    elif metadata.labels is not None:
+        paths = list(metadata.labels)
+    if paths:
+        return NodeTypeError(
+            f"{group.where} holds several images, {', '.join(paths[:_MOST_NAMED])}"
+            f"{', ...' if len(paths) > _MOST_NAMED else ''}: path= names one of them."
+        )
+    return MetadataError(group.where, [Problem("multiscales", ABSENT, "an image")])
+
+
+_MOST_NAMED = 20
+
+
+def _choose(found: tuple[Multiscale, ...], wanted: str | int, group: Group) -> Multiscale:
+    if isinstance(wanted, str):
+        named = [one for one in found if one.name == wanted]
+        if named:
+            return named[0]
+    elif 0 <= wanted < len(found):
+        return found[wanted]
+    names = [one.name for one in found]
+    raise ValueError(f"multiscale={wanted!r}: {group.where} has {len(found)}, with names {names}.")
+
+
+def _level(group: Group, multiscale: Multiscale, dataset: Dataset, number: int) -> Level:
+    member = f"datasets[{number}]"
+    try:
+        array = group[dataset.path]
+    except NodeNotFoundError as error:
+        problem = Problem(f"{member}.path", dataset.path, "the path of an array")
+        raise MetadataError(group.where, [problem]) from error
+    if not isinstance(array, Array):
+        raise NodeTypeError(f"{array.where} is a group, where {member} must be an array.")
+    ndim = len(multiscale.axes)
+    if array.ndim != ndim:
+        expected = f"an array of {ndim} dimensions, as there are axes"
+        raise MetadataError(group.where, [Problem(member, array.shape, expected)])
+    scale, translation = (1.0,) * ndim, (0.0,) * ndim
+    for one in (*dataset.transformations, *(multiscale.transformations or ())):
+        vector = _vector(one, ndim, member, group)
+        if one.type == "scale":
+            scale = tuple(a * b for a, b in zip(scale, vector, strict=True))
+            translation = tuple(a * b for a, b in zip(translation, vector, strict=True))
+        elif one.type == "translation":
+            translation = tuple(a + b for a, b in zip(translation, vector, strict=True))
+    names = tuple(axis.name for axis in multiscale.axes)
+    units = tuple(axis.unit for axis in multiscale.axes)
+    return Level(array, names, scale, translation, units)
+
+
+def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[float, ...]:
+    """The numbers of a transformation; without them nobody knows where pixels are."""
+    if one.type == "identity":
+        return (0.0,) * ndim
+    numbers = {"scale": one.scale, "translation": one.translation}.get(one.type)
+    if numbers is None or len(numbers) != ndim or not all(map(isfinite, numbers)):
+        expected = f"a scale or a translation with one finite number for each of {ndim} axes"
+        field_name = f"{member}.coordinateTransformations"
+        raise MetadataError(group.where, [Problem(field_name, (one.type, numbers), expected)])
+    return tuple(map(float, numbers))
