@@ -55,7 +55,7 @@ def numpy_keys(draw, shape, lists=True):
         axis += 1
     else:
         if draw(st.booleans()):
-            items.append(...)
+            items.insert(draw(st.integers(0, len(items))), ...)
         return tuple(items)
     items.append(...)
     if axis < len(shape) and draw(st.booleans()):

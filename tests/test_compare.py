@@ -170,6 +170,17 @@ def test_digests_tell_shape_type_place_and_value():
     assert all(text.startswith("zd1-") and len(text) == 36 for text in digests)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["M8[s]", "m8[ms]", "U3", "f4", "i8", "c8", [("a", "M8[s]"), ("b", "U2")]]
+)
+def test_digests_are_those_of_either_byte_order(dtype):
+    native = np.arange(6).astype(dtype) if isinstance(dtype, str) else np.zeros(6, dtype)
+    if native.dtype.names:
+        native["a"], native["b"] = range(6), "xy"
+    swapped = native.astype(native.dtype.newbyteorder())
+    assert zd.digest(swapped) == zd.digest(native)
+
+
 def test_digests_are_kept_in_manifests(tmp_path):
     values, kept = numbers("i4"), tmp_path / "kept"
     zd.to_zarr(da.from_array(values, (4, 6)), tmp_path / "run", "a", manifest=kept)

@@ -258,7 +258,7 @@ def blocks_of(
     try:
         wanted = _along_each(chunks, names, grid.ndim)
         return _blocks_along(wanted, grid, chunk_shape, itemsize)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ZeroDivisionError) as error:
         raise GridError(
             f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
         ) from error
@@ -307,6 +307,8 @@ def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[An
     """What is wanted along each dimension."""
     if isinstance(chunks, Mapping):
         return _by_position(chunks, names, ndim)
+    if isinstance(chunks, np.ndarray):
+        chunks = chunks.tolist()
     if not isinstance(chunks, tuple | list):
         return (chunks,) * ndim
     if ndim == 1 and len(chunks) > 1 and not any(isinstance(one, str) for one in chunks):

@@ -246,7 +246,8 @@ _Entry = None | _Steps | np.ndarray
 def parse_numpy(key: object, shape: Shape) -> IndexTransform:
     """What NumPy does with an index: lists are broadcast against each other.
 
-    Their axes stand where they do in the index, or first if something stands between them.
+    Their axes stand where they do in the index, or first if something stands between them, be it an
+    Ellipsis for no dimension at all.
 
     Raises
     ------
@@ -263,8 +264,19 @@ def parse_numpy(key: object, shape: Shape) -> IndexTransform:
     entries = _entries(key, shape)
     listed = [at for at, entry in enumerate(entries) if isinstance(entry, np.ndarray)]
     some = any(isinstance(entry, np.ndarray) and entry.ndim for entry in entries)
-    apart = some and listed[-1] - listed[0] >= len(listed)
+    apart = some and (
+        listed[-1] - listed[0] >= len(listed) or listed[0] < _before_ellipsis(key) <= listed[-1]
+    )
     return _broadcast(entries, first=apart)
+
+
+def _before_ellipsis(key: object) -> int:
+    """How many entries stand before the Ellipsis of an index; 0 where there is none."""
+    items = key if isinstance(key, tuple) else ()
+    at = next((at for at, item in enumerate(items) if item is Ellipsis), 0)
+    arrays = (_array_of(item) if _is_list(item) else item for item in items[:at])
+    masks = (item for item in arrays if isinstance(item, np.ndarray) and item.dtype == bool)
+    return at + sum(mask.ndim - 1 for mask in masks)
 
 
 def parse_outer(key: object, shape: Shape) -> IndexTransform:

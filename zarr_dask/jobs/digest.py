@@ -207,7 +207,7 @@ def _words(values: np.ndarray) -> Iterator[np.ndarray]:
     elif dtype.kind in "SUV":
         yield from _words_of_bytes(values)
     elif dtype.kind in "mM":
-        yield np.ravel(values).view(np.int64).view(np.uint64)
+        yield _native(values).view(np.uint64)
     else:
         yield np.ravel(values).astype(np.int64 if dtype.kind == "i" else np.uint64).view(np.uint64)
 
@@ -224,11 +224,16 @@ def _words_of_floats(values: np.ndarray) -> Iterator[np.ndarray]:
     yield high.view(np.uint64)
 
 
+def _native(values: np.ndarray) -> np.ndarray:
+    """All elements, in this machine's order of bytes, where these are looked at."""
+    return np.ravel(values).astype(values.dtype.newbyteorder("="), copy=False)
+
+
 def _words_of_bytes(values: np.ndarray) -> Iterator[np.ndarray]:
     itemsize = values.dtype.itemsize
     if not itemsize:
         return
-    flat = np.ascontiguousarray(np.ravel(values)).view(np.uint8).reshape(-1, itemsize)
+    flat = np.ascontiguousarray(_native(values)).view(np.uint8).reshape(-1, itemsize)
     padded = np.zeros((len(flat), -(-itemsize // 8) * 8), np.uint8)
     padded[:, :itemsize] = flat
     yield from padded.view("<u8").astype(np.uint64).T
