@@ -279,7 +279,7 @@ class _AtChunkError(Exception):
         super().__init__(self._message())
 
     def _message(self) -> str:
-        raise NotImplementedError
+        return self.reason
 
     @property
     def _object(self) -> str:

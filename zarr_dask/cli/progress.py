@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from zarr_dask.jobs.bars import byte_bars
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as Bars
 
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import Progress, RechunkPlan
@@ -53,7 +54,7 @@ def migration_progress(plan: MigrationPlan) -> Iterator[Callable[[int], None]]:
 
         yield say
         return
-    with _bars(console) as bars:
+    with byte_bars(console) as bars:
         task = bars.add_task("copying", total=plan.nbytes)
         yield lambda nbytes: bars.advance(task, nbytes)
 
@@ -67,28 +68,11 @@ def _terminal() -> Console | None:
     return console if can_move else None
 
 
-def _bars(console: Console, **options: Any) -> Bars:
-    """Bars that count bytes."""
-    from rich import progress
-
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=None),
-        progress.TaskProgressColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-        expand=True,
-        **options,
-    )
-
-
 @contextmanager
 def _stage_bars(plan: RechunkPlan, console: Console) -> Iterator[Callable[[Progress], None]]:
     stages = len(plan.stages)
     # one task may take a minute: the rate is that of many
-    with _bars(console, speed_estimate_period=600) as bars:
+    with byte_bars(console, speed_estimate_period=600) as bars:
         total = plan.nbytes
         ids = [
             bars.add_task(_stage_name(n, stages), start=False, total=total) for n in range(stages)
