@@ -17,6 +17,7 @@ import zarr_dask as zd
 from zarr_dask.array import stored_sizes
 from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
+from zarr_dask.stores.urls import backend_of
 
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
@@ -48,6 +49,9 @@ def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
         }
     else:
         facts = _array_facts(node, None if no_count else _stored(node))
+    backend = backend_of(node.store)
+    if backend:
+        facts["backend"] = backend
     if as_json:
         say(json.dumps(_strict(facts), indent=2, ensure_ascii=False, allow_nan=False))
     elif isinstance(node, zd.Group):
@@ -136,11 +140,17 @@ def _strict(value: Any) -> Any:
 def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:
     say_title(group, "group")
     say_field("format", group.format)
+    _say_backend(facts)
     for kind in ("arrays", "groups"):
         names = facts[kind]
         listed = f": {shortened(', '.join(names))}" if names else ""
         say_field(kind, f"{len(names)}{listed}")
     say_field("attributes", *_attribute_lines(group.attributes))
+
+
+def _say_backend(facts: Mapping[str, Any]) -> None:
+    if "backend" in facts:
+        say_field("read by", facts["backend"])
 
 
 def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
@@ -153,6 +163,7 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
 
     say_title(array, "array")
     say_field("format", array.format)
+    _say_backend(facts)
     say_field("shape", _named_shape(array))
     say_field("data type", array.meta.data_type.label)
     say_field("chunks", grid(array.chunks))

@@ -27,6 +27,7 @@ from zarr_dask.array import Array
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.obstore import ObstoreStore
 from zarr_dask.stores.urls import real_place
 from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import ZarrPythonStore
@@ -159,7 +160,7 @@ def place_of_target(store: Store, path: str) -> str:
             path = f"{store.prefix}{path}"
         store = store.store
     place: str | None = None
-    if isinstance(store, FsspecStore):
+    if isinstance(store, FsspecStore | ObstoreStore):
         place = _remote(store.url, store.settings(), path)
     elif isinstance(store, MemoryStore):
         place = _memory(getattr(store.values, "buffers", store.values), path)

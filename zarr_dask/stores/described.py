@@ -6,7 +6,6 @@ environment or gives again as ``storage_options``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +15,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.obstore import ObstoreStore
 from zarr_dask.stores.urls import open_store
 from zarr_dask.stores.wrappers import Below, ReadOnly
 from zarr_dask.stores.zip import ZipStore
@@ -61,8 +61,8 @@ def describe(store: Store) -> dict[str, Any]:
         return {"url": store.root, **({"options": {"fsync": True}} if store.fsync else {})}
     if isinstance(store, ZipStore | HTTPStore):
         return {"url": _without_login(store.url)}
-    if isinstance(store, FsspecStore):
-        options = _public(json.loads(store.options))
+    if isinstance(store, FsspecStore | ObstoreStore):
+        options = _public(store.settings())
         return {"url": _without_login(store.url), **({"options": options} if options else {})}
     raise StoreError(
         f"{store.url} cannot be named in a file: it is in the memory of this process, or a store "

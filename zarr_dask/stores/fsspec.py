@@ -6,6 +6,7 @@ is a URL and its options. Only fsspec's `FileNotFoundError` means "not there".
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,20 +91,32 @@ class FsspecStore:
         fs, root = _file_system(self.url, self.options)
         for key, _ in requests:
             check_key(key)
+        asked = [wanted for _, wanted in requests]
         found = fs.cat_ranges(
             [join(root, key) for key, _ in requests],
-            [wanted.start for _, wanted in requests],
-            [wanted.stop for _, wanted in requests],
+            [wanted.start for wanted in asked],
+            # file systems differ in what they make of a range of no bytes
+            [
+                None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
+                for wanted in asked
+            ],
             on_error="return",
         )
-        return [self._checked(key, value) for (key, _), value in zip(requests, found, strict=True)]
+        return [
+            self._checked(key, wanted, value)
+            for (key, wanted), value in zip(requests, found, strict=True)
+        ]
 
-    def _checked(self, key: str, value: Any) -> Buffer | None:
+    def _checked(self, key: str, wanted: Range, value: Any) -> Buffer | None:
         if isinstance(value, _ABSENT):
             return None
+        if isinstance(value, OSError) and value.errno == errno.EINVAL:  # so s3fs says 416
+            size = self.size(key)
+            if size is None or size <= wanted.start or size == 0:  # it begins behind the end
+                return None if size is None else b""
         if isinstance(value, Exception):
             raise _failed(self, "read", key, value) from value
-        return bytes(value)
+        return b"" if wanted.start == wanted.stop else bytes(value)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -186,6 +199,11 @@ class FsspecStore:
             return None
         except OSError as error:
             raise _failed(self, "inspect", key, error) from error
+
+
+def _last_asked(wanted: Range) -> int | None:
+    """Where a range ends; file systems differ in what they make of one of no bytes."""
+    return None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
 
 
 def _failed(store: FsspecStore, doing: str, key: str, error: Exception) -> StoreError:

@@ -9,13 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.dialect import serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
 
-__all__ = ["Location", "beside", "located", "open_store", "overlap", "real_place"]
+__all__ = ["Location", "backend_of", "beside", "located", "open_store", "overlap", "real_place"]
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
@@ -33,7 +34,10 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         A path, a URL, a store or a mapping.
     storage_options
         Options of the store: ``fsync`` for local files, ``largest`` for zip archives, ``headers``
-        and ``timeout`` for HTTP; fsspec's own for any other URL.
+        and ``timeout`` for HTTP; fsspec's own for any other URL. S3, Google Cloud Storage and Azure
+        take the same ones whether obstore serves them, which is chosen where it is installed and
+        knows what the options mean, or fsspec; ``backend="obstore"`` or ``backend="fsspec"``
+        among them chooses by hand.
 
     Raises
     ------
@@ -63,9 +67,34 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         from zarr_dask.stores.http import HTTPStore
 
         return HTTPStore.from_url(text, options)
-    from zarr_dask.stores.fsspec import FsspecStore
+    return _remote(text, options)
 
-    return FsspecStore.from_url(text, options)
+
+def _remote(url: str, options: dict[str, Any]) -> Store:
+    """The store at a URL by obstore, which is faster, or by fsspec, which knows more."""
+    from zarr_dask.stores.fsspec import FsspecStore
+    from zarr_dask.stores.obstore import ObstoreStore
+
+    chosen = options.pop("backend", None)
+    if chosen not in {None, "fsspec", "obstore"}:
+        raise StoreError(
+            f"storage_options['backend'] is {chosen!r}: expected 'fsspec' or 'obstore', or none."
+        )
+    if chosen == "obstore" or (chosen is None and serves(url, options)):
+        return ObstoreStore.from_url(url, options)
+    return FsspecStore.from_url(url, options)
+
+
+def backend_of(store: Store) -> str | None:
+    """What serves a store, where there is a choice: "obstore" or "fsspec"."""
+    from zarr_dask.stores.fsspec import FsspecStore
+    from zarr_dask.stores.obstore import ObstoreStore
+
+    while isinstance(store, Wrapper):
+        store = store.store
+    if isinstance(store, ObstoreStore):
+        return "obstore"
+    return "fsspec" if isinstance(store, FsspecStore) else None
 
 
 def located(url: Location, path: str) -> tuple[Location, str]:
@@ -136,11 +165,13 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
         folder, name = os.path.split(store.root)
         return LocalStore(folder, store.fsync), name + suffix
     from zarr_dask.stores.fsspec import FsspecStore
+    from zarr_dask.stores.obstore import ObstoreStore
 
-    parent = _parent_of_url(store.url) if isinstance(store, FsspecStore) else None
-    if isinstance(store, FsspecStore) and parent is not None:
-        folder, name = parent
-        return FsspecStore(folder, store.options), name + suffix
+    if isinstance(store, FsspecStore | ObstoreStore):
+        parent = _parent_of_url(store.url)
+        if parent is not None:
+            folder, name = parent
+            return type(store)(folder, store.options), name + suffix
     return None
 
 

@@ -1,0 +1,509 @@
+"""S3 through obstore and through fsspec, against a real server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from itertools import count
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.object_stores import KEY, SECRET, s3_server
+from tests.test_stores import UNPICKLE, StoreTests
+from zarr_dask.errors import ConditionalWriteError, StoreError
+from zarr_dask.stores import WHOLE, Range, open_store
+from zarr_dask.stores.base import list_sizes, validator_of
+from zarr_dask.stores.described import describe, open_described
+from zarr_dask.stores.dialect import translated
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.obstore import ObstoreStore
+from zarr_dask.stores.urls import beside
+
+BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
+NUMBERS = count()
+
+pytestmark = pytest.mark.xdist_group("s3")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def url():
+    """A place in the bucket that no other test uses."""
+    return f"s3://bucket/{next(NUMBERS)}/a.zarr"
+
+
+@pytest.fixture(params=BACKENDS)
+def options(request, server):
+    """Options of the server, for each backend."""
+    return {**server.options, "backend": request.param}
+
+
+@pytest.fixture
+def store(url, options):
+    return open_store(url, options)
+
+
+class TestObstore(StoreTests):
+    @pytest.fixture
+    def store(self, server, url):
+        store = open_store(url, server.options)
+        assert isinstance(store, ObstoreStore)
+        return store
+
+
+class TestFsspecS3(StoreTests):
+    @pytest.fixture
+    def store(self, server, url):
+        store = open_store(url, {**server.options, "backend": "fsspec"})
+        assert isinstance(store, FsspecStore)
+        return store
+
+    @pytest.mark.slow  # 600 requests; the same as above but for the backend
+    def test_a_reader_sees_old_or_new(self, store):
+        super().test_a_reader_sees_old_or_new(store)
+
+
+# --- failures are no absence ----------------------------------------------------------------------
+
+REQUESTS = {
+    "get": lambda s: s.get("a"),
+    "get_ranges": lambda s: s.get_ranges([("a", Range(0, 4)), ("b", WHOLE)]),
+    "suffix": lambda s: s.get_ranges([("a", Range(-4))]),
+    "set": lambda s: s.set("a", [b"1"]),
+    "list": lambda s: list(s.list("a/")),
+    "sizes": lambda s: list(list_sizes(s, "a/")),
+    "list_dir": lambda s: s.list_dir("a/"),
+    "size": lambda s: s.size("a"),
+    "delete": lambda s: s.delete("a"),
+    "delete_prefix": lambda s: s.delete_prefix("a/"),
+}
+CONDITIONAL = {
+    "validator": lambda s: s.validator("a"),
+    "get_tagged": lambda s: s.get_tagged("a"),
+    "set_if": lambda s: s.set_if("a", [b"1"], None),
+}
+
+
+@pytest.mark.parametrize("request_", [*REQUESTS, *CONDITIONAL])
+def test_a_bucket_that_is_not_there_is_an_error(server, request_):
+    store = open_store("s3://no-such-bucket/a.zarr", server.options)
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket/a\.zarr.*(NoSuchBucket|404)"):
+        {**REQUESTS, **CONDITIONAL}[request_](store)
+
+
+def test_a_bucket_deleted_under_an_open_array_is_an_error(server):
+    server.admin.create_bucket(Bucket="short-lived")
+    place = "s3://short-lived/a"
+    array = zd.create_array(place, shape=(4,), chunks=2, dtype="i4", storage_options=server.options)
+    assert array[:].tolist() == [0] * 4  # there is a bucket, and there are no chunks in it
+    server.admin.delete_object(Bucket="short-lived", Key="a/zarr.json")
+    server.admin.delete_bucket(Bucket="short-lived")
+    with pytest.raises(StoreError, match="NoSuchBucket"):
+        array[:]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_vanished_server_is_an_error(request_, monkeypatch):
+    monkeypatch.setattr("zarr_dask.stores.dialect._RETRIES", 1)
+    gone = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:9"}
+    store = open_store("s3://bucket/vanished", gone)
+    with pytest.raises(StoreError, match="s3://bucket/vanished") as caught:
+        REQUESTS[request_](store)
+    assert "error sending request" in str(caught.value)
+    assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_messages_hold_no_secrets_and_no_internals(server):
+    store = open_store("s3://no-such-bucket/a", server.options)
+    with pytest.raises(StoreError) as caught:
+        store.list_dir("")
+    for said in (str(caught.value), str(caught.value.__cause__)):
+        assert "Debug source" not in said
+        assert "list-type" not in said  # queries of URLs may hold tokens
+        assert SECRET not in said
+
+
+def test_a_key_that_obstore_cannot_hold_is_refused(shared):
+    with pytest.raises(StoreError, match="a"):
+        shared.set("a\x01b", [b"1"])
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def test_a_value_of_many_parts(server, url):
+    store = open_store(url, server.options)
+    value = np.random.default_rng(1).bytes((1 << 25) + 12345)
+    store.set("large", [value[:7], memoryview(value)[7 : 1 << 24], value[1 << 24 :]])
+    assert store.size("large") == len(value)
+    assert bytes(store.get("large")) == value
+    tag = server.admin.head_object(Bucket="bucket", Key=f"{url[12:]}/large")["ETag"]
+    assert tag.strip('"').endswith("-3")  # that is how S3 marks what came in three parts
+
+
+def test_ranges_of_many_keys_side_by_side(store):
+    values = {f"k{number}": bytes([number]) * (number + 1) for number in range(40)}
+    for key, value in values.items():
+        store.set(key, [value])
+    asked = [(key, Range(-3)) for key in values] + [("nothing", Range(0, 2))]
+    got = store.get_ranges(asked)
+    assert [bytes(value) for value in got[:-1]] == [value[-3:] for value in values.values()]
+    assert got[-1] is None
+
+
+def test_listings_over_several_pages(server, url):
+    store = open_store(url, server.options)
+    for number in range(120):
+        store.set(f"c/{number}", [b"12"])
+    assert set(store.list("c/")) == {f"c/{number}" for number in range(120)}
+    assert set(list_sizes(store, "c/")) == {(f"c/{number}", 2) for number in range(120)}
+    assert len(store.list_dir("c/").keys) == 120
+    store.delete_prefix("c/")
+    assert list(store.list()) == []
+
+
+def test_the_validator_changes_with_the_value(store):
+    assert validator_of(store, "a") is None
+    store.set("a", [b"1"])
+    first = validator_of(store, "a")
+    assert first is not None
+    assert validator_of(store, "a") == first
+    store.set("a", [b"2"])
+    assert validator_of(store, "a") not in {first, None}
+
+
+# --- conditions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(server, url):
+    return open_store(url, server.options)
+
+
+def test_a_value_is_put_only_where_there_is_still_none(shared):
+    value, tag = shared.get_tagged("a")
+    assert (value, tag) == (None, None)
+    assert shared.set_if("a", [b"1"], tag)
+    assert not shared.set_if("a", [b"2"], tag)
+    assert bytes(shared.get("a")) == b"1"
+
+
+def test_a_value_is_put_only_over_the_one_that_was_read(shared):
+    shared.set("a", [b"1"])
+    value, tag = shared.get_tagged("a")
+    assert bytes(value) == b"1"
+    assert shared.set_if("a", [b"2", b"3"], tag)
+    assert not shared.set_if("a", [b"4"], tag)
+    assert bytes(shared.get("a")) == b"23"
+    shared.delete("a")
+    assert not shared.set_if("a", [b"5"], shared.get_tagged("b")[1] or tag)
+    assert shared.get("a") is None
+
+
+INCREMENT = """
+import json, sys
+from zarr_dask.stores import open_store
+store = open_store(sys.argv[1], json.loads(sys.argv[2]))
+done = 0
+while done < 10:
+    value, tag = store.get_tagged("counter")
+    done += store.set_if("counter", [str(int(bytes(value or b"0")) + 1).encode()], tag)
+"""
+
+
+def test_two_processes_lose_no_increment(server, url):
+    command = [sys.executable, "-c", INCREMENT, url, json.dumps(server.options)]
+    writers = [subprocess.Popen(command) for _ in range(2)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert bytes(open_store(url, server.options).get("counter")) == b"20"
+
+
+def test_two_jobs_share_a_border_object(server, url):
+    """Rows 0 to 9 and 10 to 19 meet in the middle of the second chunk of 8."""
+    zd.create_array(url, shape=(20,), chunks=8, dtype="i4", storage_options=server.options)
+    command = [sys.executable, "-c", COMPARE, url, json.dumps(server.options)]
+    jobs = [subprocess.Popen([*command, str(part)]) for part in range(2)]
+    assert [job.wait() for job in jobs] == [0, 0]
+    got = zd.open(url, storage_options=server.options)[:]
+    assert got.tolist() == [3] * 10 + [103] * 10
+
+
+COMPARE = """
+import json, sys
+import dask.array as da, numpy as np
+import zarr_dask as zd
+url, options, part = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+for number in range(1, 4):
+    values = da.from_array(np.full(10, 100 * part + number, "i4"), chunks=5)
+    zd.to_zarr(
+        values, url, region=(slice(10 * part, 10 * part + 10),), partial="compare",
+        storage_options=options, compute=True,
+    )
+"""
+
+
+def test_fsspec_cannot_compare(server, url):
+    options = {**server.options, "backend": "fsspec"}
+    zd.create_array(url, shape=(20,), chunks=8, dtype="i4", storage_options=options)
+    import dask.array as da
+
+    with pytest.raises(ConditionalWriteError, match="whole stored"):
+        zd.to_zarr(
+            da.ones(10, dtype="i4"),
+            url,
+            region=(slice(0, 10),),
+            partial="compare",
+            storage_options=options,
+        )
+
+
+# --- which backend, and what it shows -------------------------------------------------------------
+
+
+def test_the_backend_is_chosen_and_shown(server, url):
+    assert repr(open_store(url, server.options)) == f"ObstoreStore({url!r})"
+    by_hand = open_store(url, {**server.options, "backend": "fsspec"})
+    assert repr(by_hand) == f"FsspecStore({url!r})"
+    # what obstore has no word for is fsspec's
+    rest = open_store(url, {**server.options, "default_block_size": 1 << 20})
+    assert isinstance(rest, FsspecStore)
+    with pytest.raises(StoreError, match="default_block_size"):
+        open_store(url, {**server.options, "default_block_size": 1, "backend": "obstore"})
+    with pytest.raises(StoreError, match=r"'rust'.*'fsspec' or 'obstore'"):
+        open_store(url, {"backend": "rust"})
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (
+            {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"region_name": "r"}},
+            {"access_key_id": "k", "secret_access_key": "s", "session_token": "t", "region": "r"},
+        ),
+        (
+            {"anon": True, "endpoint_url": "https://host/", "requester_pays": True},
+            {
+                "skip_signature": True,
+                "endpoint": "https://host",
+                "request_payer": True,
+                "region": "us-east-1",
+            },
+        ),
+        (
+            {
+                "client_kwargs": {
+                    "aws_access_key_id": "k",
+                    "aws_secret_access_key": "s",
+                    "endpoint_url": "http://host",
+                }
+            },
+            {
+                "access_key_id": "k",
+                "secret_access_key": "s",
+                "endpoint": "http://host",
+                "region": "us-east-1",
+            },
+        ),
+        ({"anon": True}, None),  # no region: fsspec finds it
+        ({"key": "k", "client_kwargs": {"region_name": "r"}}, None),
+        ({"anon": True, "client_kwargs": {"region_name": "r", "verify": False}}, None),
+    ],
+    ids=["keys", "anonymous", "of the client", "no region", "half a key", "verify"],
+)
+def test_options_in_the_words_of_fsspec(options, want, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    found = translated("s3://bucket/a", options)
+    assert (None if found is None else found.config) == want
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "want"),
+    [
+        ("gs://bucket/a", {"token": "anon"}, {"skip_signature": True}),
+        ("gs://bucket/a", {"token": {"a": 1}}, {"service_account_key": '{"a": 1}'}),
+        ("gs://bucket/a", {"token": "browser"}, None),
+        (
+            "az://container/a",
+            {"account_name": "n", "account_key": "k"},
+            {"account_name": "n", "account_key": "k"},
+        ),
+        ("az://container/a", {"connection_string": "x"}, None),
+        ("az://container@host/a", {"account_name": "n"}, None),
+        ("simplecache::s3://bucket/a", {}, None),
+        ("sftp://host/a", {}, None),
+    ],
+)
+def test_options_of_other_services(url, options, want, monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    found = translated(url, options)
+    assert (None if found is None else found.config) == want
+
+
+def test_a_profile_is_read_by_boto3(server, url, tmp_path, monkeypatch):
+    file = tmp_path / "credentials"
+    file.write_text(f"[lab]\naws_access_key_id={KEY}\naws_secret_access_key={SECRET}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    store = open_store(url, {"profile": "lab", "endpoint_url": server.endpoint})
+    assert isinstance(store, ObstoreStore)
+    store.set("a", [b"1"])
+    assert bytes(open_store(url, server.options).get("a")) == b"1"
+
+
+def test_secrets_are_nowhere_to_be_seen(store):
+    for shown in (repr(store), store.url, store.identity, json.dumps(describe(store))):
+        assert SECRET not in shown
+        assert KEY not in shown
+
+
+def test_a_described_store_is_opened_again(store, server):
+    store.set("a", [b"1"])
+    again = open_described(describe(store), {"key": KEY, "secret": SECRET})
+    assert isinstance(again, ObstoreStore)
+    assert bytes(again.get("a")) == b"1"
+
+
+def test_the_place_beside(store):
+    around, name = beside(store, ".part")
+    assert (type(around), name) == (type(store), "a.zarr.part")
+    assert around.url == store.url.rpartition("/")[0]
+    assert beside(type(store)("s3://bucket", "{}"), ".part") is None
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_one_client_per_process_and_bucket(shared, server):
+    copies = [pickle.loads(pickle.dumps(shared)) for _ in range(3)]
+    other = open_store("s3://bucket/elsewhere", server.options)
+    assert len({id(store._client()[1]) for store in (shared, *copies, other)}) == 1
+    assert len(pickle.dumps(shared)) < 400
+
+
+def test_a_store_in_another_process(store):
+    store.set("a", [b"found"])
+    command = [sys.executable, "-c", UNPICKLE, pickle.dumps(store).hex()]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said == "value: found\n"
+
+
+FORK = """
+import json, os, signal, sys, warnings
+from zarr_dask.errors import StoreError
+from zarr_dask.stores import Range, open_store
+warnings.simplefilter("ignore")
+url, options, used = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "used"
+store = None
+if used:
+    store = open_store(url, options)
+    store.set("a", [b"1"])
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        open_store(url, options).get_ranges([("a", Range(0)), ("a", Range(0, 1))])
+    except StoreError as error:
+        print(error, flush=True)
+        os._exit(2)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("before", ["used", "unused"])
+def test_after_a_fork(server, url, before):
+    """The library's threads do not survive a fork: it says so, where it would wait for ever."""
+    command = [sys.executable, "-c", FORK, url, json.dumps(server.options), before]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if before == "unused":
+        assert said == "0\n"
+    else:
+        assert said.endswith("\n2\n")
+        assert "forked" in said
+        assert "'spawn'" in said
+
+
+# --- with others ----------------------------------------------------------------------------------
+
+
+def test_zarr_python_reads_what_is_written_and_back(server, url, options):
+    import zarr
+    from obstore.store import S3Store
+    from zarr.storage import ObjectStore
+
+    bucket = S3Store(
+        "bucket",
+        prefix=url[12:],
+        endpoint=server.endpoint,
+        access_key_id=KEY,
+        secret_access_key=SECRET,
+        region="us-east-1",
+        client_options={"allow_http": True},
+    )
+    foreign = ObjectStore(bucket)
+    values = np.arange(60, dtype="f4").reshape(6, 10)
+    group = zd.create_group(url, storage_options=options)
+    ours = group.create_array(
+        "ours", shape=values.shape, chunks=(2, 5), shards=(6, 5), dtype="f4", fill_value=-1
+    )
+    ours[...] = values
+    assert np.array_equal(zarr.open_group(foreign, mode="r")["ours"][...], values)
+    theirs = zarr.create_array(foreign, name="theirs", shape=(6, 10), chunks=(3, 5), dtype="f4")
+    theirs[...] = values
+    opened = zd.open(url, "theirs", storage_options=options)
+    assert np.array_equal(opened[...], values)
+    assert np.array_equal(opened[1:5, ::3], values[1:5, ::3])
+    assert sorted(name for name, _ in zd.open(url, storage_options=options).children()) == [
+        "ours",
+        "theirs",
+    ]
+
+
+def test_the_cli_shows_where_an_array_is(server, url, monkeypatch, capsys):
+    from zarr_dask.cli import main
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    zd.create_array(url, shape=(3,), chunks=2, dtype="i4", storage_options=server.options)
+    with pytest.raises(SystemExit) as ended:
+        main(["info", url])
+    assert not ended.value.code
+    assert "obstore" in capsys.readouterr().out
+
+
+KILLED = """
+import json, sys
+from zarr_dask.stores import open_store
+store = open_store(sys.argv[1], json.loads(sys.argv[2]))
+number = 0
+while True:
+    store.set("k", [bytes([97 + number % 2]) * (1 << 20)] * (1 + number % 2))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_value(server, url):
+    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
+    store = open_store(url, server.options)
+    for writes in (1, 3):
+        command = [sys.executable, "-c", KILLED, url, json.dumps(server.options)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            for _ in range(writes):
+                assert process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+        assert bytes(store.get("k")) in whole
+        assert list(store.list()) == ["k"]

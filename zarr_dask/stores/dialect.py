@@ -1,0 +1,245 @@
+"""Storage options in the words of fsspec, translated for obstore.
+
+One dialect for both: what s3fs, gcsfs and adlfs call their options. What has no translation, or
+would mean something else, is left to fsspec: a region or credentials that only AWS's own
+configuration files tell, for instance, unless boto3 is there to read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["SCHEMES", "Place", "client_of", "place_of", "serves", "translated"]
+
+_RETRIES = 6  # of one request
+_RETRY_SECONDS = 60
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60  # without a byte
+_REQUEST_SECONDS = 900  # with bytes that come slowly
+
+_AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_S3_KEYS = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+}
+_S3_CLIENT_KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "endpoint_url": "endpoint",
+    "region_name": "region",
+}
+_AZURE_KEYS = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "endpoint_url": "endpoint",
+}
+_AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_IGNORED = {"skip_instance_cache", "use_listings_cache"}  # how fsspec keeps its own objects
+
+
+class Place(NamedTuple):
+    """Where values are."""
+
+    scheme: str
+    bucket: str
+    path: str
+    """In the bucket, without slashes around it."""
+
+    @property
+    def url(self) -> str:
+        """The place as a URL."""
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+
+
+class Client(NamedTuple):
+    """What a client of obstore is made with."""
+
+    kind: str
+    """Name of the class."""
+    config: dict[str, Any]
+    insecure: bool = False
+    """Whether requests go over plain HTTP."""
+    profile: str | None = None
+    """Profile of AWS's configuration files; "" for what boto3 finds by itself, None: not asked."""
+
+
+def place_of(url: str) -> Place:
+    """The bucket that a URL names and the path in it.
+
+    Examples
+    --------
+    >>> place_of("s3://bucket/data/a.zarr/")
+    Place(scheme='s3', bucket='bucket', path='data/a.zarr')
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    return Place(scheme, bucket, path.strip("/"))
+
+
+def translated(url: str, options: Mapping[str, Any]) -> Client | None:
+    """What obstore needs to serve a URL as fsspec would; None if it cannot.
+
+    Examples
+    --------
+    >>> translated("s3://bucket/a", {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}})
+    Client(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
+    >>> translated("s3://bucket/a", {"anon": True, "version_aware": True}) is None
+    True
+    """
+    place = place_of(url)
+    translate = SCHEMES.get(place.scheme)
+    if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
+        return None
+    left = {name: value for name, value in options.items() if name not in _IGNORED}
+    client = translate(left)
+    return None if left else client  # what has not been taken has no translation
+
+
+def serves(url: str, options: Mapping[str, Any]) -> bool:
+    """Whether obstore is installed and can serve a URL as fsspec would."""
+    return find_spec("obstore") is not None and translated(url, options) is not None
+
+
+def client_of(place: Place, options: str) -> Any:
+    """A client of obstore for a bucket.
+
+    Raises
+    ------
+    ValueError
+        If the options have no translation.
+    """
+    from obstore import store
+
+    client = translated(place.url, json.loads(options))
+    if client is None:
+        names = sorted(json.loads(options))
+        raise ValueError(f"obstore cannot do what the options {names} ask for; fsspec may")
+    given: dict[str, Any] = {**client.config}
+    if client.profile is not None:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        session = boto3.Session(profile_name=client.profile or None)
+        given["credential_provider"] = Boto3CredentialProvider(session)
+    return getattr(store, client.kind)(
+        place.bucket,
+        **given,
+        client_options={
+            "allow_http": client.insecure,
+            "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+            "read_timeout": timedelta(seconds=_READ_SECONDS),
+            "timeout": timedelta(seconds=_REQUEST_SECONDS),
+        },
+        retry_config={
+            "max_retries": _RETRIES,
+            "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+        },
+    )
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+def _s3(left: dict[str, Any]) -> Client | None:
+    """Options of s3fs; those that are understood are taken out."""
+    kwargs = dict(left.pop("client_kwargs", None) or {})
+    config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
+    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS)
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+        config.setdefault("region", _first(_AWS_REGIONS) or "us-east-1")
+    insecure = left.pop("use_ssl", True) is False or str(endpoint).startswith("http:")
+    profile = left.pop("profile", None)
+    if left.pop("requester_pays", False):
+        config["request_payer"] = True
+    if left.pop("anon", False):
+        config["skip_signature"] = True
+    if kwargs or ("access_key_id" in config) != ("secret_access_key" in config):
+        return None
+    own = bool({"skip_signature", "access_key_id"} & config.keys())
+    own = own or (not profile and _first(_AWS_CREDENTIALS) is not None)
+    region = config.get("region") or _first(_AWS_REGIONS) or (None if own else _region_of(profile))
+    if not region or not (own or find_spec("boto3")):
+        return None
+    return Client("S3Store", {**config, "region": region}, insecure, None if own else profile or "")
+
+
+def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Options by obstore's names, taken out of those by fsspec's."""
+    found = {ours: options.pop(name, None) for name, ours in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _region_of(profile: str | None) -> str | None:
+    """The region that AWS's configuration files tell."""
+    if find_spec("boto3") is None:
+        return None
+    import boto3
+
+    if profile and profile not in boto3.Session().available_profiles:
+        return None
+    region: str | None = boto3.Session(profile_name=profile).region_name
+    return region
+
+
+def _gcs(left: dict[str, Any]) -> Client | None:
+    """Options of gcsfs."""
+    config: dict[str, Any] = {}
+    left.pop("project", None)  # asked for when buckets are made only
+    endpoint = left.pop("endpoint_url", None)
+    if endpoint:
+        config["base_url"] = endpoint.rstrip("/")
+    token = left.pop("token", None)
+    if token == "anon" or left.pop("anon", False):  # noqa: S105  (gcsfs's word for none)
+        config["skip_signature"] = True
+    elif isinstance(token, Mapping):
+        config["service_account_key"] = json.dumps(dict(token))
+    elif isinstance(token, str) and Path(token).is_file():
+        config["application_credentials"] = token
+    elif token not in {None, "google_default", "cloud"}:
+        return None
+    return Client("GCSStore", config, str(endpoint).startswith("http:"))
+
+
+def _azure(left: dict[str, Any]) -> Client | None:
+    """Options of adlfs."""
+    config = _taken(left, _AZURE_KEYS)
+    if left.pop("anon", False):
+        config["skip_signature"] = True
+    if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        return None
+    return Client("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
+
+
+SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
+    "s3": _s3,
+    "s3a": _s3,
+    "gs": _gcs,
+    "gcs": _gcs,
+    "az": _azure,
+    "abfs": _azure,
+}
+"""What translates the options of each scheme that obstore serves."""
+
+
+def _first(names: tuple[str, ...]) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
