@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 
 import zarr_dask as zd
 from tests.test_v3_documents import RFC2_ARRAY, RFC2_GROUP
+from zarr_dask.cli import main
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -307,3 +310,37 @@ def test_levels_that_cannot_be_placed(tmp_path, change, says):
 def test_importing_the_package_does_not_load_it():
     code = "import sys, zarr_dask; assert 'zarr_dask.ome' not in sys.modules; zarr_dask.ome.open"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(main, ["ome", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_info(tmp_path, version, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    put_image(tmp_path / "image", "", version, pixels(4, 8, 8))
+    said = run("info", tmp_path / "image")
+    assert f"version     {version}".split() in [line.split() for line in said.splitlines()]
+    assert "s1: (2, 4, 4), pixels of 1 micrometer, 1 micrometer, 1 micrometer" in said
+    put_plate(tmp_path / "plate", version, {"A/1": pixels(8, 8)})
+    assert "A, B" in run("info", tmp_path / "plate")
+    put_plate(tmp_path / "empty", version, {})
+    run("info", tmp_path / "empty")
+
+
+def test_validate(tmp_path, version, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    put_image(tmp_path, "", version, pixels(4, 8, 8))
+    assert run("validate", tmp_path) == "valid\n"
+    assert "should say more of the image" in run("validate", tmp_path, "--strict")
+    zd.delete(tmp_path, "s2")
+    said = run("validate", tmp_path, code=1)
+    assert "s2: absent; multiscales[0].datasets[2].path must be that of an array" in said
+    (one,) = json.loads(run("validate", tmp_path, "--json", code=1))
+    assert (one["place"], one["found"], one["level"]) == ("s2", None, "must")
+    assert "no Zarr array or group" in run("validate", tmp_path / "nothing", code=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, demo, info, migrate, plan_file, rechunk, survey, verify
+from zarr_dask.cli import compare, demo, info, migrate, ome, plan_file, rechunk, survey, verify
 from zarr_dask.cli.base import Commands, traceback_option
 
 __all__ = ["main"]
@@ -48,6 +48,7 @@ for _command in (
     migrate.migrate,
     verify.verify,
     compare.compare,
+    ome.ome,
     demo.demo,
 ):
     main.add_command(_command)

@@ -1,0 +1,99 @@
+"""``zarr-dask ome``: what an image or a plate of OME-Zarr is, and whether it is valid.
+
+No chunk is read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.printing import printable, say, say_field, say_title, wrapped
+from zarr_dask.errors import ABSENT
+
+if TYPE_CHECKING:
+    from zarr_dask.ome import Image, Metadata, Violation
+
+__all__ = ["ome"]
+
+
+@click.group()
+def ome() -> None:
+    """Look at images and plates of OME-Zarr."""
+
+
+@ome.command()
+@click.argument("url")
+@click.argument("path", default="")
+@traceback_option
+def info(url: str, path: str) -> None:
+    """Say what an image or a plate is: axes, levels, sizes of pixels, labels, wells.
+
+    PATH is the path of the group below URL.
+    """
+    group = zd.open_group(url, path)
+    metadata = zd.ome.from_attributes(group.attributes, where=group.where)
+    if metadata.plate is not None:
+        _say_plate(group, metadata)
+    else:
+        _say_image(zd.ome.open(group))
+
+
+def _say_plate(group: zd.Group, metadata: Metadata) -> None:
+    plate = metadata.plate
+    if plate is None:
+        return
+    say_title(group, "plate")
+    say_field("version", metadata.version)
+    say_field("rows", ", ".join(row.name for row in plate.rows))
+    say_field("columns", ", ".join(column.name for column in plate.columns))
+    say_field("wells", ", ".join(well.path for well in plate.wells))
+
+
+def _say_image(image: Image) -> None:
+    say_title(image.group, "image")
+    say_field("version", image.metadata.version)
+    say_field("axes", ", ".join(image.axes))
+    say_field("data type", str(image.levels[0].array.dtype))
+    lines = []
+    for level in image.levels:
+        sizes = ", ".join(
+            f"{size:g} {unit}" if unit else f"{size:g}"
+            for size, unit in zip(level.scale, level.units, strict=True)
+        )
+        lines.append(f"{level.array.path.rpartition('/')[2]}: {level.shape}, pixels of {sizes}")
+    say_field("levels", *lines)
+    if image.labels:
+        say_field("labels", ", ".join(image.labels))
+
+
+@ome.command()
+@click.argument("url")
+@click.argument("path", default="")
+@click.option("--strict", is_flag=True, help="List what is merely recommended, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@traceback_option
+def validate(url: str, path: str, strict: bool, as_json: bool) -> None:
+    """List every rule of OME-Zarr that is broken; exit with 1 if one must not be.
+
+    All groups and arrays that the metadata name are looked at. PATH is the path of the group below
+    URL.
+    """
+    found = zd.ome.validate(url, path, strict=strict)
+    if as_json:
+        say(json.dumps([_facts(one) for one in found], indent=2, ensure_ascii=False))
+    else:
+        for one in found:
+            say(wrapped(printable(str(one)), "    ", "  "))
+        say("valid" if not found else f"{len(found)} rule{'s' * (len(found) > 1)} broken")
+    if any(one.level == "must" for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _facts(one: Violation) -> dict[str, Any]:
+    found = None if one.found is ABSENT else str(one.found)
+    return {"place": one.place, "found": found, "rule": one.rule, "level": one.level}
