@@ -114,6 +114,7 @@ def test_help_lists_every_command_in_a_few_words():
         "finish",
         "info",
         "migrate",
+        "ome",
         "plan",
         "rechunk",
         "run",
