@@ -312,6 +312,22 @@ def test_0_5_goes_before_0_4():
     assert found.to_attributes() == both
 
 
+def test_a_version_that_is_not_the_one_asked_for():
+    with pytest.raises(OmeVersionError, match=r"of version 0\.6rc0.* is 0\.5\."):
+        from_attributes({"ome": {"version": "0.6rc0", "labels": []}}, "0.5")
+
+
+def test_a_collection_with_an_image_that_cannot_be_read():
+    store = stored()
+    holder = {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}
+    collection = {"zarr.json": json.dumps({"zarr_format": 3, "node_type": "group"}).encode()}
+    collection |= {f"0/{key}": value for key, value in store.items()}
+    zd.open_group(collection, mode="r+").update_attributes(holder)
+    assert zd.ome.validate(collection) == []
+    collection["1/zarr.json"] = b"{}"
+    assert zd.ome.validate(collection) == []  # what no metadata name is no image
+
+
 def test_what_is_no_ome_zarr():
     with pytest.raises(MetadataError, match="OME-Zarr metadata of a group"):
         from_attributes({"title": "run 7"})

@@ -241,8 +241,8 @@ class OmeVersionError(ZarrDaskError, ValueError):
         self.version = version
         self.supported = tuple(supported)
         super().__init__(
-            f"{where}: OME-Zarr metadata of version {version}; versions "
-            f"{' and '.join(self.supported)} are read. Convert them with a program that knows "
+            f"{where}: OME-Zarr metadata of version {version}; what can be read here is "
+            f"{' and '.join(self.supported)}. Convert them with a program that knows "
             "that version; the arrays themselves can be opened with zarr_dask.open."
         )
 

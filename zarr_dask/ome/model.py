@@ -475,7 +475,9 @@ def from_attributes(
             problem = Problem("ome", members.get("ome", ABSENT), "an object")
             raise MetadataError(where, [problem])
         members = dict(members["ome"])
-        members.pop("version", None)
+        told = members.pop("version", version)
+        if told != version:
+            raise OmeVersionError(where, str(told), (version,))
     return _metadata(members, version, others, where)
 
 

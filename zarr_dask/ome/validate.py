@@ -383,6 +383,6 @@ def series_of(group: Group) -> list[str]:
         if isinstance(series, list):
             return [one for one in series if isinstance(one, str)]
     paths: list[str] = []
-    while str(len(paths)) in group:
+    while find(group, str(len(paths))) is not None:
         paths.append(str(len(paths)))
     return paths
