@@ -249,6 +249,35 @@ def test_wells_are_not_opened_before_they_are_asked_for(tmp_path, version):
     assert [one.place for one in zd.ome.validate(tmp_path)] == ["B/3"]
 
 
+@pytest.mark.conformance("C150")
+def test_images_tell_which_of_several_acquisitions_they_are_of(tmp_path):
+    put_plate(tmp_path, "0.5", {"A/1": pixels(8, 8)}, fields=("0", "1"))
+    group = zarr.open_group(tmp_path, mode="a")
+    ome = group.attrs["ome"]
+    ome["plate"]["acquisitions"] = [{"id": 1}, {"id": 2}]
+    group.attrs["ome"] = ome
+    well = zarr.open_group(tmp_path, path="A/1", mode="a")
+    images = [{"path": "0", "acquisition": 3}, {"path": "1"}]
+    well.attrs["ome"] = {"version": "0.5", "well": {"images": images}}
+    assert [one.place for one in zd.ome.validate(tmp_path)] == [
+        "A/1: well.images[0].acquisition",
+        "A/1: well.images[1].acquisition",
+    ]
+
+
+@pytest.mark.conformance("C145")
+def test_levels_have_as_many_dimensions_as_there_are_axes(tmp_path):
+    put_image(tmp_path, "", "0.5", pixels(4, 8, 8))
+    names = ["y", "x"]
+    zarr.create_array(
+        tmp_path, name="s1", shape=(4, 4), dtype="u2", dimension_names=names, overwrite=True
+    )
+    places = [one.place for one in zd.ome.validate(tmp_path)]
+    assert places == ["s1: shape", "s1: dimension_names"]
+    with pytest.raises(MetadataError, match="3 dimensions"):
+        zd.ome.open(tmp_path)
+
+
 def test_images_of_a_mosaic_are_alike(tmp_path):
     put_plate(tmp_path, "0.5", {"A/1": pixels(8, 8), "A/2": pixels(8, 8, dtype="f4")})
     with pytest.raises(DataTypeError, match=r"float32.*uint16|uint16.*float32"):
