@@ -96,20 +96,25 @@ CONDITIONAL = {
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS, *CONDITIONAL])
-def test_a_bucket_that_is_not_there_is_an_error(server, request_):
-    store = open_store("s3://no-such-bucket/a.zarr", server.options)
-    with pytest.raises(StoreError, match=r"s3://no-such-bucket/a\.zarr.*(NoSuchBucket|404)"):
+def test_a_bucket_that_is_not_there_is_an_error(options, request_):
+    store = open_store("s3://no-such-bucket/a.zarr", options)
+    if request_ in CONDITIONAL and options["backend"] == "fsspec" and request_ != "validator":
+        pytest.skip("fsspec has no conditions")
+    said = r"s3://no-such-bucket/a\.zarr.*(NoSuchBucket|404|bucket does not exist)"
+    with pytest.raises(StoreError, match=said):
         {**REQUESTS, **CONDITIONAL}[request_](store)
 
 
-def test_a_bucket_deleted_under_an_open_array_is_an_error(server):
-    server.admin.create_bucket(Bucket="short-lived")
-    place = "s3://short-lived/a"
-    array = zd.create_array(place, shape=(4,), chunks=2, dtype="i4", storage_options=server.options)
+def test_a_bucket_deleted_under_an_open_array_is_an_error(options, server):
+    bucket = f"short-lived-{options['backend']}"
+    server.admin.create_bucket(Bucket=bucket)
+    array = zd.create_array(
+        f"s3://{bucket}/a", shape=(4,), chunks=2, dtype="i4", storage_options=options
+    )
     assert array[:].tolist() == [0] * 4  # there is a bucket, and there are no chunks in it
-    server.admin.delete_object(Bucket="short-lived", Key="a/zarr.json")
-    server.admin.delete_bucket(Bucket="short-lived")
-    with pytest.raises(StoreError, match="NoSuchBucket"):
+    server.admin.delete_object(Bucket=bucket, Key="a/zarr.json")
+    server.admin.delete_bucket(Bucket=bucket)
+    with pytest.raises(StoreError, match=r"NoSuchBucket|bucket does not exist"):
         array[:]
 
 

@@ -1,7 +1,8 @@
 """Any file system that fsspec knows: S3, GCS, Azure, HTTP and more.
 
 The file system is found again through fsspec's own cache in every process, so the pickled form
-is a URL and its options. Only fsspec's `FileNotFoundError` means "not there".
+is a URL and its options. Only fsspec's `FileNotFoundError` means "not there", and not where S3 says
+that it is the bucket which is not there.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class FsspecStore:
         check_key(key)
         try:
             return bytes(fs.cat_file(join(root, key)))
-        except _ABSENT:
+        except _ABSENT as error:
+            self._check_bucket("read", key, error)
             return None
         except OSError as error:
             raise _failed(self, "read", key, error) from error
@@ -109,6 +111,7 @@ class FsspecStore:
 
     def _checked(self, key: str, wanted: Range, value: Any) -> Buffer | None:
         if isinstance(value, _ABSENT):
+            self._check_bucket("read", key, value)
             return None
         if isinstance(value, OSError) and value.errno == errno.EINVAL:  # so s3fs says 416
             size = self.size(key)
@@ -117,6 +120,12 @@ class FsspecStore:
         if isinstance(value, Exception):
             raise _failed(self, "read", key, value) from value
         return b"" if wanted.start == wanted.stop else bytes(value)
+
+    def _check_bucket(self, doing: str, key: str, error: OSError) -> None:
+        """Refuse an absence that is the bucket's, of which s3fs says the same as of a key."""
+        answer = getattr(error.__cause__, "response", None) or {}
+        if answer.get("Error", {}).get("Code") == "NoSuchBucket":
+            raise _failed(self, doing, key, error) from error
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -195,7 +204,8 @@ class FsspecStore:
         try:
             status: Mapping[str, Any] = fs.info(join(root, key))
             return None if status["type"] == "directory" else status
-        except _ABSENT:
+        except _ABSENT as error:
+            self._check_bucket("inspect", key, error)
             return None
         except OSError as error:
             raise _failed(self, "inspect", key, error) from error
@@ -215,8 +225,8 @@ def _reporting(store: FsspecStore, doing: str, key: str) -> Iterator[None]:
     """Absence is an empty answer; every other failure is the store's."""
     try:
         yield
-    except _ABSENT:
-        return
+    except _ABSENT as error:
+        store._check_bucket(doing, key, error)  # noqa: SLF001  (it is this module's)
     except OSError as error:
         raise _failed(store, doing, key, error) from error
 
