@@ -27,6 +27,7 @@ from zarr_dask.errors import (
     ResumeError,
     StoreError,
 )
+from zarr_dask.jobs import target
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
@@ -678,8 +679,6 @@ def test_appending(tmp_path):
 
 
 def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch):
-    from zarr_dask.jobs import target
-
     def die(*args):
         raise StoreError("killed")
 
@@ -690,6 +689,44 @@ def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch)
             zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
     zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
     assert zd.open_array(tmp_path / "a").shape == (50, 30)
+
+
+@pytest.mark.parametrize("grown", [1, 2])
+def test_several_appends_that_die_at_their_end_are_not_done_twice(tmp_path, monkeypatch, grown):
+    """Some of the arrays are longer already, others are not."""
+    from zarr_dask.journal import Journal
+
+    for name in "uv":
+        zd.create_array(tmp_path / "r", name, shape=(15, 30), dtype="i8", chunks=10)[...] = -1
+    both = [source(), source() + 1]
+    options = {"component": ["u", "v"], "append": 0, "resume": True}
+    done = []
+
+    def die_after(journal):
+        raise StoreError("killed")
+
+    def grow(self, before, original=target.ArrayTarget._grow):
+        if len(done) == grown:
+            raise StoreError("killed")
+        original(self, before)
+        done.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.ArrayTarget, "_grow", grow)
+        patch.setattr(Journal, "remove", die_after)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr(both, tmp_path / "r", **options)
+    lengths = [zd.open_array(tmp_path / "r", name).shape[0] for name in "uv"]
+    assert sorted(lengths) == sorted([55] * grown + [15] * (2 - grown))
+    COMPUTED.clear()
+    zd.to_zarr(both, tmp_path / "r", **options)
+    assert not COMPUTED
+    for name, want in zip("uv", (expected(), expected() + 1), strict=True):
+        array = zd.open_array(tmp_path / "r", name)
+        assert array.shape == (55, 30)
+        np.testing.assert_array_equal(array[15:], want)
+    zd.to_zarr(both, tmp_path / "r", **options)  # no journal is left: values are appended anew
+    assert zd.open_array(tmp_path / "r", "v").shape == (95, 30)
 
 
 def test_several_arrays_in_one_call_are_resumed_together(tmp_path):

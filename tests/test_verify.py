@@ -287,6 +287,48 @@ def test_manifests_that_jobs_keep(tmp_path):
     assert run("verify", tmp_path / "run", "--deep", "receipts", "--manifest", kept) == 1
 
 
+def test_receipts_tell_of_documents_and_of_what_was_empty(tmp_path):
+    values = da.concatenate([da.zeros(10, chunks=10), da.ones(10, chunks=10)])
+    zd.to_zarr(values, tmp_path / "a", manifest=tmp_path / "m")
+    assert zd.verify(tmp_path / "a", deep="receipts", manifest=tmp_path / "m").ok
+    shutil.copy(tmp_path / "a" / "c" / "1", tmp_path / "a" / "c" / "0")
+    document = tmp_path / "a" / "zarr.json"
+    document.write_text(document.read_text().replace('"float64"', '"int64"'))
+    report = zd.verify(tmp_path / "a", deep="receipts", manifest=tmp_path / "m")
+    found = [(finding.kind, finding.key) for finding in report.findings]
+    assert found == [("checksum", "c/0"), ("document", "zarr.json")]
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("entry", ["met", "index", "same"])
+def test_an_index_whose_chunks_meet(location, entry):
+    plain = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    configuration = {
+        "chunk_shape": [4],
+        "codecs": [*plain, {"name": "gzip", "configuration": {"level": 1}}],
+        "index_codecs": plain,
+        "index_location": location,
+    }
+    codec = {"name": "sharding_indexed", "configuration": configuration}
+    values: dict = {}
+    array = zd.create_array(values, shape=(16,), dtype="i4", chunks=16, codecs=[codec])
+    array[...] = range(1, 17)
+    shard = bytes(values["c/0"])
+    at = slice(0, 64) if location == "start" else slice(len(shard) - 64, len(shard))
+    index = np.frombuffer(shard[at], "<u8").reshape(4, 2).copy()
+    assert zd.verify(values).ok
+    if entry == "met":
+        index[1, 0] = index[0, 0] + 3
+    elif entry == "same":
+        index[1] = index[0]
+    else:
+        index[1] = (60, 8) if location == "start" else (len(shard) - 66, 8)
+    values["c/0"] = shard[: at.start] + index.tobytes() + shard[at.stop :]
+    report = zd.verify(values)
+    assert report.ok == (entry == "same")
+    assert {finding.kind for finding in report.findings} <= {"torn"}
+
+
 def test_jobs_that_have_not_ended(tmp_path):
     zd.create_array(tmp_path / "run", "a", shape=(8, 12), dtype="i4", chunks=(4, 6))
     blocks = da.from_array(VALUES, (4, 6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import zarr_dask as zd
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
+    MetadataChangedError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
@@ -412,7 +414,9 @@ def test_any_region(data):
     with dask.config.set(scheduler="sync"):
         zd.to_zarr(lazy(VALUES[region], block), array, region=region, partial="own")
     assert set(recording.per_key("set").values()) <= {1}
-    assert set(recording.per_key("get").values()) <= {1}
+    asked = recording.per_key("get")
+    assert asked.pop("zarr.json", 0) <= 2  # whether it is still the array that was planned for
+    assert set(asked.values()) <= {1}
     assert_same(array[...], want)
 
 
@@ -854,3 +858,59 @@ def test_writing_the_same_again_on_a_cluster(tmp_path, client):
     again = zd.to_zarr(lazy(), tmp_path, mode="w")
     assert again.objects == 12
     assert_same(zd.open_array(tmp_path)[...], VALUES)
+
+
+# --- arrays that have changed since a write was planned -------------------------------------------
+
+
+def appends(place, *, lazily):
+    """Two appends that are planned before either of them runs."""
+    for value in (2.0, 3.0):
+        x = da.full((5,), value, chunks=5)
+        if lazily:
+            yield zd.to_zarr(x, place, append=0, compute=False).compute
+        else:
+            yield zd.plan_write(x, place, append=0).run
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_an_append_never_writes_over_another_one(tmp_path, lazily):
+    zd.to_zarr(da.ones((10,), chunks=5), tmp_path)
+    first, second = list(appends(tmp_path, lazily=lazily))
+    first()
+    with pytest.raises(MetadataChangedError):
+        second()
+    np.testing.assert_array_equal(zd.open_array(tmp_path)[...], [1.0] * 10 + [2.0] * 5)
+
+
+def test_two_appends_in_one_compute_are_not_both_well(tmp_path):
+    zd.to_zarr(da.ones((10,), chunks=5), tmp_path)
+    x = da.full((5,), 2.0, chunks=5)
+    both = [zd.to_zarr(x + n, tmp_path, append=0, compute=False) for n in range(2)]
+    with pytest.raises(MetadataChangedError):
+        dask.compute(*both, scheduler="sync")
+
+
+@pytest.mark.parametrize("way", ["plan", "collection", "open array"])
+def test_chunks_of_another_grid_are_not_put_into_an_array(tmp_path, way):
+    zd.to_zarr(da.ones((20,), chunks=5), tmp_path)
+    x, region, target = da.full((10,), 2.0, chunks=5), np.s_[:10], zd.open_array(tmp_path, "", "r+")
+    if way == "plan":
+        write = zd.plan_write(x, tmp_path, region=region).run
+    elif way == "collection":
+        write = zd.to_zarr(x, tmp_path, region=region, compute=False).compute
+    else:
+        write = partial(zd.to_zarr, x, target, region=region)
+    zd.to_zarr(da.ones((20,), chunks=20), tmp_path, mode="w")
+    with pytest.raises(MetadataChangedError):
+        write()
+    np.testing.assert_array_equal(zd.open_array(tmp_path)[...], 1)
+
+
+def test_attributes_may_change_meanwhile(tmp_path):
+    zd.to_zarr(da.ones((20,), chunks=5), tmp_path)
+    plan = zd.plan_write(da.full((10,), 2.0, chunks=5), tmp_path, append=0)
+    zd.open_array(tmp_path, "", "r+").update_attributes({"a": 1})
+    plan.run()
+    assert zd.open_array(tmp_path).shape == (30,)
+    assert zd.open_array(tmp_path).attributes["a"] == 1

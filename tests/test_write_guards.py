@@ -6,10 +6,13 @@ from functools import partial
 
 import dask
 import dask.array as da
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
@@ -41,6 +44,22 @@ def hidden_in_a_closure(place):
     return da.ones(SHAPE, chunks=20).map_blocks(add, dtype="f8", meta=np.empty((0, 0)))
 
 
+MODULE: dict = {}
+
+
+def hidden_in_a_variable_of_the_module(place):
+    exec("def first(): return array[0, 0]\ndef add(block): return block + first()", MODULE)  # noqa: S102
+    MODULE["array"] = zd.open_array(place)
+    return da.ones(SHAPE, chunks=20).map_blocks(MODULE["add"], dtype="f8", meta=np.empty((0, 0)))
+
+
+def below_a_folder_of_fsspec(place):
+    folder = DirFileSystem(path=str(place.parent), fs=fsspec.filesystem("file"))
+    wrapped = AsyncFileSystemWrapper(folder, asynchronous=True)
+    store = zarr.storage.FsspecStore(wrapped, path=place.name)
+    return da.from_array(zarr.open_array(store, mode="r"), chunks=20)
+
+
 class Reader:
     """An object of the user's own that holds an array."""
 
@@ -69,6 +88,9 @@ HIDDEN = {
         partial(read_part, array=zd.open_array(place)), dtype="f8", meta=np.empty((0, 0))
     ),
     "a closure": hidden_in_a_closure,
+    "a variable of the module": hidden_in_a_variable_of_the_module,
+    "a mapping over files": lambda place: zd.from_zarr(fsspec.get_mapper(str(place))),
+    "a folder of fsspec": below_a_folder_of_fsspec,
     "a method": lambda place: da.ones(SHAPE, chunks=20).map_blocks(
         Reader(zd.open_array(place)).read, dtype="f8", meta=np.empty((0, 0))
     ),

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import dask
 import dask.array as da
+import fsspec
 import numpy as np
 import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, open_store
 from zarr_dask.stores.conditional import conditional, folder_lock
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.wrappers import Below
@@ -107,6 +108,8 @@ def test_stores_that_cannot_compare_refuse(tmp_path):
         conditional(Recording(remote)).check_conditional("c/0")
     with pytest.raises(ReadOnlyError):
         conditional(ReadOnly(MemoryStore())).check_conditional("c/0")
+    with pytest.raises(ConditionalWriteError, match="mapping over a file system"):
+        conditional(open_store(fsspec.get_mapper(str(tmp_path)))).check_conditional("c/0")
     target = zd.create_array(remote, shape=(12, 20), dtype="i4", chunks=(4, 5))
     with pytest.raises(ConditionalWriteError, match="memory://shared"):
         zd.to_zarr(da.ones((3, 20)), target, region=np.s_[0:3], partial="compare", casting="unsafe")

@@ -198,6 +198,10 @@ class Inside(NamedTuple):
     """First byte and number of bytes of each chunk; `ABSENT_PLACE` twice for absent ones."""
     chunk: Any
     """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundChain`, whose module is above this."""
+    index_nbytes: int
+    """Bytes of the index itself."""
+    index_first: bool
+    """Whether it lies at the start of the shard, and not at its end."""
 
 
 ABSENT_PLACE = (1 << 64) - 1

@@ -231,7 +231,9 @@ class _BoundSharding(BoundSerializer):
     def inside(self) -> Fetch[Inside | None]:
         """See `BoundSerializer.inside`."""
         index = yield from self._read_index()
-        return None if index is None else Inside(index, self._inner)
+        if index is None:
+            return None
+        return Inside(index, self._inner, self._index_size, self._index_first)
 
     def _read_index(self) -> Fetch[np.ndarray | None]:
         size = self._index_size

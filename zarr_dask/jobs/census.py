@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.codecs.base import ABSENT_PLACE, Reading
+from zarr_dask.codecs.base import ABSENT_PLACE, Inside, Reading
 from zarr_dask.codecs.chain import BoundChain
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.codecs.fetch import Fetch, answer, window
@@ -256,7 +256,9 @@ class _Look:
         except CorruptObjectError as error:
             return self.blame("torn", inside, error.reason)
         if found is not None:
-            return self._chunks(found.places, found.chunk, bound, read, size, valid, inside)
+            state = self._overlaps(found, size, inside)
+            other = self._chunks(found.places, found.chunk, bound, read, size, valid, inside)
+            return max(state, other, key=STATES.index)
         if self.decoding:
             out = np.empty(bound.spec.shape, bound.spec.dtype)
             try:
@@ -266,6 +268,27 @@ class _Look:
             except CorruptObjectError as error:
                 return self.blame("undecodable", (*inside, *error.coords), error.reason)
         return "ok"
+
+    def _overlaps(self, found: Inside, size: int, inside: tuple[Shape, ...]) -> State:
+        """Name chunks that an index has lie partly in each other, or in the index.
+
+        Two that lie at the very same place may do so: equal bytes need to be stored once only.
+        """
+        starts, counts = (found.places[..., n].ravel() for n in (0, 1))
+        held = (starts < size) & (counts <= size - np.minimum(starts, size)) & (counts > 0)
+        places = np.unique(np.stack([starts[held], starts[held] + counts[held]], axis=-1), axis=0)
+        stops = places[:, 1]
+        state: State = "ok"
+        first = found.index_nbytes if found.index_first else 0
+        last = size if found.index_first else size - found.index_nbytes
+        if len(places) and (places[0, 0] < first or stops.max() > last):
+            reason = "its index gives bytes of the index itself to a chunk"
+            state = self.blame("torn", inside, reason)
+        met = np.flatnonzero(places[1:, 0] < np.maximum.accumulate(stops)[:-1])
+        if met.size:
+            at = int(places[met[0] + 1, 0])
+            state = self.blame("torn", inside, f"its index gives byte {at} to two chunks")
+        return state
 
     def _chunks(
         self,

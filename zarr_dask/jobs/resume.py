@@ -32,7 +32,7 @@ from zarr_dask.stores.urls import Location, real_place
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["Resume", "ResumeOptions", "ResumePlan", "missing_blocks", "plan_resume"]
+__all__ = ["Resume", "ResumeOptions", "ResumePlan", "grown_before", "missing_blocks", "plan_resume"]
 
 Resume = bool | str
 """Begin anew, go on with the same job, or with the job of this name."""
@@ -131,6 +131,7 @@ def plan_resume(
     *,
     creates: bool,
     options: ResumeOptions,
+    grows: bool = False,
 ) -> ResumePlan:
     """What a write has to do with journals; nothing is written.
 
@@ -142,7 +143,7 @@ def plan_resume(
     """
     resume, required = options.resume, options.needs_journal
     place = _place(target, options.journal, required=required)
-    job = _job(values, target, region, creates=creates, resume=resume)
+    job = _job(values, target, region, creates=creates, grows=grows, resume=resume)
     others = [pair for pair in _open_at(target, place) if pair[1].meets(job.region)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
@@ -184,7 +185,47 @@ def _is_same(job: Job, other: Job) -> bool:
     return facts == (other.token, other.region, dict(other.facts))
 
 
-def _job(values: da.Array, target: Array, region: Region, *, creates: bool, resume: Resume) -> Job:
+def grown_before(
+    values: da.Array, present: Array, region: Region, options: ResumeOptions
+) -> Region | None:
+    """Where an append has put its values that died after the array had grown; else None.
+
+    Without that, the same call would append them once more. What is left to do is to end the job,
+    or, where several arrays are written by one, the others.
+
+    Parameters
+    ----------
+    values
+        What is to be appended.
+    present
+        The array as it is now.
+    region
+        Where they would go.
+    options
+        Says whether a job is to be taken up.
+    """
+    if not options.resume:
+        return None
+    back = tuple(
+        slice(s.start - (s.stop - extent), extent, 1) if s.stop > extent else s
+        for s, extent in zip(region, present.shape, strict=True)
+    )
+    if back == region or any(s.start < 0 for s in back):
+        return None
+    job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
+    found = _open_at(present, _place(present, options.journal, required=True))
+    return back if any(_is_same(job, other) for _, other in found) else None
+
+
+def _job(
+    values: da.Array,
+    target: Array,
+    region: Region,
+    *,
+    creates: bool,
+    grows: bool,
+    resume: Resume,
+) -> Job:
     documents = target.node_format.documents(target.meta, target.path)
     prefix = target.node_format.data_prefix(target.path)
     layers: tuple[tuple[str, str], ...] = ()
@@ -208,7 +249,12 @@ def _job(values: da.Array, target: Array, region: Region, *, creates: bool, resu
         documents={key: text.decode() for key, text in documents.items()},
         layers=layers,
         region=tuple((s.start, s.stop) for s in region),
-        facts={"layout": _layout(target), "dtype": str(values.dtype), "shape": list(values.shape)},
+        facts={
+            "layout": _layout(target),
+            "dtype": str(values.dtype),
+            "shape": list(values.shape),
+            "grows": grows,
+        },
     )
 
 

@@ -1,9 +1,9 @@
 """What a dask graph reads lazily: the arrays in stores that its tasks hold, and where they lie.
 
 A graph can hide an array deep: as a literal of a layer, in a fused task, in a list that a delayed
-function is given, in the closure of a function that blocks are mapped with, in xarray's five
-layers of adapters. So everything that hangs on a task is looked at, each object once. What a
-function opens by a path while it runs cannot be seen.
+function is given, in the closure of a function that blocks are mapped with, in a variable of its
+module, in xarray's five layers of adapters. So everything that hangs on a task is looked at, each
+object once. What a function opens by a path while it runs cannot be seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import (
     BuiltinFunctionType,
+    CodeType,
     FunctionType,
     MemberDescriptorType,
     MethodType,
@@ -53,6 +54,8 @@ _ELSEWHERE = {
     "numpy", "pandas", "threading", "tornado", "weakref", "_thread",
 }  # fmt: skip
 """Packages whose objects hold no arrays of a graph, but much else."""
+_READERS = {"dask", "tensorstore", "xarray", "zarr", "zarr_dask"}
+"""Packages whose objects are looked at where a function names them as a variable of its module."""
 _MOST_OBJECTS = 200_000
 """Objects with attributes that are looked into: a closure can hold a whole program."""
 
@@ -127,8 +130,27 @@ def _held(value: Any) -> Iterable[Any]:
         return (value.__self__, value.__func__)
     if isinstance(value, FunctionType):
         cells = [_content(cell) for cell in value.__closure__ or ()]
-        return (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return (*cells, *defaults, *_globals(value))
     return tuple(value)
+
+
+def _globals(function: FunctionType) -> Iterator[Any]:
+    """What a function names that its module holds: arrays, and other functions of that module."""
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, FunctionType):
+            if value.__globals__ is function.__globals__:
+                yield value
+        elif type(value).__module__.partition(".")[0] in _READERS:
+            yield value
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _content(cell: Any) -> Any:
@@ -163,7 +185,7 @@ def place_of_target(store: Store, path: str) -> str:
     if isinstance(store, FsspecStore | ObstoreStore):
         place = _remote(store.url, store.settings(), path)
     elif isinstance(store, MemoryStore):
-        place = _memory(getattr(store.values, "buffers", store.values), path)
+        place = _mapping(getattr(store.values, "buffers", store.values), path)
     elif isinstance(store, ZarrPythonStore):
         place = _zarr_python(store.store, path)
     return place or real_place(store, path)
@@ -187,15 +209,32 @@ def _zarr_python(store: Any, path: str) -> str | None:
         return _memory(values, path)
     fs = getattr(store, "fs", None)
     if fs is not None:
-        fs = getattr(fs, "sync_fs", fs)
-        if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
-            return os.path.realpath(f"{store.path}/{path}")
-        return _remote(fs.unstrip_protocol(store.path), fs.storage_options, path)
+        return _fsspec(fs, store.path, path)
     inner = getattr(store, "store", None)  # of obstore
     if inner is not None:
         return _obstore(inner, path)
     root = getattr(store, "root", None) or getattr(store, "path", None)
     return None if root is None else os.path.realpath(f"{root}/{path}")
+
+
+def _fsspec(fs: Any, root: str, path: str) -> str:
+    """Below a folder of one of fsspec's file systems, which may be a view of another one."""
+    while True:
+        if hasattr(fs, "sync_fs"):
+            fs = fs.sync_fs
+        elif type(fs).__name__ == "DirFileSystem":
+            fs, root = fs.fs, f"{fs.path}/{root}"
+        else:
+            break
+    if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        return os.path.realpath(f"{root}/{path}")
+    return _remote(fs.unstrip_protocol(root), fs.storage_options, path)
+
+
+def _mapping(values: Any, path: str) -> str:
+    """In a mapping, which may be one over a file system."""
+    fs, root = getattr(values, "fs", None), getattr(values, "root", None)
+    return _memory(values, path) if fs is None or root is None else _fsspec(fs, root, path)
 
 
 def _memory(values: Any, path: str) -> str:
@@ -205,7 +244,7 @@ def _memory(values: Any, path: str) -> str:
 def _obstore(store: Any, path: str) -> str | None:
     prefix = getattr(store, "prefix", None) or ""
     if type(store).__name__ == "LocalStore":
-        return os.path.realpath(f"{prefix}/{path}") if prefix else None
+        return os.path.realpath(f"{prefix}/{path}")
     config = getattr(store, "config", None) or {}
     bucket = config.get("bucket")
     if bucket is None:

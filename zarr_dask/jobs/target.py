@@ -6,6 +6,7 @@ came about; `zarr_dask.jobs.write` sees to it that no stored object lies in two 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -94,6 +95,27 @@ class ArrayTarget:
     """What is kept of the work, besides the array."""
     swap: Swap | None = None
     """What lets the array take the place of another one at the end."""
+    token: str = ""
+    """Tells this write from all others, those of the same values included."""
+
+    def check_place(self) -> None:
+        """Whether an array that exists is still the one that the write was planned for.
+
+        Raises
+        ------
+        MetadataChangedError
+            If it has gone, has grown, or is another one: chunks of this one would not be its own.
+        """
+        if not self.creates:
+            array = self.array
+            meta = array.meta if self.before is None else self.before
+            current(array.store, array.path, array.node_format, meta, array.options)
+
+    def _check_place_once(self) -> None:
+        if self.creates or self.token in _CHECKED:
+            return
+        self.check_place()
+        _remember(_CHECKED, self.token)
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
@@ -103,6 +125,7 @@ class ArrayTarget:
         """
         array = self.array
         self._check(block, region)
+        self._check_place_once()
         values = array.cast(block)
         written: list[StoredObject] = []
         empty: list[str] = []
@@ -187,10 +210,10 @@ class ArrayTarget:
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
         if self.swap is not None:
             self.swap.end()
-        if records is not None and (records.ends or self.before is not None):
-            records.journal.remove()  # before an array grows, or it might grow once more
         if self.before is not None:
             self._grow(self.before)
+        if records is not None and records.ends:
+            records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         return result
 
     def _grow(self, before: ArrayMeta) -> None:
@@ -198,10 +221,18 @@ class ArrayTarget:
         place = (array.store, array.path, array.node_format)
         try:
             present = current(*place, before, array.options)
-        except MetadataChangedError:
-            current(*place, array.meta, array.options)  # this task runs again: it has been done
-            return
+        except MetadataChangedError as error:
+            if self.token in _GROWN:  # this task runs again: it has been done
+                current(*place, array.meta, array.options)
+                return
+            raise MetadataChangedError(
+                f"{array.where} has changed since this job was planned to make it {array.shape} "
+                f"from {before.grid.shape}: another job has appended to it or replaced it, and may "
+                "have written to the same elements. Look at the end of the array, and append "
+                "one after the other."
+            ) from error
         put_changed(*place, present, replace(array.meta, attributes=present.attributes))
+        _remember(_GROWN, self.token)
 
     def _open_records(self) -> Records | None:
         """What to end; None if there is nothing, or the job has been ended before."""
@@ -229,6 +260,19 @@ class ArrayTarget:
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates
+
+
+_CHECKED: OrderedDict[str, None] = OrderedDict()
+"""The last writes for which this process has looked at what they write to."""
+_GROWN: OrderedDict[str, None] = OrderedDict()
+"""The last writes that have made an array longer in this process."""
+_MOST_REMEMBERED = 256
+
+
+def _remember(tokens: OrderedDict[str, None], token: str) -> None:
+    tokens[token] = None
+    while len(tokens) > _MOST_REMEMBERED:
+        tokens.popitem(last=False)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
 from zarr_dask.formats.base import Format, ReadOptions, prefix_of, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
@@ -343,16 +344,17 @@ class _Job:
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         absent = STATES.index("absent")
         for key in manifest.empty:
-            found = self._cell(key, places)
-            if found is not None and self.states[found[0]][found[1]] == absent:
-                self.states[found[0]][found[1]] = STATES.index("empty")
+            self._compare_empty(key, places)
         known = 0
+        documents = {key: a.path for a in self.arrays for key in a.node_format.node_keys(a.path)}
         for one in manifest.objects:
             found = self._cell(one.key, places)
             if found is not None:
                 known += 1
-                self._compare_object(*found, one)
-        if not known and any(cells.count for cells in self.cells):
+                self._compare_object(*found, one, complete=complete)
+            elif self.deep == "receipts" and one.key in documents:
+                self._compare_document(documents[one.key], one)
+        if complete and not known and any(cells.count for cells in self.cells):
             raise ManifestError(
                 f"the receipts name no stored object of {where(self.store, self.path)}: their keys "
                 "are those below the store that was written to. Open that, and give path=."
@@ -372,9 +374,13 @@ class _Job:
             return None
         return which, int(np.ravel_multi_index(coords, array.meta.grid.counts)) if coords else 0
 
-    def _compare_object(self, which: int, cell: int, one: ReceiptedObject) -> None:
+    def _compare_object(
+        self, which: int, cell: int, one: ReceiptedObject, *, complete: bool
+    ) -> None:
         summed = self.sums[which].get(cell)
         if self.states[which][cell] == STATES.index("absent") or summed is None:
+            if not complete and self.states[which][cell] == STATES.index("absent"):
+                self._blame(which, cell, "absent", "a receipt says that it has been stored")
             return
         if summed[0] != one.nbytes:
             reason = f"it has {summed[0]} bytes, its receipt says {one.nbytes}"
@@ -382,6 +388,22 @@ class _Job:
         elif summed[1] != one.crc32c:
             reason = f"its CRC-32C is {summed[1]:#010x}, its receipt says {one.crc32c:#010x}"
             self._blame(which, cell, "checksum", reason)
+
+    def _compare_empty(self, key: str, places: Mapping[str, int]) -> None:
+        found = self._cell(key, places)
+        if found is None:
+            return
+        if self.states[found[0]][found[1]] == STATES.index("absent"):
+            self.states[found[0]][found[1]] = STATES.index("empty")
+        elif self.deep == "receipts":
+            reason = "its receipt says that all its elements have the fill value: it was absent"
+            self._blame(*found, "checksum", reason)
+
+    def _compare_document(self, path: str, one: ReceiptedObject) -> None:
+        text = self.store.get(one.key) or b""
+        if (memoryview(text).nbytes, crc32c(text)) != (one.nbytes, one.crc32c):
+            reason = "it does not say what its receipt says that the job has written"
+            self.add(Finding("document", path, one.key, reason=reason))
 
     def _blame(self, which: int, cell: int, state: State, reason: str) -> None:
         array = self.arrays[which]

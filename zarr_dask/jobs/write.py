@@ -32,7 +32,7 @@ from zarr_dask.jobs.destination import existing_array, grown, new_array
 from zarr_dask.jobs.dialect import target_of
 from zarr_dask.jobs.guards import check_apart, check_not_read
 from zarr_dask.jobs.plan import format_region
-from zarr_dask.jobs.resume import Resume, ResumeOptions, plan_resume
+from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
 from zarr_dask.jobs.submit import WriteProgress
 from zarr_dask.jobs.swap import Swap, plan_swap
 from zarr_dask.jobs.target import Casting, takes
@@ -324,6 +324,9 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         else:
             before = target.meta
             target, region = grown(target, values, request.append)
+            ended = grown_before(values, replace(target, meta=before), region, request.resume)
+            if ended is not None:  # but for its journal
+                target, region, before = replace(target, meta=before), ended, None
     replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
     swap = _swap(target) if request.mode == "swap" else None
     if swap is None:
@@ -332,7 +335,14 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
     resume = None
     if swap is None:
         options = request.resume
-        resume = plan_resume(values, target, region, creates=request.creates, options=options)
+        resume = plan_resume(
+            values,
+            target,
+            region,
+            creates=request.creates,
+            grows=request.append is not None,
+            options=options,
+        )
     if request.creates and (resume is None or resume.resumed is None):
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
@@ -351,7 +361,7 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
-    if plan.partial and request.partial == "refuse" and before is None:
+    if plan.partial and request.partial == "refuse" and request.append is None:
         raise _partial_write(plan)
     return plan
 

@@ -230,6 +230,8 @@ class WritePlan:
 
         target, resume = self.target, self.resume
         check_in_reach(target.store)
+        token = token_hex(8)
+        ArrayTarget(target, self.creates, self.before, token=token).check_place()
         if self.swap is not None:
             self.swap.begin()
             target = replace(target, store=self.swap.store, path="")
@@ -248,7 +250,6 @@ class WritePlan:
             values = values.rechunk(self.blocks, method="tasks")
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
-        token = f"{target.token}-{token_hex(8)}"
         journal, only, records = None, None, None
         if self.resume is not None:
             journal, done = self.resume.begin(), self.resume.receipts(target)
@@ -260,9 +261,17 @@ class WritePlan:
                     journal, options.needs_journal, options.manifest_place, options.sha256, ends
                 )
         writer = ArrayTarget(
-            target, self.creates, self.before, self.casting, self.compares, records, self.swap
+            target,
+            self.creates,
+            self.before,
+            self.casting,
+            self.compares,
+            records,
+            self.swap,
+            token,
         )
-        return write_array(values, writer, origin, token, only, topic), journal
+        name = f"{target.token}-{token}"
+        return write_array(values, writer, origin, name, only, topic), journal
 
     def run(
         self,

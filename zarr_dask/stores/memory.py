@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from secrets import token_hex
 from typing import ClassVar
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import ConditionalWriteError, StoreError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
 from zarr_dask.stores.conditional import tag_of
 
@@ -89,6 +89,11 @@ class MemoryStore:
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
         check_key(key)
+        if hasattr(self.values, "fs"):
+            raise ConditionalWriteError(
+                f"{self.url} is a mapping over a file system, where nothing can be put on the "
+                "condition that nobody has put another value meanwhile. Give the path or URL."
+            )
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
