@@ -705,10 +705,10 @@ def test_several_appends_that_die_at_their_end_are_not_done_twice(tmp_path, monk
     def die_after(journal):
         raise StoreError("killed")
 
-    def grow(self, before, original=target.ArrayTarget._grow):
+    def grow(self, before, *, ours, original=target.ArrayTarget._grow):
         if len(done) == grown:
             raise StoreError("killed")
-        original(self, before)
+        original(self, before, ours=ours)
         done.append(self)
 
     with monkeypatch.context() as patch:

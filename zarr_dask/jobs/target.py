@@ -211,18 +211,19 @@ class ArrayTarget:
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
-            self._grow(self.before)
+            self._grow(self.before, ours=records is not None)
         if records is not None and records.ends:
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         return result
 
-    def _grow(self, before: ArrayMeta) -> None:
+    def _grow(self, before: ArrayMeta, *, ours: bool) -> None:
+        """Make the new length visible; `ours` says that the journal of this job is open still."""
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
             present = current(*place, before, array.options)
         except MetadataChangedError as error:
-            if self.token in _GROWN:  # this task runs again: it has been done
+            if ours or self.token in _GROWN:  # this task runs again: it has been done
                 current(*place, array.meta, array.options)
                 return
             raise MetadataChangedError(
