@@ -82,6 +82,16 @@ def test_a_plan_as_a_whole_needs_no_dask(source, tmp_path):
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 
+def test_a_part_that_comes_late_leaves_the_target_alone(source, tmp_path):
+    zd.create_array(tmp_path / "b.zarr", shape=(3,), dtype="i2", chunks=3)
+    more = ("--chunks=-1,4,4", "--max-mem", "1.5MB", "--threads", "1", "--overwrite")
+    file = planned(source, tmp_path, *more)
+    assert "not begun" in cli("status", file, code=1)
+    cli("run", file)
+    assert "is finished already" in cli("run", file, "--stage", 1, "--part", "1/3")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
 def test_what_is_missing_is_not_finished(source, tmp_path):
     file = planned(source, tmp_path)
     assert "has not been begun" in cli("finish", file, code=1)

@@ -98,6 +98,21 @@ def test_a_source_that_has_changed_is_noticed(tmp_path):
         (lambda plan: json.dumps({**plan, "stages": [{"box": [3, 16, 16]}]}), "whole stored"),
         (lambda plan: json.dumps({**plan, "stages": [{"box": [16, 16]}]}), "expected 3 integers"),
         (lambda plan: json.dumps({**plan, "stages": [{"box": ["16", 16, 16]}]}), "3 integers"),
+        (lambda plan: json.dumps({**plan, "stages": []}), "no stages"),
+        (lambda plan: json.dumps({**plan, "max_mem": 1000}), "more than its max_mem"),
+        (lambda plan: json.dumps({**plan, "threads_per_process": -1}), "at least 1"),
+        (lambda plan: json.dumps({**plan, "threads_per_process": 10**9}), "than its max_mem"),
+        (lambda plan: json.dumps({**plan, "creation": "../../.."}), "32 hexadecimal"),
+        (
+            lambda plan: json.dumps({**plan, "stages": [{"box": [16] * 3, "cell": [16] * 3}] * 3}),
+            "would be one",
+        ),
+        (
+            lambda plan: json.dumps(
+                {**plan, "source": {**plan["source"], "region": [[0, 1], [0, 1], [0, 1]]}}
+            ),
+            "is not of the shape",
+        ),
         (lambda plan: json.dumps({**plan, "max_mem": "much"}), "missing or wrong"),
         (lambda plan: json.dumps({k: v for k, v in plan.items() if k != "target"}), "'target'"),
     ],
@@ -107,6 +122,14 @@ def test_what_is_no_plan(tmp_path, change, says):
     plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json())
     with pytest.raises(PlanError, match=says):
         zd.load_plan(change(plan))
+
+
+def test_what_is_replaced_must_be_told_from_what_is_written(tmp_path):
+    source = source_at(tmp_path / "a.zarr")
+    zd.rechunk(source, tmp_path / "b.zarr", chunks=16)
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16, overwrite=True)
+    with pytest.raises(PlanError, match="Delete it before"):
+        plan.to_json()
 
 
 def test_arrays_in_memory_have_no_plan_files():

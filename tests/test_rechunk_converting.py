@@ -135,3 +135,44 @@ def test_both_data_types_are_counted_and_what_lies_between_is_narrow(data):
         plan.run()
     assert zd.open_array(store).dtype == new
     np.testing.assert_array_equal(zd.open_array(store)[...], values.astype(new))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "says"),
+    [
+        (np.array([1.5, 2.0**63]), "i8", "values from"),
+        (np.array([1.5, 2.0**64]), "u8", "values from"),
+        (np.array([-1.0]), "u1", "values from"),
+        (np.array([0, 2]), "bool", "besides 0 and 1"),
+        (np.array([1 + 2j]), "f8", "complex"),
+        (np.array(["ab", "abc"]), "U2", "'abc'"),
+        (np.array([b"ab", b"abc"]), "S2", "b'abc'"),
+        (np.array([(70000, 1.0)], [("a", "i4"), ("b", "f8")]), [("a", "i2"), ("b", "f4")], "70000"),
+        (np.array([8]), "int4", "values from 8 to 8"),
+        (np.array([1e6]), "float8_e4m3fn", "become infinite"),
+    ],
+)
+def test_what_a_data_type_cannot_hold_is_never_changed(values, dtype, says):
+    store = MemoryStore()
+    with pytest.raises(DataTypeError, match=says):
+        zd.rechunk(made(values, chunks=1), store, chunks=1, dtype=dtype)
+    assert not list(store.list("zarr.json"))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([-0.9, 255.9]), "u1"),
+        (np.array([-(2.0**63), 0.5]), "i8"),
+        (np.array([0, 1]), "bool"),
+        (np.array([1 + 0j, 2.5]), "f4"),
+        (np.array(["ab", "abc"]), "U3"),
+        (np.array([(7, 1.5)], [("a", "i4"), ("b", "f8")]), [("a", "i2"), ("b", "f4")]),
+        (np.array([2**64 - 1], "u8"), "f4"),
+    ],
+)
+def test_fractions_may_go(values, dtype):
+    store = MemoryStore()
+    zd.rechunk(made(values, chunks=1), store, chunks=2, dtype=dtype)
+    expected = (values.real if values.dtype.kind == "c" else values).astype(dtype)
+    np.testing.assert_array_equal(zd.open_array(store)[...], expected)

@@ -11,10 +11,11 @@ from dataclasses import replace
 import dask
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
-from zarr_dask.jobs.rechunk_job import begin_shared
+from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.jobs.rechunk_job import RechunkJob, begin_shared
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
 
 SHAPE = (512, 32, 32)
@@ -175,6 +176,43 @@ def test_a_killed_process(source, tmp_path, staged):
     # each kill costs at most the task that was running and the one that was not yet told of
     assert done + len(finished.stdout.splitlines()) <= tasks + 3
     assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_job_that_died_when_its_target_was_visible(source, tmp_path, monkeypatch, overwrite):
+    def die(_) -> None:
+        raise StopError
+
+    options = {**STAGED, "overwrite": overwrite}
+    with monkeypatch.context() as patch:
+        patch.setattr(RechunkJob, "remove_intermediates", die)
+        with pytest.raises(StopError):
+            zd.rechunk(source, tmp_path / "b.zarr", **options)
+    assert len(list(tmp_path.iterdir())) > 1
+    assert zd.rechunk(source, tmp_path / "b.zarr", resume=True, **options).tasks == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+@pytest.mark.parametrize("stages", [DIRECT, STAGED], ids=["direct", "staged"])
+def test_what_another_job_has_put_there_meanwhile_is_not_taken_over(source, tmp_path, stages):
+    options = {**stages, "codecs": []}  # stored objects of equal sizes
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **options)
+    text = plan.to_json()
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(plan.tasks - 1))
+    peer = zarr.create_array(
+        tmp_path / "b.zarr", shape=SHAPE, chunks=plan.target.chunks, dtype="f4", compressors=None
+    )
+    peer[...] = 7
+    with pytest.raises(NodeExistsError):
+        zd.rechunk(source, tmp_path / "b.zarr", resume=True, **options)
+    with pytest.raises(NodeExistsError):
+        begin_shared(replace(zd.load_plan(text), overwrite=False))
+    assert (peer[...] == 7).all()
+    report = zd.rechunk(source, tmp_path / "b.zarr", resume=True, overwrite=True, **options)
+    assert report.tasks == plan.tasks
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 
 # --- parts ----------------------------------------------------------------------------------------

@@ -98,8 +98,11 @@ def run(
             f"{threads} threads would hold more than the {plan.threads_per_process} that the plan "
             "was made for. Make it again with a larger max_mem."
         )
-    from zarr_dask.jobs.rechunk_job import begin_shared
+    from zarr_dask.jobs.rechunk_job import begin_shared, resume
 
+    if plan.is_finished() and resume(plan, journal) is None:
+        say(f"{printable(plan.target.where)} is finished already")
+        return
     with _told_to_stop() as stop:
         job = begin_shared(plan, journal)
         for number in range(len(plan.stages)) if stage is None else [_checked(stage, plan)]:
@@ -168,7 +171,7 @@ def status(plan_file: Path, *, journal: str | None) -> None:
 
     job = resume(plan, journal)
     if job is None:
-        if _is_finished(plan):
+        if plan.is_finished():
             say(f"{printable(plan.target.where)} is finished")
             return
         say("not begun")
@@ -180,19 +183,6 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     if not any(left):
         say('all tasks are done; "zarr-dask finish" makes the target visible')
     raise SystemExit(1)
-
-
-def _is_finished(plan: RechunkPlan) -> bool:
-    from zarr_dask.errors import NodeNotFoundError
-    from zarr_dask.group import open_array
-    from zarr_dask.jobs.rechunk_plan import digest
-
-    target = plan.target
-    try:
-        found = open_array(target.store, target.path, format=target.format)
-    except NodeNotFoundError:
-        return False
-    return digest(found) == digest(target)
 
 
 @click.command()
@@ -209,7 +199,7 @@ def finish(plan_file: Path, *, journal: str | None) -> None:
 
     job = resume(plan, journal)
     if job is None:
-        if _is_finished(plan):
+        if plan.is_finished():
             say(f"{printable(plan.target.where)} is finished already")
             return
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")

@@ -280,6 +280,10 @@ def _float(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
             raise TypeError(f"an array of shape {value.shape} is not a scalar")
         if value.dtype.kind in "iu":
             return _rounded(int(value), dtype)
+        if value.dtype.kind == "c":
+            if value.imag:
+                raise TypeError(f"{value!r} is complex")
+            value = value.real
     number = float(value)
     if math.isnan(number):
         return _nan(dtype)

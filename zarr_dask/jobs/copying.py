@@ -15,6 +15,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, shifted
+from zarr_dask.jobs.converting import misfit
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.stages import StagePlan
 from zarr_dask.journal import Journal
@@ -104,12 +105,11 @@ class Stage:
     def _converted(self, values: np.ndarray, region: Region) -> np.ndarray:
         """The values in the data type of the target; fractions may go, numbers may not wrap."""
         target = self.target
-        held = target.meta.data_type.holds(values.dtype)
-        if not held and target.dtype.kind in "iu" and values.dtype.kind in "iufb" and values.size:
-            bounds = np.iinfo(target.dtype)
-            low, high = values.min(), values.max()
-            if not (low >= bounds.min and high <= bounds.max):  # NaN is in no range
-                raise self._not_held(f"values from {low} to {high}", region)
+        said = misfit(values, target.dtype)
+        if said is not None:
+            raise self._not_held(said, region)
+        if values.dtype.kind == "c" and target.dtype.kind in "biuf":
+            values = values.real
         try:
             with np.errstate(over="raise"):
                 return target.cast(values)

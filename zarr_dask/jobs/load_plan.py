@@ -7,6 +7,7 @@ by what they say themselves, and the boxes must be whole stored objects.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Grid, Region, Shape
 from zarr_dask.group import open_array
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk import layout_between, layout_of
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
 from zarr_dask.jobs.stages import Layout, StagePlan
@@ -84,20 +86,40 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
-    bounds = [slice(*map(int, pair)) for pair in document["source"]["region"]]
+    bounds = [slice(int(start), int(stop)) for start, stop in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
-    return RechunkPlan(
+    if tuple(s.stop - s.start for s in region) != target.shape:
+        raise PlanError(
+            f"the region {format_region(region)} of the source is not of the shape "
+            f"{target.shape} of the target."
+        )
+    creation = str(document["creation"])
+    if not re.fullmatch("[0-9a-f]{32}", creation):
+        raise PlanError(f"{creation!r} in the plan: expected 32 hexadecimal digits.")
+    plan = RechunkPlan(
         source=source,
         region=region,
         target=target,
         stages=_stages(document["stages"], source, region, target),
         max_mem=int(document["max_mem"]),
-        threads=int(document["threads"]),
-        threads_per_process=int(document["threads_per_process"]),
+        threads=_positive(document["threads"]),
+        threads_per_process=_positive(document["threads_per_process"]),
         overwrite=bool(document["overwrite"]),
-        creation=str(document["creation"]),
+        creation=creation,
         temp=None if temp is None else open_described(temp, storage_options),
     )
+    if plan.peak > plan.max_mem:
+        raise PlanError(
+            f"the stages of the plan hold {format_bytes(plan.peak)} per process, more than its "
+            f"max_mem of {format_bytes(plan.max_mem)}."
+        )
+    return plan
+
+
+def _positive(number: Any) -> int:
+    if type(number) is not int or number < 1:
+        raise PlanError(f"{number!r} in the plan: expected an integer of at least 1.")
+    return number
 
 
 def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
@@ -123,7 +145,12 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
 
 
 def _stages(given: Any, source: Array, region: Region, target: Array) -> tuple[StagePlan, ...]:
+    if not isinstance(given, list) or not given:
+        raise PlanError("the plan has no stages.")
     layouts = [layout_of(source, region)]
+    cells = [_shape(stage["cell"], source.ndim) for stage in given[:-1]]
+    if len(set(cells)) < len(cells):
+        raise PlanError("two intermediate arrays of the plan would be one.")
     for stage in given[:-1]:
         cell = _shape(stage["cell"], source.ndim)
         middle = layout_between(source, target)

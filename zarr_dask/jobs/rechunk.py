@@ -228,7 +228,7 @@ def rechunk(
         shards=shards,
         max_mem=max_mem,
         temp=temp,
-        overwrite=overwrite,
+        overwrite=overwrite or resume,  # a job that has died may have made it visible
         path=path,
         client=client,
         storage_options=storage_options,
@@ -237,6 +237,7 @@ def rechunk(
         format=format,
         region=region,
     )
+    plan = replace(plan, overwrite=overwrite)
     return plan.run(client, progress, resume=resume, journal=journal)
 
 

@@ -60,6 +60,7 @@ class Planned(Protocol):
     def creation(self) -> str: ...
     @property
     def token(self) -> str: ...
+    def is_finished(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +138,15 @@ class RechunkJob:
         if not len(done):
             return range(bound.plan.tasks)
         return [n for n in range(bound.plan.tasks) if not all(k in done for k in bound.keys(n))]
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has put something at the target since the job began.
+
+        It may be there: if all tasks are done, the job has died after making it visible.
+        """
+        if not _is_there(self.plan.target):
+            return True
+        return self.plan.is_finished() and not self.missing(len(self.plan.stages) - 1)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -226,8 +236,13 @@ def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
 def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
     """The same job that has died, if there is one.
 
+    What another job has put at the target meanwhile is not this one's: it is left alone, or
+    replaced from the beginning. (Objects may have equal sizes and other values.)
+
     Raises
     ------
+    NodeExistsError
+        If there is something at the target that may not be replaced.
     ResumeError
         If there is no place for a journal.
     """
@@ -241,7 +256,11 @@ def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
     for other, job in journals_at(place):
         if job.kind == _KIND and job.token == plan.token:
             other.merge()
-            return RechunkJob(plan, job.creation, other)
+            found = RechunkJob(plan, job.creation, other)
+            if found.is_ours():
+                return found
+            check = plan.target
+            check_place(check.store, check.path, check.node_format, overwrite=plan.overwrite)
     return None
 
 
@@ -269,6 +288,8 @@ def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
         raise ResumeError(f"{plan.target.where} has no place for a journal. Give one (journal=).")
     target = plan.target
     if kept.job() is None:
+        if plan.is_finished():  # a part that comes late must not make room once more
+            raise NodeExistsError(f"{target.where} is finished; there is nothing left to do.")
         check_place(target.store, target.path, target.node_format, overwrite=plan.overwrite)
         if _is_first(kept, _job(plan, ready=False)):
             prepare_place(
@@ -280,7 +301,21 @@ def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
             )
             kept.note(_job(plan, ready=True))
     _wait_until_ready(kept, plan)
-    return RechunkJob(plan, plan.creation, kept)
+    job = RechunkJob(plan, plan.creation, kept)
+    if not job.is_ours():
+        raise NodeExistsError(
+            f"{target.where} was created by somebody else since this plan was begun. Delete it, or "
+            "make a plan for another target."
+        )
+    return job
+
+
+def _is_there(target: Array) -> bool:
+    try:
+        check_place(target.store, target.path, target.node_format, overwrite=False)
+    except NodeExistsError:
+        return True
+    return False
 
 
 def _is_first(journal: Journal, job: Job) -> bool:

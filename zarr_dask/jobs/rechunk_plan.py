@@ -15,8 +15,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from zarr_dask.array import Array
-from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.errors import (
+    MemoryBudgetError,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    PlanError,
+)
 from zarr_dask.grid import Region
+from zarr_dask.group import open_array
 from zarr_dask.jobs.copying import Copied
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.planner import Alternative
@@ -182,9 +189,18 @@ class RechunkPlan:
 
         Raises
         ------
+        PlanError
+            If the array that is to be replaced has the very metadata of the new one: nobody could
+            tell then whether the plan has been carried out.
         StoreError
             If an array is in the memory of this process.
         """
+        if self.is_finished():
+            raise PlanError(
+                f"{self.target.where} has the metadata that the plan would write, so that nobody "
+                "could tell whether it has been carried out. Delete it before, or use another "
+                "target."
+            )
         source, target = self.source, self.target
         documents = target.node_format.documents(target.meta, target.path)
         return json.dumps(
@@ -249,6 +265,15 @@ class RechunkPlan:
             digest(target),
         )
         return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def is_finished(self) -> bool:
+        """Whether the target is there with the metadata of the plan."""
+        target = self.target
+        try:
+            found = open_array(target.store, target.path, format=target.format)
+        except (NodeNotFoundError, NodeTypeError, MetadataError):
+            return False
+        return digest(found) == digest(target)
 
     def run(
         self,
