@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from itertools import product
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
     CorruptObjectError,
     DataTypeError,
     GridError,
@@ -752,3 +754,23 @@ def test_whatever_dies_when_the_end_is_right(tmp_path_factory, data):
         np.testing.assert_array_equal(group["u"][...], np.reshape(expected, (-1, 6, 8)))
     for writer in writers:
         writer.close()
+
+
+def test_nobody_else_changes_arrays_of_an_open_output(tmp_path):
+    url = tmp_path / "run.zarr"
+    zd.Writer.create(url, {"u": {"shape": (2,), "dtype": "f4"}}, path="out")
+    other = zd.create_array(url, "v", shape=(2,), dtype="f4", chunks=2)
+    with zd.Writer.attach(url, rank=0, path="out") as writer:
+        writer.put(0, {"u": [1, 2]})
+        array = zd.open_array(url, "out/u", mode="r+")
+        with pytest.raises(RankError, match=r"finish\(\)"):
+            array.resize((5, 2))
+        with pytest.raises(RankError, match=r"finish\(\)"):
+            array.append(np.zeros((1, 2), "f4"))
+        for options in ({"mode": "r+"}, {"overwrite": True}):
+            with pytest.raises(RankError, match=r"finish\(\)"):
+                zd.to_zarr(da.zeros((1, 2), dtype="f4"), str(url), component="out/u", **options)
+        assert other.resize(3).shape == (3,)
+    assert zd.Writer.attach(url, path="out").finish() == 1
+    with pytest.warns(ConsolidatedMetadataWarning):
+        zd.open_array(url, "out/u", mode="r+").resize((5, 2))

@@ -23,6 +23,7 @@ from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.indexing import checked_region, parse_basic
+from zarr_dask.journal import check_no_output
 from zarr_dask.pool import for_each
 from zarr_dask.reading import Reader
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
@@ -554,6 +555,8 @@ class Array:
             If it is no shape, or of another number of dimensions.
         MetadataChangedError
             If the array in the store is another one by now.
+        RankError
+            If it belongs to an output that is open (`zarr_dask.Writer`).
         ReadOnlyError
             If the array was opened for reading.
         UnknownCodecError
@@ -571,6 +574,7 @@ class Array:
         array([ 1, -1, -1, -1], dtype=int16)
         """
         new_shape = checked_extents(shape, self.ndim)
+        check_no_output(self.store, self.path)
         present = current(self.store, self.path, self.node_format, self.meta, self.options)
         changed = self._reshaped(present, new_shape)
         if prune:
@@ -616,6 +620,7 @@ class Array:
         """
         more = self.cast(values)
         shape, region = appended(self.shape, more.shape, axis)
+        check_no_output(self.store, self.path)
         present = current(self.store, self.path, self.node_format, self.meta, self.options)
         longer = replace(self, meta=self._reshaped(present, shape))
         longer.write(region, more)

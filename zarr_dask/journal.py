@@ -34,8 +34,16 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.errors import MetadataError, NodeNotFoundError, StoreError
-from zarr_dask.formats.base import Limits, load_json, normalise_path, prefix_of, read_documents
+from zarr_dask.errors import MetadataError, NodeNotFoundError, RankError, StoreError
+from zarr_dask.formats.base import (
+    Limits,
+    ancestors,
+    load_json,
+    normalise_path,
+    prefix_of,
+    read_documents,
+    where,
+)
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, join, list_sizes
@@ -48,6 +56,7 @@ __all__ = [
     "Job",
     "Journal",
     "Place",
+    "check_no_output",
     "default_place",
     "discard_journals",
     "explained",
@@ -56,6 +65,8 @@ __all__ = [
     "open_journals",
 ]
 
+OUTPUT = "__output/output.json"
+"""Says beside a group what its ranks write (`zarr_dask.jobs.output`), while that goes on."""
 _FORMAT = "zarr-dask job 1"
 _FOLDER = "__job-"
 _DOCUMENT = "job.json"
@@ -321,6 +332,33 @@ def discard_journals(store: Store, path: str) -> None:
         return
     place.store.delete_prefix(place.prefix)
     _remove_empty_folders(place.store, place.prefix)
+
+
+# --- output of simulations ------------------------------------------------------------------------
+
+
+def check_no_output(store: Store, path: str) -> None:
+    """Refuse to change an array that the ranks of a simulation write.
+
+    Those that were given a journal of their own are not found.
+
+    Raises
+    ------
+    RankError
+        If it belongs to an output that is open (`zarr_dask.Writer`).
+    """
+    for group in ancestors(path):
+        place = default_place(store, group)
+        key = "" if place is None else f"{place.prefix}{OUTPUT}"
+        text = None if place is None else place.store.get(key)
+        if place is None or text is None:
+            continue
+        document = load_json(place.store, key, bytes(text))
+        if path[len(prefix_of(group)) :] in document.get("arrays", {}):
+            raise RankError(
+                f"{where(store, path)} is written by a zarr_dask.Writer, whose output is open "
+                f"({place.url}). End it with finish() before, or write by way of it."
+            )
 
 
 # --- what a half-done job looks like --------------------------------------------------------------

@@ -37,6 +37,7 @@ from zarr_dask.jobs.submit import WriteProgress
 from zarr_dask.jobs.swap import Swap, plan_swap
 from zarr_dask.jobs.target import Casting, takes
 from zarr_dask.jobs.write_plan import JointWritePlan, Partial, WritePlan
+from zarr_dask.journal import check_no_output
 from zarr_dask.stores.conditional import conditional
 from zarr_dask.stores.urls import Location, open_store
 
@@ -327,6 +328,7 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
             ended = grown_before(values, replace(target, meta=before), region, request.resume)
             if ended is not None:  # but for its journal
                 target, region, before = replace(target, meta=before), ended, None
+    check_no_output(target.store, target.path)
     replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
     swap = _swap(target) if request.mode == "swap" else None
     if swap is None:
