@@ -11,6 +11,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, PlanError, StoreError
 from zarr_dask.stores import LocalStore
+from zarr_dask.stores import fsspec as fsspec_module
 from zarr_dask.stores.described import describe, open_described
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
@@ -168,6 +169,17 @@ def test_no_secret_is_described(store):
     text = json.dumps(describe(store))
     assert not any(secret in text for secret in SECRETS)
     assert "a.zarr" in text
+
+
+def test_a_password_in_a_url_is_an_option_or_refused():
+    place, login = fsspec_module._login_apart("ftp://me:hunt%40er2@host:21/a.zarr")
+    assert place == "ftp://host:21/a.zarr"
+    assert login == {"username": "me", "password": "hunt@er2"}
+    account = "abfs://container@account.dfs.core.windows.net/a.zarr"
+    assert fsspec_module._login_apart(account) == (account, {})
+    with pytest.raises(StoreError, match="storage_options") as caught:
+        FsspecStore.from_url("s3://me:hunter2@bucket/a.zarr", {})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_what_says_where_it_is_stays():

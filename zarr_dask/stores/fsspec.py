@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key, join
@@ -25,6 +26,31 @@ _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 # what file systems call the tag of a value, and when it was last changed
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+_WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
+"""Schemes whose file systems take ``username`` and ``password``."""
+
+
+def _login_apart(url: str) -> tuple[str, dict[str, str]]:
+    """A URL and what it says of user and password: a URL is shown in messages and in plans.
+
+    Raises
+    ------
+    StoreError
+        If it has a password, and its file system no option for one.
+    """
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url, {}
+    if parts.scheme not in _WITH_LOGIN:
+        raise StoreError(
+            f"a URL of scheme {parts.scheme!r} was given with a password in it, which would be "
+            "shown in messages: pass it in storage_options."
+        )
+    netloc = parts.netloc.rpartition("@")[2]
+    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password)}
+    return urlunsplit(parts._replace(netloc=netloc)), login
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +79,10 @@ class FsspecStore:
         MissingDependencyError
             If the package that serves the scheme is not installed.
         StoreError
-            If no such scheme is known.
+            If no such scheme is known, or the URL has a password that is no part of it.
         """
-        root = url if url.endswith("://") else url.rstrip("/")
-        store = FsspecStore(root, json.dumps(dict(options), sort_keys=True))
+        place, login = _login_apart(url if url.endswith("://") else url.rstrip("/"))
+        store = FsspecStore(place, json.dumps({**login, **options}, sort_keys=True))
         _file_system(store.url, store.options)
         return store
 
