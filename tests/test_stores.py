@@ -745,3 +745,9 @@ def test_ranges_of_one_value(value, data):
     got = read_ranges(MemoryStore({"a": value}), "a", ranges)
     assert [bytes(view) for view in got] == [value[r.start : r.stop] for r in ranges]
     assert read_ranges(MemoryStore(), "a", ranges) is None
+
+
+def test_the_option_of_fsspec_that_makes_folders_is_taken_for_local_files(tmp_path):
+    store = open_store(f"file://{tmp_path}/a/b.zarr", {"auto_mkdir": True})
+    store.set("c/0", [b"1"])
+    assert (tmp_path / "a" / "b.zarr" / "c" / "0").read_bytes() == b"1"

@@ -110,6 +110,7 @@ def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
         largest = {"largest": int(options.pop("largest"))} if "largest" in options else {}
         return _without_options(ZipStore.from_path(archive, folder, **largest), options)
     fsync = bool(options.pop("fsync", False))
+    options.pop("auto_mkdir", None)  # fsspec's: folders are always made
     return _without_options(LocalStore(root, fsync), options)
 
 
