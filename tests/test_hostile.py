@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import zarr_dask as zd
 from tests.conftest import ROOT
 from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.named import CASES
@@ -39,3 +40,12 @@ def test_a_typed_error_within_a_second_and_300_mib(results, name):
     assert error in expected or (name in HARMLESS and text == "no error"), text
     assert seconds < SECONDS
     assert grown_mib < MEMORY >> 20
+
+
+def test_walking_hundreds_of_thousands_of_broken_nodes_is_refused():
+    entries = {f"a{number}": {} for number in range(200_000)}
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": entries}
+    document = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": consolidated}
+    group = zd.open_group({"zarr.json": json.dumps(document).encode()})
+    with pytest.raises(zd.errors.MetadataError, match="more than 5000 nodes"):
+        list(group.arrays())

@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     MetadataError,
     MissingGroupWarning,
     NodeNotFoundError,
+    Problem,
     StoreKeyError,
 )
 from zarr_dask.formats.base import (
@@ -46,8 +47,13 @@ __all__ = ["Below", "read_as", "read_or_imply", "walk", "walk_documents"]
 Below = NodeMeta | MetadataError
 """A node, or what is wrong with its documents."""
 
+_Found = tuple[str, Below | None, dict[str, bytes]]
+"""A path, what is there, and its documents by key."""
 _KEYS_PER_BATCH = 4096
 _LISTINGS_AT_ONCE = 16
+_MOST_BROKEN = 5000
+"""Nodes with wrong documents at most: a document from a stranger can name half a million of them,
+each of which would be described."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -234,7 +240,7 @@ def _levels(
             found = _read_parsed(store, candidates, node_format, options)
         else:
             found = _read_texts(store, candidates, node_format, options)
-        for candidate, node, documents in found:
+        for candidate, node, documents in _while_readable(found, where(store, path)):
             if node is not None:
                 level.nodes[candidate] = node
                 if as_texts:
@@ -253,6 +259,17 @@ def _levels(
             if place not in above[_parent(candidate)]:
                 places[candidate] = above[_parent(candidate)] | {place}
                 groups.append(candidate)
+
+
+def _while_readable(found: Iterator[_Found], at: str) -> Iterator[_Found]:
+    """The nodes of a level, unless too many of them cannot be read."""
+    broken = 0
+    for item in found:
+        broken += isinstance(item[1], MetadataError)
+        if broken > _MOST_BROKEN:
+            said = f"more than {_MOST_BROKEN} nodes that cannot be read"
+            raise MetadataError.of(at, [Problem("", said, "a hierarchy")])
+        yield item
 
 
 def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:
@@ -281,7 +298,7 @@ def _is_key(name: str) -> bool:
 
 def _read_parsed(
     store: Consolidated, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
-) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
+) -> Iterator[_Found]:
     """What lies at some paths, by documents that were parsed already."""
     for path in paths:
         found = store.parsed(node_format.node_keys(path))
@@ -297,7 +314,7 @@ def _read_parsed(
 
 def _read_texts(
     store: Store, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
-) -> Iterator[tuple[str, Below | None, dict[str, bytes]]]:
+) -> Iterator[_Found]:
     """What lies at some paths and its documents, fetched a batch at a time."""
     keys = {path: node_format.node_keys(path) for path in paths}
     part = document_range(options.limits)
