@@ -51,9 +51,10 @@ _Found = tuple[str, Below | None, dict[str, bytes]]
 """A path, what is there, and its documents by key."""
 _KEYS_PER_BATCH = 4096
 _LISTINGS_AT_ONCE = 16
-_MOST_BROKEN = 5000
-"""Nodes with wrong documents at most: a document from a stranger can name half a million of them,
-each of which would be described."""
+_MOST_BROKEN = 50_000
+"""Nodes of a level with wrong documents at most. A hierarchy may have thousands of arrays that need
+one codec which is not installed, and each is to be named; a document from a stranger can name half
+a million, which would take gigabytes."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
