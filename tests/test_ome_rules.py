@@ -290,6 +290,8 @@ def test_no_json_breaks_the_validator(name, value):
     ("attributes", "version"),
     [
         ({"ome": {"version": "0.6rc0", "multiscales": []}}, "0.6rc0"),
+        ({"ome": {"version": None, "multiscales": []}}, "None"),
+        ({"ome": {"multiscales": [{"coordinateSystems": []}]}}, "0.6 or newer"),
         ({"multiscales": [{"version": "0.1", "datasets": [{"path": "0"}]}]}, "0.1"),
         ({"multiscales": [{"datasets": [{"path": "0"}]}]}, "0.2 or older"),
         ({"multiscales": [{"axes": ["y", "x"], "datasets": [{"path": "0"}]}]}, "0.3"),
@@ -310,6 +312,12 @@ def test_0_5_goes_before_0_4():
     found = from_attributes(both)
     assert found.version == "0.5"
     assert found.to_attributes() == both
+
+
+def test_what_lies_below_ome_without_a_version_is_of_0_5():
+    assert from_attributes({"ome": {"labels": ["cells"]}}).version == "0.5"
+    (broken,) = validate_attributes({"ome": {"labels": ["cells"]}})
+    assert (broken.place, broken.rule) == ("ome.version", "must be '0.5'")
 
 
 def test_a_version_that_is_not_the_one_asked_for():

@@ -411,7 +411,9 @@ def detect_version(attributes: Mapping[str, Any]) -> str | None:
     """
     ome = attributes.get("ome")
     if isinstance(ome, Mapping) and ("version" in ome or any(key in ome for key in KEYS)):
-        version = ome.get("version")
+        version = ome.get("version", ABSENT)
+        if version is ABSENT:  # groups of label images that ome-zarr writes, for instance
+            return _inferred_below(ome.get("multiscales"))
         return version if isinstance(version, str) else f"{version!r}"
     present = [attributes[key] for key in KEYS if key in attributes]
     if not present:
@@ -421,6 +423,13 @@ def detect_version(attributes: Mapping[str, Any]) -> str | None:
         if isinstance(first, Mapping) and isinstance(first.get("version"), str):
             return str(first["version"])
     return _inferred(attributes.get("multiscales"))
+
+
+def _inferred_below(multiscales: Any) -> str:
+    """The version of metadata below ``ome`` that do not tell it."""
+    first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
+    newer = isinstance(first, Mapping) and "coordinateSystems" in first and "axes" not in first
+    return "0.6 or newer" if newer else "0.5"
 
 
 def _inferred(multiscales: Any) -> str:
