@@ -522,6 +522,72 @@ def test_a_rank_that_was_not_told_of_the_restart_takes_part_all_the_same(url):
         zd.Writer.attach(url, 1, from_step=4)
 
 
+@pytest.mark.parametrize("first", range(4))
+def test_two_restarts_from_one_step_are_told_apart_by_the_names_of_their_runs(url, first):
+    """Whoever comes first in the second one, those that missed the first one included."""
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(6)))
+    for rank in (0, 2):  # the others die before they attach
+        writer = zd.Writer.attach(url, rank, from_step=4, run="one")
+        put(writer, 4, seed=0.25)
+        put(writer, 5, seed=0.25)
+        writer.release()
+    order = [first, *(rank for rank in range(4) if rank != first)]
+    writers = [zd.Writer.attach(url, rank, from_step=4, run="two") for rank in order]
+    for number, writer in enumerate(writers):
+        assert writer.next_step == 4
+        assert coordinator.stored() == 4, (number, "steps of the first restart must not count")
+        for step in range(4, 8):
+            put(writer, step, seed=0.5)
+    assert coordinator.publish() == 8
+    close(writers)
+    expected = [field(at, seed=0 if at < 4 else 0.5) for at in range(8)]
+    np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
+
+
+def test_a_rank_that_attaches_again_in_its_run_goes_on_where_it_was(url):
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(6)))
+    for writer in put_all(url, range(2, 6), from_step=2, run="17"):
+        writer.release()
+    again = zd.Writer.attach(url, 1, from_step=2, run="17")
+    assert again.next_step == coordinator.stored() == 6
+    with pytest.raises(StepError, match=r"run '17' has begun with step 2, not 4"):
+        zd.Writer.attach(url, 0, from_step=4, run="17")
+    assert zd.Writer.attach(url, from_step=2, run="17").stored() == 6
+    assert zd.Writer.attach(url, from_step=2, run="18").stored() == 2
+    with pytest.raises(TypeError, match="give both"):
+        zd.Writer.attach(url, 0, run="18")
+
+
+def test_a_process_that_is_not_of_the_last_run_cannot_write(url):
+    """Without names a late rank is taken for one of the restart before: it must not go unnoticed."""
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(4)))
+    close(put_all(url, range(2, 4), ranks=1, from_step=2))
+    late = zd.Writer.attach(url, 1, from_step=2)
+    put(late, 2, seed=0.5)
+    zd.Writer.attach(url, 0, from_step=2).close()
+    store = zd.open(url).store
+    before = {key: bytes(store.get(key)) for key in store.list("u/")}
+    with pytest.raises(RankError, match="run="):
+        put(late, 3, seed=0.5)
+    assert {key: bytes(store.get(key)) for key in store.list("u/")} == before
+    late.release()
+    with zd.Writer.attach(url, 1) as writer:
+        assert writer.next_step == 2
+    assert coordinator.stored() == 2
+
+
+def test_no_run_begins_after_what_a_rank_has_not_stored(url):
+    zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(4), ranks=3))
+    with pytest.raises(StepError, match="only the steps before 0 are stored by all ranks"):
+        zd.Writer.attach(url, from_step=2)
+    close(put_all(url, range(4)))
+    assert zd.Writer.attach(url, from_step=2).stored() == 2
+
+
 def test_steps_that_are_not_stored_cannot_be_skipped(url):
     zd.Writer.create(url, arrays(4), owners=OWNERS)
     for writer in put_all(url, range(6)):

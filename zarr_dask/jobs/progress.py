@@ -10,9 +10,10 @@ A rank says what it has stored in a file of its own, one record after the other:
 ``{"stored": {array: n}, "rewind": n}``
     The sum of all records before, where a long file was shortened.
 
-A rewind is known from the file ``rewinds`` (the second kind of record). For a rank that has not
-taken part yet, what it stored of the steps after it does not count either: so a restart from a
-checkpoint can never mix with steps of the run before it.
+A rewind is known from the file ``rewinds`` (the second kind of record, with the ``run`` that began
+so, where it has a name). For a rank that has not taken part yet, what it stored of the steps after
+it does not count either: so a restart from a checkpoint can never mix with steps of the run before
+it. Two restarts from one step are told apart by their names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zarr_dask.jobs.output import Output
-from zarr_dask.jobs.progress_files import REWINDS, Record
+from zarr_dask.jobs.progress_files import REWINDS, Folder, Record
 
 __all__ = ["Progress", "Rewinds", "StoredObjects", "Survey", "shortened"]
 
@@ -106,10 +107,11 @@ def shortened(records: Sequence[Record]) -> list[Record]:
 
 
 class Rewinds:
-    """The rewinds of an output, in order: each says from which step it began anew."""
+    """The rewinds of an output, in order: from which step it began anew, and in which run."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Sequence[Record]) -> None:
         self.steps = [int(record["from_step"]) for record in records]
+        self.runs = [record.get("run") for record in records]
 
     @property
     def last(self) -> int:
@@ -134,7 +136,7 @@ class Survey:
     """
 
     def __init__(self, output: Output) -> None:
-        self._folder = output.folder
+        self._folder = Folder(output.folder.store, output.folder.prefix)  # remembers what was read
         self._names = {output.rank_file(rank): rank for rank in range(output.ranks)}
         self._rewinds = Rewinds([])
         self._ranks: dict[int, Progress] = {}

@@ -78,7 +78,7 @@ def consolidate(output: Output) -> None:
             consolidate_group(store, group, node_format)
 
 
-def rewind(output: Output, step: int) -> None:
+def rewind(output: Output, step: int, run: str | None) -> None:
     """Forget a step and those after it; under the lock of the output.
 
     They are hidden first, so that nothing that can be seen is ever overwritten.
@@ -88,7 +88,7 @@ def rewind(output: Output, step: int) -> None:
     number = Rewinds(output.folder.records(REWINDS)).last + 1
     appender = output.folder.appender(REWINDS, list)
     try:
-        appender.add({"rewind": number, "from_step": step})
+        appender.add({"rewind": number, "from_step": step, **({"run": run} if run else {})})
     finally:
         appender.close()
 

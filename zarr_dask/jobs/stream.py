@@ -41,6 +41,8 @@ class Stream:
         What the rank has stored so far.
     say
         Appends a record to the file of the rank.
+    check
+        Called before stored objects are written; raises if this process must not write any more.
     threads
         That encode and write; None for the pool of the process.
     """
@@ -51,6 +53,7 @@ class Stream:
         share: Share,
         progress: Progress,
         say: Callable[[Record], None],
+        check: Callable[[], None],
         threads: int | None,
     ) -> None:
         self.series = series
@@ -59,6 +62,7 @@ class Stream:
         """Steps that are stored."""
         self._receipts = progress.receipts.get(series.name, {})
         self._say = say
+        self._check = check
         self._threads = threads
         self._index = -1
         self._steps = 0
@@ -123,6 +127,7 @@ class Stream:
         """Write what is in memory and not stored yet."""
         if self._steps <= self.stored or self._index < 0:
             return
+        self._check()
         start = self.series.steps.start(self._index)
         found: dict[Coords, tuple[int, int]] = {}
 

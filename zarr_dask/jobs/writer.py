@@ -12,13 +12,15 @@ makes steps visible::
     zd.Writer.attach("run.zarr").publish()
 
 `jobs.owners` says who writes what, `jobs.output` what was agreed on, `jobs.stream` writes,
-`jobs.progress` keeps what was written, `jobs.publish` makes it visible, `jobs.exchange` lets ranks
-share stored objects.
+`jobs.progress` keeps what was written, `jobs.publish` makes it visible, `jobs.rewinds` begins anew
+from a checkpoint, `jobs.exchange` lets ranks share stored objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from secrets import randbits
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -29,9 +31,10 @@ from zarr_dask.grid import Region
 from zarr_dask.jobs.exchange import Communicator, exchange, smallest
 from zarr_dask.jobs.output import Output, Request, create_output, open_output
 from zarr_dask.jobs.owners import Owners
-from zarr_dask.jobs.progress import Progress, Rewinds, shortened
-from zarr_dask.jobs.progress_files import REWINDS, Appender
-from zarr_dask.jobs.publish import Publisher, check_step, consolidate, lengths, rewind
+from zarr_dask.jobs.progress import Progress, shortened
+from zarr_dask.jobs.progress_files import Appender
+from zarr_dask.jobs.publish import Publisher, check_step, consolidate, lengths
+from zarr_dask.jobs.rewinds import begin, begin_all, check_not_past, check_run
 from zarr_dask.jobs.stream import Stream, pieces_of
 from zarr_dask.stores.urls import Location
 
@@ -182,6 +185,7 @@ class Writer:
         rank: int | None = None,
         from_step: int | None = None,
         *,
+        run: str | None = None,
         path: str = "",
         gather: Communicator | None = None,
         casting: Casting = "safe",
@@ -200,7 +204,13 @@ class Writer:
             same rank at a time.
         from_step
             Begin again with this step, from a checkpoint: it and all steps after it are
-            forgotten, by all ranks, and hidden from readers before anything is overwritten.
+            forgotten, by all ranks, and hidden from readers before anything is overwritten. Without
+            a rank, that is done for all of them, which then attach as ever.
+        run
+            Name of the run that begins with `from_step`: the same in all of its ranks, and another
+            one in each run, such as the number of the job. It tells two restarts from one step
+            apart; a rank that attaches again in the same run goes on where it was. Ranks that
+            gather agree on one themselves.
         gather
             For an output created with ``gather=True``: what carries pieces between the ranks, a
             communicator of mpi4py for instance. All ranks attach, and put, together.
@@ -217,18 +227,20 @@ class Writer:
             If no output was created there.
         RankError
             If there is no such rank, another process that still runs is it, or ranks that share
-        stored objects have no communicator.
+            stored objects have no communicator.
         StepError
-            If steps before `from_step` are not stored.
+            If steps before `from_step` are not stored, or the run has begun with another step.
         """
         output = open_output(url, path, journal, storage_options)
+        check_run(run, from_step)
         if rank is None:
             if from_step is not None:
-                check_step(output, from_step)
-                with output.folder.exclusive():
-                    rewind(output, from_step)
+                begin_all(output, from_step, run)
             return Writer(output, None, {}, None, None, casting)
         _check_rank(output, rank, gather)
+        if gather is not None:
+            agreed = smallest(gather, randbits(62))
+            run = run or (None if from_step is None else f"together-{agreed:x}")
         name = output.rank_file(rank)
         appender = output.folder.appender(name, shortened)
         try:
@@ -237,9 +249,10 @@ class Writer:
                 key: one.share(rank, shared=output.gathers) for key, one in output.series.items()
             }
             owned = [key for key, share in shares.items() if share.own]
-            _begin(output, progress, owned, from_step, appender)
+            begin(output, progress, owned, from_step, run, appender)
+            check = partial(check_not_past, output, rank, progress.rewind)
             streams = {
-                key: Stream(one, shares[key], progress, appender.add, threads)
+                key: Stream(one, shares[key], progress, appender.add, check, threads)
                 for key, one in output.series.items()
             }
             return Writer(output, rank, streams, appender, gather, casting)
@@ -492,42 +505,3 @@ def _check_rank(output: Output, rank: Any, comm: Communicator | None) -> None:
             f"rank {rank} of {output.ranks} was given a communicator that says it is rank "
             f"{comm.rank} of {comm.size}."
         )
-
-
-def _begin(
-    output: Output,
-    progress: Progress,
-    owned: list[str],
-    from_step: int | None,
-    appender: Appender,
-) -> None:
-    """Take part in the rewinds that there were, and in one from a checkpoint."""
-    rewinds = Rewinds(output.folder.records(REWINDS))
-    if from_step is not None:
-        check_step(output, from_step)
-        with output.folder.exclusive():
-            rewinds = Rewinds(output.folder.records(REWINDS))
-            _check_stored(output, progress, rewinds, owned, from_step)
-            joins = rewinds.last > progress.rewind and rewinds.steps[-1] == from_step
-            if not joins:
-                rewind(output, from_step)
-                rewinds = Rewinds(output.folder.records(REWINDS))
-    for number in range(progress.rewind + 1, rewinds.last + 1):
-        step = rewinds.steps[number - 1]
-        appender.add({"rewind": number, "from_step": step})
-        progress.go_back(number, step)
-
-
-def _check_stored(
-    output: Output, progress: Progress, rewinds: Rewinds, owned: list[str], step: int
-) -> None:
-    limit = rewinds.limit(progress)
-    for name in owned:
-        stored = progress.stored.get(name, 0)
-        stored = stored if limit is None else min(stored, limit)
-        if stored < step:
-            raise StepError(
-                f"{output.where}: from_step={step}, but this rank has stored only the steps before "
-                f"{stored} of {name!r}. Begin at an earlier checkpoint; flush() before each "
-                "checkpoint stores all that was put."
-            )
