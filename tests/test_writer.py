@@ -561,7 +561,7 @@ def test_a_rank_that_attaches_again_in_its_run_goes_on_where_it_was(url):
 
 
 def test_a_process_that_is_not_of_the_last_run_cannot_write(url):
-    """Without names a late rank is taken for one of the restart before: it must not go unnoticed."""
+    """Without names a late rank is taken for one of the restart before; it must be noticed."""
     coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
     close(put_all(url, range(4)))
     close(put_all(url, range(2, 4), ranks=1, from_step=2))
