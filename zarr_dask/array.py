@@ -22,7 +22,7 @@ from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
 from zarr_dask.grid import Part, Region, Shape, cut
-from zarr_dask.indexing import checked_region, parse_basic
+from zarr_dask.indexing import checked_region, parse_basic, parse_plain
 from zarr_dask.journal import check_no_output
 from zarr_dask.pool import for_each
 from zarr_dask.reading import Reader
@@ -201,12 +201,15 @@ class Array:
 
     def __getitem__(self, key: Any) -> Any:
         """Elements by NumPy's indexing; a scalar where NumPy gives one."""
-        if has_lists(key):
-            return read_selection(self, parse_numpy(key, self.shape))[()]
-        selection = parse_basic(key, self.shape)
-        values = self._read(selection.region, None, None)
+        shape = self.meta.grid.shape
+        selection = parse_plain(key, shape)
+        if selection is None:
+            if has_lists(key):
+                return read_selection(self, parse_numpy(key, shape))[()]
+            selection = parse_basic(key, shape)
+        values = self._read(selection.region, selection.region_shape, None)
         # without dimensions NumPy gives a scalar, by indexing
-        return values if selection.plain and values.ndim else values[selection.finish]
+        return values if selection.plain and shape else values[selection.finish]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -240,16 +243,21 @@ class Array:
         StoreError
             If the store fails.
         """
-        return self._read(checked_region(region, self.shape), out, threads)
-
-    def _read(self, region: Region, out: np.ndarray | None, threads: int | None) -> np.ndarray:
-        shape = tuple([-(-(s.stop - s.start) // s.step) for s in region])
+        checked = checked_region(region, self.shape)
+        shape = tuple([-(-(s.stop - s.start) // s.step) for s in checked])
         if out is None:
-            room = self.reader.room(region, shape)
-            out = memory_for(self, shape) if room is None else room
-        else:
-            check_memory(self, out, shape)
-        self.reader.read_region(region, out, threads)
+            return self._read(checked, shape, threads)
+        check_memory(self, out, shape)
+        self.reader.read_region(checked, out, threads)
+        return out
+
+    def _read(self, region: Region, shape: Shape, threads: int | None) -> np.ndarray:
+        """A region, which has this shape, in new memory."""
+        reader = self.reader
+        out = reader.room(region, shape) if reader.reorders else None
+        if out is None:
+            out = memory_for(self, shape)
+        reader.read_region(region, out, threads)
         return out
 
     @cached_property

@@ -137,6 +137,16 @@ class Fixed:
         """The cell that holds an element."""
         return position // self.size
 
+    def around(self, start: int, stop: int) -> tuple[int, int, int] | None:
+        """The cell that holds an interval, and where it begins and ends within the extent.
+
+        None if the interval is empty or lies in several cells.
+        """
+        index = start // self.size
+        origin = index * self.size
+        end = min(origin + self.size, self.extent)
+        return (index, origin, end) if start < stop <= end else None
+
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For many elements at once, the cells that hold them and where in these they lie."""
         cells = positions // self.size
@@ -289,6 +299,18 @@ class Edges:
         """The cell that holds an element."""
         run = bisect_right(self._starts, position) - 1
         return self._indices[run] + (position - self._starts[run]) // self.runs[run][0]
+
+    def around(self, start: int, stop: int) -> tuple[int, int, int] | None:
+        """The cell that holds an interval, and where it begins and ends within the extent.
+
+        None if the interval is empty or lies in several cells.
+        """
+        if start >= stop:
+            return None
+        index = self.find(start)
+        origin = self.start(index)
+        end = min(origin + self.size_of(index), self.extent)
+        return (index, origin, end) if stop <= end else None
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For many elements at once, the cells that hold them and where in these they lie."""
@@ -628,17 +650,16 @@ class Grid:
         inside: list[slice] = []
         whole = True
         for dimension, selected in zip(self.dimensions, region, strict=True):
-            start, stop, step = selected.start, selected.stop, selected.step or 1
-            if start >= stop:
+            start, stop = selected.start, selected.stop
+            found = dimension.around(start, stop)
+            if found is None:
                 return None
-            index = dimension.find(start)
-            origin = dimension.start(index)
-            end = min(origin + dimension.size_of(index), dimension.extent)
-            if stop > end:
-                return None
+            index, origin, end = found
+            step = selected.step or 1
             coords.append(index)
             inside.append(slice(start - origin, stop - origin, step))
-            whole = whole and -(-(stop - start) // step) == end - origin
+            if whole and (start != origin or stop != end or step != 1):
+                whole = -(-(stop - start) // step) == end - origin
         return tuple(coords), tuple(inside), whole
 
     def count_parts(self, region: Region) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "checked_shape",
     "expanded",
     "parse_basic",
+    "parse_plain",
     "position_of",
 ]
 
@@ -41,11 +42,8 @@ class Selection(NamedTuple):
     """Index that NumPy applies to the region to give the result."""
     plain: bool
     """Whether the region is the result, so that `finish` need not be applied."""
-
-    @property
-    def region_shape(self) -> Shape:
-        """Shape of what is read."""
-        return tuple(len(range(s.start, s.stop, s.step)) for s in self.region)
+    region_shape: Shape
+    """Shape of what is read."""
 
     @property
     def shape(self) -> Shape:
@@ -109,17 +107,28 @@ def parse_basic(key: object, shape: Shape) -> Selection:
     >>> parse_basic((5, slice(None, None, -2)), (10, 4)).region
     (slice(5, 6, 1), slice(1, 4, 2))
     """
+    return parse_plain(key, shape) or _parsed(key if isinstance(key, tuple) else (key,), shape)
+
+
+def parse_plain(key: object, shape: Shape) -> Selection | None:
+    """What nearly all selections are, read quickly: everything, or a forward slice of each axis.
+
+    None for any other, which `parse_basic` or its caller understands or refuses.
+
+    Examples
+    --------
+    >>> parse_plain((slice(2, 5), slice(None)), (10, 4)).region_shape
+    (3, 4)
+    >>> parse_plain((5, slice(None)), (10, 4)) is None
+    True
+    """
     given = key if isinstance(key, tuple) else (key,)
-    return _plain(given, shape) or _parsed(given, shape)
-
-
-def _plain(given: tuple[Any, ...], shape: Shape) -> Selection | None:
-    """What nearly all selections are, read quickly: everything, or a forward slice of each axis."""
     if len(given) == 1 and given[0] is Ellipsis:
         return _everything(shape)
     if len(given) != len(shape):
         return None
     region: list[slice] = []
+    lengths: list[int] = []
     for item, length in zip(given, shape, strict=True):
         if type(item) is not slice:
             return None
@@ -130,13 +139,17 @@ def _plain(given: tuple[Any, ...], shape: Shape) -> Selection | None:
         if step != 1 or start >= stop:
             return None
         region.append(slice(start, stop, 1))
-    return Selection(tuple(region), (slice(None),) * len(region), True)
+        lengths.append(stop - start)
+    return Selection(tuple(region), (_ALL,) * len(region), True, tuple(lengths))
+
+
+_ALL = slice(None)
 
 
 @lru_cache(maxsize=64)
 def _everything(shape: Shape) -> Selection:
     region = tuple(slice(0, length, 1) for length in shape)
-    return Selection(region, (*(slice(None),) * len(region), Ellipsis), True)
+    return Selection(region, (*(_ALL,) * len(region), Ellipsis), True, shape)
 
 
 def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
@@ -162,7 +175,8 @@ def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
             plain = False
     if any(item is Ellipsis for item in given):
         finish.append(Ellipsis)  # what is left has no dimensions, yet stays an array
-    return Selection(tuple(region), tuple(finish), plain)
+    lengths = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    return Selection(tuple(region), tuple(finish), plain, lengths)
 
 
 def checked_region(region: object, shape: Shape) -> Region:

@@ -125,6 +125,7 @@ class Chain:
         return {name: value for name, value in self.__dict__.items() if name not in worked_out}
 
 
+_BYTE = np.dtype(np.uint8)
 _MOST_CODECS = 64  # each may make the bytes a little longer, and takes its time
 _KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise
 
@@ -174,6 +175,9 @@ class BoundChain:
         self._to_memory = bool(chain.bytes) and in_place
         self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
         """Whether the elements lie in another order when encoded."""
+        only = self._to_memory and len(chain.bytes) == 1 and self._swapped is None
+        self._straight = only and not self._stages
+        """Whether one codec turns bytes into elements as they are: what small reads hurry by."""
         if self._to_memory:
             self._first_decoders = self._decoders[:-1]
             self._last_decoder = self._decoders[-1][0]
@@ -212,7 +216,9 @@ class BoundChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
-        if self._stages:
+        if region is None and self._straight and out.flags.c_contiguous:
+            self._last_decoder.decode_into(buffer, out.ravel().view(_BYTE))
+        elif self._stages:
             self._decode_from(0, buffer, region, out, reading)
         else:
             self._decode_encoded(buffer, region, out, reading)
@@ -256,7 +262,7 @@ class BoundChain:
             for codec, size in self._first_decoders:
                 buffer = codec.decode(buffer, size)
         if region is None and out.flags.c_contiguous:
-            self._decode_last(buffer, out.reshape(-1).view(np.uint8))
+            self._decode_last(buffer, out.ravel().view(_BYTE))
             return
         inner = self._encoded
         memory = scratch("decoded", self._decoded_size)

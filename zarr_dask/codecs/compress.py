@@ -150,15 +150,16 @@ class Blosc(Compressor):
     def _fill(buffer: Buffer, out: np.ndarray) -> None:
         if not out.size:  # the library takes no frame of nothing
             return
-        if _BLOSC_HEADER.unpack_from(buffer)[2] > len(buffer):
+        stored = _BLOSC_HEADER.unpack_from(buffer)[2]
+        if stored > len(buffer):
             raise CorruptObjectError(
-                f"its blosc frame says {_BLOSC_HEADER.unpack_from(buffer)[2]} bytes, "
-                f"but {len(buffer)} are there"
+                f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
             )
-        if _NO_SNAPPY and is_snappy(buffer):
-            decompress_frame(buffer, out)
-            return
-        _check_all_written(buffer)
+        if buffer[2] & _BLOSC_UNUSUAL:
+            if _NO_SNAPPY and is_snappy(buffer):
+                decompress_frame(buffer, out)
+                return
+            _check_all_written(buffer)
         try:
             _blosc.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:
@@ -179,6 +180,7 @@ def _check_all_written(buffer: Buffer) -> None:
 
 
 _BLOSC_STORED, _BLOSC_BITS = 2, 4  # flags of the header
+_BLOSC_UNUSUAL = _BLOSC_BITS | 2 << 5  # set where a frame has bits shuffled, or is one of snappy
 
 
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:

@@ -38,6 +38,7 @@ __all__ = ["LocalStore", "read_at"]
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _SMALL = 1 << 16  # bytes for which making memory costs less than keeping it
+_READ = os.O_RDONLY | os.O_CLOEXEC
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
@@ -107,7 +108,8 @@ class LocalStore:
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
             if size <= _SMALL:
-                return read_at(descriptor, 0, size)
+                data = os.pread(descriptor, size, 0)
+                return data if len(data) == size else read_at(descriptor, 0, size)
             return _read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
         except IsADirectoryError:
             return None
@@ -355,9 +357,9 @@ class LocalStore:
         return f"{self.root}/{key}"
 
     def _open(self, key: str) -> int | None:
-        path = self._path(key)
+        check_key(key)
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(f"{self.root}/{key}", _READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -528,7 +530,7 @@ def _flat(buffer: Buffer) -> memoryview:
 
 
 def _fsync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(folder, _READ)
     try:
         os.fsync(descriptor)
     finally:
