@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import MetadataError
-from zarr_dask.formats import documents
 from zarr_dask.formats.documents import Limits, load_json, parse_json
 from zarr_dask.stores import MemoryStore
 
@@ -97,8 +96,13 @@ def test_no_document_takes_more_memory_than_is_said(name):
     assert needed <= 100 * len(text)
 
 
-DEPTHS = st.recursive(
-    st.none() | st.integers() | st.text('[]{}"\\\\ab'),
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text('[]{}"\\\\ab\u00b5\U0001f600\x7f'),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text('[]{}"a'), inner, max_size=3)
     ),
@@ -106,25 +110,55 @@ DEPTHS = st.recursive(
 )
 
 
-@given(DEPTHS, st.integers(0, 40), st.booleans())
-def test_what_is_surely_flat_is_flat(document, more, escaped):
-    for number in range(more):
-        document = ["]", document] if number % 2 else {'"a"]': document}
-    text = json.dumps({"a": document}, ensure_ascii=escaped).encode()
-    if documents._is_surely_flat(text):
-        assert not documents._is_deeper(json.loads(text), 31)
+@given(JSON, st.booleans(), st.sampled_from([None, 2]))
+def test_values_are_those_that_python_reads(document, escaped, indent):
+    text = json.dumps(document, ensure_ascii=escaped, indent=indent).encode()
+    assert repr(parse_json(text, Limits())) == repr(json.loads(text))
 
 
-def test_depth_is_found_behind_brackets_in_texts():
-    deep = []
-    for _ in range(300):
-        deep = ["]", deep, "["]
-    text = json.dumps({"a": deep}).encode()
-    document = json.loads(text)
-    assert documents._is_deeper(document, 200)
+@given(st.binary(max_size=30).map(lambda text: b'{"a":' + text + b"}"))
+def test_texts_are_refused_or_mean_what_they_mean_to_python(text):
+    try:
+        expected = repr(json.loads(text, object_pairs_hook=_without_repetition))
+    except (ValueError, RecursionError):
+        with pytest.raises(ValueError, match="."):
+            parse_json(text, Limits())
+    else:
+        assert repr(parse_json(text, Limits())) == expected
+
+
+def _without_repetition(members):
+    if len(dict(members)) < len(members):
+        raise ValueError("a name stands twice")
+    return dict(members)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": "\\ud800"}', '{"a": -Infinity, "b": NaN}', '{"a": -0.0, "b": 1e400}', '"a"', "-0"],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_whatever_python_reads_is_read(text, encoding):
+    assert repr(parse_json(text.encode(encoding), Limits())) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("ending", ["", "\\ud800"])  # either parser
+def test_names_that_stand_twice_are_refused(ending):
+    text = f'{{"a": {{"b": 1, "c": "{ending}", "b": 1}}}}'.encode()
+    with pytest.raises(MetadataError, match="'b' stands twice"):
+        load_json(MemoryStore(), "zarr.json", text)
+    assert parse_json(text, Limits(), strictly=False)["a"]["b"] == 1
+
+
+@pytest.mark.parametrize("ending", ["", "\\ud800"])  # either parser
+@pytest.mark.parametrize(("depth", "refused"), [(199, False), (203, True), (900, True)])
+def test_documents_are_not_nested_deeper_than_what_copies_them_can_bear(ending, depth, refused):
+    text = f'{{"a": {"[" * (depth - 1)}"{ending}"{"]" * (depth - 1)}}}'.encode()
+    if not refused:
+        assert load_json(MemoryStore(), "zarr.json", text)
+        return
     with pytest.raises(MetadataError, match="nested at most 200 deep"):
         load_json(MemoryStore(), "zarr.json", text)
-    assert documents._is_surely_flat(b'{"a": [[], {"b": "c\\u00b5"}]}')
 
 
 def test_the_error_names_the_limit():

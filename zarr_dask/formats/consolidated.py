@@ -242,7 +242,10 @@ def _from_inline(store: Store, path: str, recorded: Any) -> Documents:
 
 
 def _objects(at: str, place: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
-    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+    if not isinstance(value, Mapping) or not all(
+        isinstance(v, dict | Mapping)  # dict first: it is asked much faster
+        for v in value.values()
+    ):
         raise MetadataError(at, [Problem(place, value, "an object of documents by key")])
     return value
 

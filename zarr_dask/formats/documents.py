@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import jiter
 import numpy as np
 
 from zarr_dask.dtypes import VARIABLE_BYTES
@@ -112,7 +113,7 @@ def load_json(
     MetadataError
         If it is not, or takes more memory than `limits` allow.
     """
-    if isinstance(text, Mapping):
+    if isinstance(text, dict | Mapping):  # dict first: it is asked much faster
         return dict(text)
     try:
         document = parse_json(text, limits)
@@ -122,14 +123,13 @@ def load_json(
             "(ReadOptions(limits=Limits(metadata_memory=...)) sets another bound)"
         )
         raise _refusal(store, key, str(error), expected) from error
+    except _TooDeepError as error:
+        raise _refusal(store, key, "deeper ones", str(error)) from error
     except (ValueError, RecursionError) as error:
         found = text[:60].decode("utf-8", "backslashreplace")
         raise _refusal(store, key, found, f"JSON ({error})") from error
     if not isinstance(document, dict):
         raise _refusal(store, key, document, "a JSON object")
-    may_be_deep = text.count(b"[") + text.count(b"{") > _DEEPEST and not _is_surely_flat(text)
-    if may_be_deep and _is_deeper(document, _DEEPEST):
-        raise _refusal(store, key, "deeper ones", f"values nested at most {_DEEPEST} deep")
     return document
 
 
@@ -143,13 +143,20 @@ def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
     Raises
     ------
     ValueError
-        If it takes more, is no JSON, or, `strictly`, an object has two members of one name.
+        If it takes more, is no JSON, is nested too deeply, or, `strictly`, an object has two
+        members of one name.
     RecursionError
         If it is nested very deeply.
     """
     if len(text) * _MOST_PER_BYTE > limits.metadata_memory:
         _check_memory(text, limits.metadata_memory)
-    return json.loads(text, object_pairs_hook=_object if strictly else None)
+    try:
+        return jiter.from_json(text, catch_duplicate_keys=strictly)
+    except ValueError:  # the slower parser takes more (half a surrogate pair) or says why not
+        document = json.loads(text, object_pairs_hook=_object if strictly else None)
+    if _is_deeper(document, _DEEPEST):
+        raise _TooDeepError(f"values nested at most {_DEEPEST} deep")
+    return document
 
 
 class _TooMuchMemoryError(ValueError):
@@ -197,28 +204,13 @@ def _text_costs(text: bytes) -> Iterator[int]:
         yield 3 * len(text) if re.search(rb"\\u[dD][89abAB]", text) else 0
 
 
+class _TooDeepError(ValueError):
+    """Says how deep it may be."""
+
+
 _DEEPEST = 200
-"""Lists and objects within each other at most; what copies or prints them calls itself for each."""
-
-
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-_USUAL_DEPTH = 30
-
-
-def _is_surely_flat(text: bytes) -> bool:
-    """Whether the brackets of a document show that nothing in it is nested more than a little.
-
-    What is said by no more than bytes: where a text holds a bracket, the quote before the first
-    such bracket is the last of an odd number, and stays.
-    """
-    if b'\\"' in text or b"\\\\" in text:  # quotes that end nothing
-        return False
-    brackets = text.translate(None, _NO_BRACKETS).replace(b'""', b"")
-    for _ in range(_USUAL_DEPTH):
-        if not brackets:
-            return True
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return False
+"""Lists and objects within each other at most; what copies or prints them calls itself for each.
+The quick parser ends there (or one later) by itself."""
 
 
 _HOLDERS = frozenset({dict, list})
@@ -226,7 +218,7 @@ _HOLDERS = frozenset({dict, list})
 
 def _is_deeper(document: Any, most: int) -> bool:
     """Whether lists and objects lie within each other more than `most` deep."""
-    level = [document]
+    level = [document] if type(document) in _HOLDERS else []
     for _ in range(most):
         level = [
             inner
