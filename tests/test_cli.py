@@ -501,7 +501,7 @@ def test_progress_of_several_stages_without_a_terminal(large, target, tmp_path):
 
 
 def test_progress_lines_are_few(capsys):
-    lines = Lines()
+    lines = Lines(["copying"])
     for _ in range(1000):
         lines(Progress(stage=0, stages=1, nbytes=10, total=10_000))
     said = capsys.readouterr().err.splitlines()

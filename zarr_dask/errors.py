@@ -29,6 +29,7 @@
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
+    ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
     ├── SharedObjectError        (ValueError)         two ranks that would write one stored object
     ├── StepError                (ValueError)         a step out of order, or beyond the capacity
@@ -100,6 +101,7 @@ __all__ = [
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
+    "ValuesDifferError",
     "WorkerLostError",
     "WriterNotFoundError",
     "ZarrDaskError",
@@ -391,6 +393,47 @@ class ResumeError(ZarrDaskError, ValueError):
 
 class ManifestError(ZarrDaskError, ValueError):
     """There is no whole manifest, or it does not say what is asked of it."""
+
+
+class ValuesDifferError(ZarrDaskError, ValueError):
+    """A copy does not hold what its source holds, and was not made visible.
+
+    Parameters
+    ----------
+    source, target
+        Stores and paths of the two arrays.
+    differing
+        How many elements differ; of stored objects that were copied as bytes, how many of these.
+    first
+        Coordinates in the source of the first few, and both values as texts.
+    what
+        What was compared, in the plural.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        differing: int,
+        first: Sequence[tuple[tuple[int, ...], str, str]],
+        what: str = "elements",
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.differing = differing
+        self.first = tuple(first)
+        self.what = what
+        shown = "".join(f"\n  - {at}: {a} and {b}" for at, a, b in self.first)
+        super().__init__(
+            f"{target} does not hold what {source} holds: {differing:,} {what} differ, the first "
+            f"of them (coordinates in the source, both values):{shown}\nThe target was not made "
+            "visible. Either the source has changed since, or codecs lose something, or what was "
+            "written is not what is stored. Copy it anew (without resume), or without verify=True "
+            "if the difference is meant."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.source, self.target, self.differing, self.first, self.what)
 
 
 class MemoryBudgetError(ZarrDaskError, ValueError):

@@ -61,6 +61,11 @@ _JOURNAL = click.option(
 )
 
 
+_VERIFY = click.option(
+    "--verify", is_flag=True, help="Compare source and target before the target becomes visible."
+)
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -74,6 +79,7 @@ Examples:
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @_JOURNAL
+@_VERIFY
 @traceback_option
 def run(
     plan_file: Path,
@@ -83,6 +89,7 @@ def run(
     threads: int | None,
     quiet: bool,
     journal: str | None,
+    verify: bool,
 ) -> None:
     """Carry out a plan, or a part of one of its stages.
 
@@ -92,6 +99,8 @@ def run(
     """
     if stage is None and part[1] > 1:
         raise click.UsageError("--part is a part of a stage: give --stage too.")
+    if verify and stage is not None:
+        raise click.UsageError("--verify is for the end of a plan: give it to finish.")
     plan = _load(plan_file)
     if threads is not None and threads > plan.threads_per_process:
         raise PlanError(
@@ -113,7 +122,7 @@ def run(
             if stop():
                 raise SystemExit(_SIGTERM_EXIT)
         if stage is None:
-            job.finish()
+            _end(job, plan, verify=verify)
 
 
 def _share(
@@ -188,8 +197,9 @@ def status(plan_file: Path, *, journal: str | None) -> None:
 @click.command()
 @_FILE
 @_JOURNAL
+@_VERIFY
 @traceback_option
-def finish(plan_file: Path, *, journal: str | None) -> None:
+def finish(plan_file: Path, *, journal: str | None, verify: bool) -> None:
     """End a plan whose tasks are all done.
 
     The target becomes visible; what lay between the stages, and the receipts, are removed.
@@ -203,8 +213,21 @@ def finish(plan_file: Path, *, journal: str | None) -> None:
             say(f"{printable(plan.target.where)} is finished already")
             return
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
-    job.finish()
+    _end(job, plan, verify=verify)
     say(f"{printable(plan.target.where)} is finished")
+
+
+def _end(job: RechunkJob, plan: RechunkPlan, *, verify: bool) -> None:
+    """End a job, if its target holds what the source does where that is asked for."""
+    from functools import partial
+
+    from zarr_dask.pool import for_each
+
+    if verify:
+        job.check_complete()
+        threads = plan.threads_per_process
+        plan.matching(threads).run(partial(for_each, threads=threads))
+    job.finish()
 
 
 @click.command()

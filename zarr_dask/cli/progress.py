@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 __all__ = ["Lines", "migration_progress", "rechunk_progress"]
 
 
-def _stage_name(stage: int, stages: int) -> str:
-    return "copying" if stages == 1 else f"stage {stage + 1} of {stages}"
+def _stage_names(stages: int, *, verify: bool) -> list[str]:
+    names = [f"stage {n} of {stages}" for n in range(1, stages + 1)] if stages > 1 else ["copying"]
+    return [*names, "comparing"] if verify else names
 
 
 @contextmanager
-def rechunk_progress(plan: RechunkPlan) -> Iterator[Callable[[Progress], None]]:
+def rechunk_progress(
+    plan: RechunkPlan, *, verify: bool = False
+) -> Iterator[Callable[[Progress], None]]:
     """What shows the progress of a rechunking: a bar for each stage, else lines."""
     console = _terminal()
+    names = _stage_names(len(plan.stages), verify=verify)
     if console is None:
-        yield Lines()
+        yield Lines(names)
         return
-    with _stage_bars(plan, console) as advance:
+    with _stage_bars(plan, names, console) as advance:
         yield advance
 
 
@@ -46,7 +50,7 @@ def migration_progress(plan: MigrationPlan) -> Iterator[Callable[[int], None]]:
 
     console = _terminal()
     if console is None:
-        lines, lock = Lines(), Lock()
+        lines, lock = Lines(["copying"]), Lock()
 
         def say(nbytes: int) -> None:
             with lock:
@@ -69,14 +73,14 @@ def _terminal() -> Console | None:
 
 
 @contextmanager
-def _stage_bars(plan: RechunkPlan, console: Console) -> Iterator[Callable[[Progress], None]]:
-    stages = len(plan.stages)
+def _stage_bars(
+    plan: RechunkPlan, names: Sequence[str], console: Console
+) -> Iterator[Callable[[Progress], None]]:
+    stages = len(names)
     # one task may take a minute: the rate is that of many
     with byte_bars(console, speed_estimate_period=600) as bars:
         total = plan.nbytes
-        ids = [
-            bars.add_task(_stage_name(n, stages), start=False, total=total) for n in range(stages)
-        ]
+        ids = [bars.add_task(name, start=False, total=total) for name in names]
 
         def start(stage: int) -> None:
             bars.start_task(ids[stage])
@@ -96,6 +100,8 @@ def _stage_bars(plan: RechunkPlan, console: Console) -> Iterator[Callable[[Progr
 class Lines:
     """A line for every tenth of a stage, but not more than one a second."""
 
+    names: Sequence[str]
+    """Of the stages."""
     stage: int = 0
     done: int = 0
     begun: float = field(default_factory=perf_counter)
@@ -125,7 +131,7 @@ class Lines:
         left = step.total - self.done
         when = f"{seconds * left / self.done:.0f} s left" if left else f"in {seconds:.1f} s"
         click.echo(
-            f"{_stage_name(step.stage, step.stages)}: {percent} % "
+            f"{self.names[step.stage]}: {percent} % "
             f"({format_bytes(self.done)} of {format_bytes(step.total)}){rate}, {when}",
             err=True,
         )

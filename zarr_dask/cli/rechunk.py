@@ -43,8 +43,9 @@ Examples:
 )
 @job_options
 @click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
+@click.option("--verify", is_flag=True, help="Compare source and target before the end.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-def rechunk(src: str, dst: str, *, quiet: bool, resume: bool, **options: Any) -> None:
+def rechunk(src: str, dst: str, *, quiet: bool, resume: bool, verify: bool, **options: Any) -> None:
     """Copy an array into other chunks and shards.
 
     SRC is the array, DST the place of the new one. The plan is printed, then carried out within
@@ -55,8 +56,8 @@ def rechunk(src: str, dst: str, *, quiet: bool, resume: bool, **options: Any) ->
         if not quiet:
             say_plan(plan)
         try:
-            with nullcontext() if quiet else rechunk_progress(plan) as advance:
-                report = plan.run(client, advance, resume=resume)
+            with nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance:
+                report = plan.run(client, advance, resume=resume, verify=verify)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(
                 f": {plan.target.where} is not complete. Run the same command again with --resume "

@@ -10,7 +10,7 @@ zeros of both signs are equal. Complex numbers are compared part by part, record
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid import Grid, Region, Shape, cut
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
 from zarr_dask.jobs.boxes import boxes_for, is_dask, read_box, run_boxes, sampled
@@ -32,10 +32,20 @@ if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
 
-__all__ = ["ArrayComparison", "Comparison", "Difference", "compare"]
+__all__ = [
+    "ArrayComparison",
+    "Comparison",
+    "Difference",
+    "Found",
+    "compare",
+    "differing",
+    "differs",
+]
 
 _NAMED = 10
 """Differing elements of an array that are named."""
+_AT_A_TIME = 1 << 17
+"""Elements that are compared at a time: what says where they differ takes some bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +313,7 @@ class _Job:
                 raise NodeTypeError("sample= chooses among stored blocks: a dask array has none.")
             if stored:
                 source = source.rechunk(stored[0].meta.grid.align(source.chunks))
-        found = _Found()
+        found = Found()
         look = partial(
             _look, other=other, swapped=swapped, equal_nan=self.equal_nan, digest=self.digest
         )
@@ -352,7 +362,7 @@ def _family(dtype: np.dtype[Any]) -> str:
 
 
 @dataclass
-class _Found:
+class Found:
     """What was found out, of one box or of all."""
 
     elements: int = 0
@@ -360,29 +370,66 @@ class _Found:
     first: list[tuple[Shape, Any, Any]] = field(default_factory=list)
     total: Sum = (0, 0)
 
-    def add(self, other: _Found) -> None:
+    def add(self, other: Found) -> None:
         """What was found in another box."""
         self.elements += other.elements
         self.differing += other.differing
-        self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
+        if other.first:
+            self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
         self.total = added(self.total, other.total)
 
 
 def _look(
     values: np.ndarray, region: Region, other: Any, *, swapped: bool, equal_nan: bool, digest: bool
-) -> _Found:
+) -> Found:
     """Compare a box of one array with the same box of the other."""
     pair = (values, read_box(other, region))
     a, b = reversed(pair) if swapped else pair
-    mask = differs(a, b, equal_nan=equal_nan)
-    count = int(np.count_nonzero(mask))
-    first = []
-    for at in np.argwhere(mask)[:_NAMED].tolist() if count else []:
-        coords = tuple(i + s.start for i, s in zip(at, region, strict=True))
-        first.append((coords, a[tuple(at)], b[tuple(at)]))
-    shape = tuple(other.shape)
-    total = sum_of(a, region, shape) if digest else (0, 0)
-    return _Found(mask.size, count, first, total)
+    found = differing(a, b, tuple(s.start for s in region), equal_nan=equal_nan)
+    if digest:
+        found.total = sum_of(a, region, tuple(other.shape))
+    return found
+
+
+def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> Found:
+    """How many elements of two arrays of one shape differ, and the first of them.
+
+    Parameters
+    ----------
+    a, b
+        The arrays; a few of their elements are compared at a time.
+    origin
+        Coordinates of their first element.
+    equal_nan
+        Whether NaN equals NaN, and NaT NaT.
+
+    Examples
+    --------
+    >>> differing(np.array([1, 2, 3]), np.array([1, 2, 7]), (40,), equal_nan=True).first
+    [((42,), np.int64(3), np.int64(7))]
+    """
+    found = Found()
+    for region in _pieces(a.shape):
+        mask = differs(cut(a, region), cut(b, region), equal_nan=equal_nan)
+        count = int(np.count_nonzero(mask))
+        first = []
+        for at in np.argwhere(mask)[:_NAMED].tolist() if count else []:
+            place = tuple(i + s.start for i, s in zip(at, region, strict=True))
+            coords = tuple(i + start for i, start in zip(place, origin, strict=True))
+            first.append((coords, a[place], b[place]))
+        found.add(Found(mask.size, count, first))
+    return found
+
+
+def _pieces(shape: Shape) -> Iterator[Region]:
+    """Regions of not too many elements, which lie together in memory, that make up an array."""
+    cell: list[int] = []
+    room = _AT_A_TIME
+    for length in reversed(shape):
+        cell.insert(0, max(min(length, room), 1))
+        room //= cell[0]
+    grid = Grid.regular(shape, cell)
+    return (grid.region_of(coords) for coords in np.ndindex(*grid.counts))
 
 
 def differs(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:

@@ -22,7 +22,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.scratch import keeping_freed_memory
 
-__all__ = ["Copied", "Records", "Stage"]
+__all__ = ["Copied", "Records", "Stage", "as_in"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class Stage:
 
     def _copy(self, region: Region, stop: Callable[[], bool] | None) -> Copied:
         values = self.source.read(shifted(region, self.origin), threads=1)
-        if self.source.meta.data_type != self.target.meta.data_type:
-            values = self._converted(values, region)
+        values = as_in(self.target, values, self.source, region)
         written: list[StoredObject] = []
         empty: list[str] = []
         for part in self.target.meta.grid.parts(region):
@@ -102,25 +101,44 @@ class Stage:
             return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
         return stored_object(key, buffers, with_sha256=False)
 
-    def _converted(self, values: np.ndarray, region: Region) -> np.ndarray:
-        """The values in the data type of the target; fractions may go, numbers may not wrap."""
-        target = self.target
-        said = misfit(values, target.dtype)
-        if said is not None:
-            raise self._not_held(said, region)
-        if values.dtype.kind == "c" and target.dtype.kind in "biuf":
-            values = values.real
-        try:
-            with np.errstate(over="raise"):
-                return target.cast(values)
-        except FloatingPointError as error:
-            raise self._not_held("values that would become infinite", region) from error
 
-    def _not_held(self, what: str, region: Region) -> DataTypeError:
-        return DataTypeError(
-            f"{self.source.where} has {what} in the region {format_region(region)}, which "
-            f"{self.target.meta.data_type.label} cannot hold. Choose a wider dtype."
-        )
+def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
+    """Values of one array in the data type of another; fractions may go, numbers may not wrap.
+
+    Parameters
+    ----------
+    target
+        The array that is to hold them.
+    values
+        What was read; returned as they are where the data types are the same.
+    source, region
+        Where, for messages.
+
+    Raises
+    ------
+    DataTypeError
+        If there are values that the data type cannot hold.
+    """
+    if source.meta.data_type == target.meta.data_type:
+        return values
+    said = misfit(values, target.dtype)
+    if said is not None:
+        raise _not_held(said, target, source, region)
+    if values.dtype.kind == "c" and target.dtype.kind in "biuf":
+        values = values.real
+    try:
+        with np.errstate(over="raise"):
+            return target.cast(values)
+    except FloatingPointError as error:
+        what = "values that would become infinite"
+        raise _not_held(what, target, source, region) from error
+
+
+def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTypeError:
+    return DataTypeError(
+        f"{source.where} has {what} in the region {format_region(region)}, which "
+        f"{target.meta.data_type.label} cannot hold. Choose a wider dtype."
+    )
 
 
 @dataclass(frozen=True, slots=True)

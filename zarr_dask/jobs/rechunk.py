@@ -191,6 +191,7 @@ def rechunk(
     region: Any = None,
     resume: bool = False,
     journal: Location | None = None,
+    verify: bool = False,
 ) -> RechunkReport:
     """Lay an array out anew within a bound of memory: `plan_rechunk`, then run.
 
@@ -200,7 +201,7 @@ def rechunk(
         As for `plan_rechunk`.
     dtype, codecs, format, region
         As for `plan_rechunk`.
-    resume, journal
+    resume, journal, verify
         As for `RechunkPlan.run`. The same arguments make the same job.
     progress
         Called after each task.
@@ -238,7 +239,7 @@ def rechunk(
         region=region,
     )
     plan = replace(plan, overwrite=overwrite)
-    return plan.run(client, progress, resume=resume, journal=journal)
+    return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
 
 
 def _contiguous(region: Any, array: Array) -> Region:

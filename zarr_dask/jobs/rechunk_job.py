@@ -150,8 +150,8 @@ class RechunkJob:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Make the target visible, and remove what lay between the stages and the journal.
+    def check_complete(self) -> None:
+        """Refuse to end what is not complete; without a journal that cannot be told.
 
         Raises
         ------
@@ -169,6 +169,17 @@ class RechunkJob:
                     f"first of them number {missing[0]}. Run the plan again; it does what is "
                     "missing."
                 )
+
+    def finish(self) -> None:
+        """Make the target visible, and remove what lay between the stages and the journal.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing.
+        """
+        self.check_complete()
+        target = self.plan.target
         put_documents(target.store, target.node_format.documents(target.meta, target.path))
         self.remove_intermediates()
         if self.journal is not None:
@@ -261,6 +272,9 @@ def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
                 return found
             check = plan.target
             check_place(check.store, check.path, check.node_format, overwrite=plan.overwrite)
+    ended = _journal(plan, place)
+    if ended.job() is None and plan.is_finished():
+        ended.remove()  # what is left of it, if the job was killed while it removed its journal
     return None
 
 

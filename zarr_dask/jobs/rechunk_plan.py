@@ -25,6 +25,7 @@ from zarr_dask.errors import (
 from zarr_dask.grid import Region
 from zarr_dask.group import open_array
 from zarr_dask.jobs.copying import Copied
+from zarr_dask.jobs.matching import Matched, Matching, boxes_to_match
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
@@ -282,6 +283,7 @@ class RechunkPlan:
         *,
         resume: bool = False,
         journal: Location | None = None,
+        verify: bool = False,
     ) -> RechunkReport:
         """Do it.
 
@@ -299,9 +301,16 @@ class RechunkPlan:
             Go on with the same job, if it has died; by default whatever it has left goes.
         journal
             Where receipts are kept; beside the root of the target's hierarchy by default.
+        verify
+            Compare source and target at the end, before the target becomes visible. The comparison
+            reads both, holds no more than `max_mem`, and counts as one more stage of the progress.
 
         Raises
         ------
+        ValuesDifferError
+            If the comparison finds a difference; the target is not visible then.
+        MemoryBudgetError
+            If more tasks share a process than the plan was made for.
         NodeExistsError
             If the target has come into being since the plan was made.
         ResumeError
@@ -313,6 +322,7 @@ class RechunkPlan:
         begun = perf_counter()
         workers = find_workers(client)
         self._check_memory(workers)
+        matching = self.matching(workers.threads_per_process) if verify else None
         job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
         copied: list[tuple[int, Copied]] = []
         try:
@@ -322,6 +332,8 @@ class RechunkPlan:
                     name = f"zarr-copy-{number + 1}"
                     run_tasks(job.stage(number).copy, tasks, workers, on_result, name)
                     job.tidy_up(number)
+            if matching is not None:
+                self._match(matching, workers, progress)
         except BaseException as error:
             if job.journal is None or not isinstance(error, Exception):
                 job.remove_intermediates()
@@ -335,6 +347,37 @@ class RechunkPlan:
             tasks=len(copied),
             seconds=perf_counter() - begun,
         )
+
+    def matching(self, threads: int) -> Matching:
+        """The comparison of source and target, for processes of so many threads.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If there is too little memory for it.
+        """
+        first, last = self.stages[0], self.stages[-1]
+        boxes = boxes_to_match(first.source, last.target, self.max_mem // threads)
+        origin = tuple(s.start for s in self.region)
+        return Matching(self.source, self.target, origin, boxes)
+
+    def _match(
+        self,
+        matching: Matching,
+        workers: Workers,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """Compare source and target."""
+        results: list[Matched] = []
+        stages = len(self.stages)
+
+        def note(one: Matched) -> None:
+            results.append(one)
+            if progress is not None:
+                progress(Progress(stages, stages + 1, one.nbytes, self.nbytes))
+
+        run_tasks(matching, range(matching.tasks), workers, note, "zarr-compare")
+        matching.check(results)
 
     def _stored(self, job: RechunkJob, copied: list[tuple[int, Copied]]) -> int:
         """Encoded bytes of the target, what a job that died before has written included."""

@@ -1,0 +1,141 @@
+"""Whether a rechunking has made what it should: source and target are compared, box by box.
+
+What is compared is what was to be stored: a region of the source, in the data type of the target.
+A task of it holds a box of both, within the bound that the plan has for its other tasks; boxes
+may cut stored objects of the target where whole ones of both sides would not fit. It runs before
+the target becomes visible, so that no reader ever finds one that is not right.
+
+NaN equals NaN, and zeros of both signs are equal. Codecs that lose something make a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import MemoryBudgetError, ValuesDifferError
+from zarr_dask.grid import Grid, Region, Shape, shifted
+from zarr_dask.jobs.compare import Found, differing
+from zarr_dask.jobs.copying import as_in
+from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.planner import alternatives
+from zarr_dask.jobs.stages import CostModel, Layout
+
+__all__ = ["Matched", "Matching", "boxes_to_match"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What the comparison of one box has found."""
+
+    nbytes: int
+    """Decoded bytes of the box in the source."""
+    found: Found
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A comparison of two arrays: what its task number n does."""
+
+    source: Array
+    target: Array
+    origin: Shape
+    """First element of the source that was copied."""
+    boxes: Grid
+    """What each task compares, of the target."""
+
+    @property
+    def tasks(self) -> int:
+        """How many boxes there are."""
+        return self.boxes.ncells
+
+    def __call__(self, number: int) -> Matched:
+        """Compare one box."""
+        region = self.boxes.region_of([int(i) for i in np.unravel_index(number, self.boxes.counts)])
+        values, nbytes = self._wanted(region)
+        stored = self.target.read(region, threads=1)
+        first = shifted(region, self.origin)
+        found = differing(values, stored, tuple(s.start for s in first), equal_nan=True)
+        return Matched(nbytes, found)
+
+    def _wanted(self, region: Region) -> tuple[np.ndarray, int]:
+        """What the target should hold, and the bytes of that in the source."""
+        values = self.source.read(shifted(region, self.origin), threads=1)
+        return as_in(self.target, values, self.source, region), values.nbytes
+
+    def check(self, results: Sequence[Matched]) -> None:
+        """Refuse a target that differs.
+
+        Raises
+        ------
+        ValuesDifferError
+            It names the first elements.
+        """
+        total = Found()
+        for one in results:
+            total.add(one.found)
+        if total.differing:
+            first = [(at, _shown(a), _shown(b)) for at, a, b in total.first]
+            raise ValuesDifferError(self.source.where, self.target.where, total.differing, first)
+
+    def run(self, each: Callable[[Callable[[int], object], Sequence[int]], None]) -> None:
+        """Compare everything; `each` calls a function on numbers, in threads for instance.
+
+        Raises
+        ------
+        ValuesDifferError
+            If something differs.
+        """
+        results: list[Matched] = []
+        each(lambda number: results.append(self(number)), range(self.tasks))
+        self.check(results)
+
+
+def _shown(value: object) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
+    """What to compare at a time, so that a task holds no more than its budget.
+
+    Parameters
+    ----------
+    source, target
+        How the two are stored.
+    budget
+        Bytes that one task may hold.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even one element of both can be compared.
+    """
+    cell = target.object_shape
+    # a task holds the box of both sides; those of the target are read, not written
+    held = replace(target, encode=target.decode, kind=f"{target.kind} again")
+    while True:
+        whole = max(target.object_bytes - held.object_bytes, 0)  # of an object that is cut
+        try:
+            ways = alternatives(source, held, budget - whole, 1, CostModel())
+        except MemoryBudgetError as error:
+            if max(cell, default=1) == 1:
+                raise MemoryBudgetError(
+                    f"a task may hold {format_bytes(budget)}, which is too little to read a stored "
+                    "object of the source and one of the target side by side: raise max_mem, or "
+                    "leave verify=True out."
+                ) from error
+        else:
+            stage = next(way.stages[0] for way in ways if len(way.stages) == 1)
+            return stage.boxes
+        cell = _halved(cell)
+        held = replace(held, grid=Grid.regular(target.grid.shape, cell), stored=None)
+
+
+def _halved(cell: Shape) -> Shape:
+    """The same cell, half as long along its longest dimension."""
+    longest = max(range(len(cell)), key=cell.__getitem__)
+    return tuple(-(-n // 2) if axis == longest else n for axis, n in enumerate(cell))
