@@ -10,8 +10,9 @@ NaN equals NaN, and zeros of both signs are equal. Codecs that lose something ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -21,10 +22,12 @@ from zarr_dask.grid import Grid, Region, Shape, shifted
 from zarr_dask.jobs.compare import Found, differing
 from zarr_dask.jobs.copying import as_in
 from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.jobs.planner import alternatives
-from zarr_dask.jobs.stages import CostModel, Layout
+from zarr_dask.jobs.stages import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
 
 __all__ = ["Matched", "Matching", "boxes_to_match"]
+
+_LIKED = 1 << 23
+"""Bytes that a box has if it can: enough for a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +117,61 @@ def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
     MemoryBudgetError
         If not even one element of both can be compared.
     """
-    cell = target.object_shape
-    # a task holds the box of both sides; those of the target are read, not written
-    held = replace(target, encode=target.decode, kind=f"{target.kind} again")
+    box = target.object_shape
+    while (peak := _held(source, target, box)) > budget:
+        if max(box, default=1) == 1:
+            raise MemoryBudgetError(
+                f"a task may hold {format_bytes(budget)}, but to compare what it copies takes "
+                f"{format_bytes(peak)}: raise max_mem, or leave verify=True out."
+            )
+        box = _halved(box)
+    if box != target.object_shape:
+        return Grid.regular(target.grid.shape, box)
+    return StagePlan(source, target, _grown(source, target, box, budget)).boxes
+
+
+def _held(source: Layout, target: Layout, box: Shape) -> int:
+    """Bytes that comparing a box takes: both sides in one data type, and what reading adds."""
+    elements = prod(box)
+    both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
+    reading = max(
+        prod(_met(side, box)) * side.itemsize + max(side.chunk_bytes, side.working)
+        for side in (source, target)
+    )
+    return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD
+
+
+def _met(side: Layout, box: Shape) -> Iterator[int]:
+    """As much of a stored object as a box meets, in whole chunks."""
+    for stored, length, chunk in zip(side.object_shape, box, side.chunk, strict=True):
+        yield min(stored, -(-length // chunk) * chunk + chunk)
+
+
+def _halved(box: Shape) -> Shape:
+    """The same box, half as long along its longest dimension."""
+    longest = max(range(len(box)), key=box.__getitem__)
+    return tuple(-(-n // 2) if axis == longest else n for axis, n in enumerate(box))
+
+
+def _grown(source: Layout, target: Layout, box: Shape, budget: int) -> Shape:
+    """A larger box of whole stored objects, of which less of the source is decoded twice.
+
+    It is doubled along the dimension that helps most, as long as it fits and that helps; boxes of
+    a few bytes are doubled anyway.
+    """
+
+    def decoded(box: Shape) -> int:
+        return StagePlan(source, target, box).costs.decoded
+
     while True:
-        whole = max(target.object_bytes - held.object_bytes, 0)  # of an object that is cut
-        try:
-            ways = alternatives(source, held, budget - whole, 1, CostModel())
-        except MemoryBudgetError as error:
-            if max(cell, default=1) == 1:
-                raise MemoryBudgetError(
-                    f"a task may hold {format_bytes(budget)}, which is too little to read a stored "
-                    "object of the source and one of the target side by side: raise max_mem, or "
-                    "leave verify=True out."
-                ) from error
-        else:
-            stage = next(way.stages[0] for way in ways if len(way.stages) == 1)
-            return stage.boxes
-        cell = _halved(cell)
-        held = replace(held, grid=Grid.regular(target.grid.shape, cell), stored=None)
-
-
-def _halved(cell: Shape) -> Shape:
-    """The same cell, half as long along its longest dimension."""
-    longest = max(range(len(cell)), key=cell.__getitem__)
-    return tuple(-(-n // 2) if axis == longest else n for axis, n in enumerate(cell))
+        doubled = (
+            tuple(2 * n if one == axis else n for one, n in enumerate(box))
+            for axis in reversed(range(len(box)))
+            if box[axis] < target.grid.shape[axis]
+        )
+        fitting = [one for one in doubled if _held(source, target, one) <= budget]
+        best = min(fitting, key=decoded, default=None)
+        small = prod(box) * source.itemsize < _LIKED
+        if best is None or (decoded(best) >= decoded(box) and not small):
+            return box
+        box = best
