@@ -52,6 +52,7 @@ __all__ = [
     "check_place",
     "consolidate_group",
     "delete_node",
+    "is_free",
     "prepare_above",
     "prepare_array_place",
     "prepare_place",
@@ -100,6 +101,15 @@ def check_place(
             f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
             "replace it, or open it with mode='r+' to write into it."
         )
+
+
+def is_free(store: Store, path: str, node_format: Format) -> bool:
+    """Whether an array may be created at a path without replacing anything."""
+    try:
+        check_place(store, path, node_format, overwrite=False)
+    except NodeExistsError:
+        return False
+    return True
 
 
 def _check_names(store: Store, path: str, node_format: Format) -> None:

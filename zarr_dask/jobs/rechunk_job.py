@@ -12,33 +12,32 @@ intermediate arrays may be gone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from time import monotonic, sleep
 from typing import Protocol
 
 from zarr_dask.array import Array
 from zarr_dask.create import plain_chain
-from zarr_dask.errors import NodeExistsError, ResumeError
+from zarr_dask.errors import ResumeError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
 from zarr_dask.grid import Region, Shape
-from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place, put_documents
+from zarr_dask.hierarchy import (
+    check_place,
+    is_free,
+    prepare_array_place,
+    prepare_place,
+    put_documents,
+)
+from zarr_dask.jobs import beginning
 from zarr_dask.jobs.copying import Records, Stage
 from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.stages import StagePlan
-from zarr_dask.journal import Job, Journal, Place, default_place, given_place, new_journal
-from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.journal import Job, Journal
 from zarr_dask.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.stores.conditional import ConditionalStore
 from zarr_dask.stores.urls import Location, beside, open_store
 
-__all__ = ["RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
-
-_KIND = "rechunk"
-_READY = "ready"
-_PATIENCE = 60.0  # seconds for another process to make room at the target
-_POLL = 0.1  # nobody is told when it has: it can only be asked for
+__all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
 
 
 class Planned(Protocol):
@@ -144,7 +143,8 @@ class RechunkJob:
 
         It may be there: if all tasks are done, the job has died after making it visible.
         """
-        if not _is_there(self.plan.target):
+        target = self.plan.target
+        if is_free(target.store, target.path, target.node_format):
             return True
         return self.plan.is_finished() and not self.missing(len(self.plan.stages) - 1)
 
@@ -179,11 +179,15 @@ class RechunkJob:
             If something is missing.
         """
         self.check_complete()
-        target = self.plan.target
-        put_documents(target.store, target.node_format.documents(target.meta, target.path))
+        self.publish()
         self.remove_intermediates()
         if self.journal is not None:
             self.journal.remove()
+
+    def publish(self) -> None:
+        """Make the target visible."""
+        target = self.plan.target
+        put_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def _temporary_place(self) -> tuple[Store, str]:
         """Where intermediate arrays lie: the same whoever asks."""
@@ -217,167 +221,85 @@ def _shown(shape: Shape) -> str:
 # --- beginning ------------------------------------------------------------------------------------
 
 
-def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """A job of its own: whatever another one has left at the target goes.
+@dataclass(frozen=True, eq=False)
+class Lone:
+    """What beginning the job of one array needs to know; see `zarr_dask.jobs.beginning`."""
 
-    Raises
-    ------
-    NodeExistsError
-        If there is something at the target.
-    StoreError
-        If nothing can be written there.
-    """
-    target = plan.target
-    place = _place(plan, journal)
-    check_place(target.store, target.path, target.node_format, overwrite=plan.overwrite)
-    for other, job in journals_at(place) if place is not None else ():
-        if job.kind == _KIND:
-            RechunkJob(plan, job.creation, other).remove_intermediates()
-        other.remove()
-    prepare_array_place(
-        target.store, target.path, target.node_format, target.meta, overwrite=plan.overwrite
-    )
-    if place is None:
-        return RechunkJob(plan, plan.creation, None)
-    kept = _journal(plan, place)
-    kept.begin(_job(plan, ready=True))
-    return RechunkJob(plan, plan.creation, kept)
+    plan: Planned
+
+    kind = "rechunk"
+
+    @property
+    def token(self) -> str:
+        """The plan's."""
+        return self.plan.token
+
+    @property
+    def creation(self) -> str:
+        """The plan's."""
+        return self.plan.creation
+
+    @property
+    def where(self) -> str:
+        """The target, for messages."""
+        return self.plan.target.where
+
+    @property
+    def home(self) -> tuple[Store, str]:
+        """The target: its journal lies beside the hierarchy that it is in."""
+        return self.plan.target.store, self.plan.target.path
+
+    def is_finished(self) -> bool:
+        """The plan's."""
+        return self.plan.is_finished()
+
+    def check_room(self) -> None:
+        """Refuse to write where something is that may not be replaced."""
+        target = self.plan.target
+        overwrite = self.plan.overwrite
+        check_place(target.store, target.path, target.node_format, overwrite=overwrite)
+
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is at the target, create the groups above."""
+        target, overwrite = self.plan.target, self.plan.overwrite
+        place = (target.store, target.path, target.node_format)
+        if keep_journals:
+            prepare_place(*place, overwrite=overwrite, is_group=False)
+        else:
+            prepare_array_place(*place, target.meta, overwrite=overwrite)
+
+    def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
+        """The job with its receipts."""
+        return RechunkJob(self.plan, creation, journal)
+
+    def described(self) -> Job:
+        """What its journal says."""
+        target = self.plan.target
+        prefix = target.node_format.data_prefix(target.path)
+        documents = target.node_format.documents(target.meta, target.path)
+        return Job(
+            kind=self.kind,
+            token=self.token,
+            creation=self.creation,
+            resume="token",
+            creates=True,
+            data="" if prefix == prefix_of(target.path) else prefix,
+            objects=target.meta.grid.ncells,
+            documents={key: text.decode() for key, text in documents.items()},
+            facts={"stages": len(self.plan.stages)},
+        )
+
+
+def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
+    """A job of its own; see `zarr_dask.jobs.beginning.begin_anew`."""
+    return beginning.begin_anew(Lone(plan), journal)
 
 
 def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
-    """The same job that has died, if there is one.
-
-    What another job has put at the target meanwhile is not this one's: it is left alone, or
-    replaced from the beginning. (Objects may have equal sizes and other values.)
-
-    Raises
-    ------
-    NodeExistsError
-        If there is something at the target that may not be replaced.
-    ResumeError
-        If there is no place for a journal.
-    """
-    place = _place(plan, journal)
-    if place is None:
-        raise ResumeError(
-            f"{plan.target.where} has no place beside it for a journal: it is in memory, in an "
-            "archive, or the root of a bucket. Say where with journal=, a path or URL outside the "
-            "hierarchy."
-        )
-    for other, job in journals_at(place):
-        if job.kind == _KIND and job.token == plan.token:
-            other.merge()
-            found = RechunkJob(plan, job.creation, other)
-            if found.is_ours():
-                return found
-            check = plan.target
-            check_place(check.store, check.path, check.node_format, overwrite=plan.overwrite)
-    ended = _journal(plan, place)
-    if ended.job() is None and plan.is_finished():
-        ended.remove()  # what is left of it, if the job was killed while it removed its journal
-    return None
+    """The same job that has died; see `zarr_dask.jobs.beginning.resume`."""
+    return beginning.resume(Lone(plan), journal)
 
 
 def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """The job of a plan in a file, which several processes may begin at the same time.
-
-    The first of them makes room at the target, the others wait for that.
-
-    Raises
-    ------
-    NodeExistsError
-        If there is something at the target.
-    ResumeError
-        If there is no place for a journal, or another run of the same plan is open there.
-    """
-    found = resume(plan, journal)
-    place = _place(plan, journal)
-    if found is not None and found.creation != plan.creation:
-        raise ResumeError(
-            f"another run of this plan was begun at {plan.target.where} and has not ended. Use its "
-            "plan file, or remove its journal."
-        )
-    kept = _journal(plan, place) if place is not None else None
-    if kept is None:
-        raise ResumeError(f"{plan.target.where} has no place for a journal. Give one (journal=).")
-    target = plan.target
-    if kept.job() is None:
-        if plan.is_finished():  # a part that comes late must not make room once more
-            raise NodeExistsError(f"{target.where} is finished; there is nothing left to do.")
-        check_place(target.store, target.path, target.node_format, overwrite=plan.overwrite)
-        if _is_first(kept, _job(plan, ready=False)):
-            prepare_place(
-                target.store,
-                target.path,
-                target.node_format,
-                overwrite=plan.overwrite,
-                is_group=False,
-            )
-            kept.note(_job(plan, ready=True))
-    _wait_until_ready(kept, plan)
-    job = RechunkJob(plan, plan.creation, kept)
-    if not job.is_ours():
-        raise NodeExistsError(
-            f"{target.where} was created by somebody else since this plan was begun. Delete it, or "
-            "make a plan for another target."
-        )
-    return job
-
-
-def _is_there(target: Array) -> bool:
-    try:
-        check_place(target.store, target.path, target.node_format, overwrite=False)
-    except NodeExistsError:
-        return True
-    return False
-
-
-def _is_first(journal: Journal, job: Job) -> bool:
-    """Note a job, unless another process has just done so."""
-    if isinstance(journal.store, ConditionalStore):
-        return journal.note_if_none(job)
-    journal.note(job)
-    return True
-
-
-def _wait_until_ready(journal: Journal, plan: Planned) -> None:
-    deadline = monotonic() + _PATIENCE
-    while True:
-        job = journal.job()
-        if job is not None and job.facts.get(_READY):
-            return
-        if monotonic() > deadline:
-            raise NodeExistsError(
-                f"another process began to make room at {plan.target.where} and has not come to "
-                f"its end within {_PATIENCE:.0f} s. If it has died, remove {journal.url} and run "
-                "the plan again."
-            )
-        sleep(_POLL)
-
-
-def _place(plan: Planned, journal: Location | None) -> Place | None:
-    target = plan.target
-    if journal is not None:
-        return given_place(journal, target.path)
-    return default_place(target.store, target.path)
-
-
-def _journal(plan: Planned, place: Place) -> Journal:
-    return replace(new_journal(place, _job(plan, ready=False)), creation=plan.creation)
-
-
-def _job(plan: Planned, *, ready: bool) -> Job:
-    target = plan.target
-    prefix = target.node_format.data_prefix(target.path)
-    documents = target.node_format.documents(target.meta, target.path)
-    return Job(
-        kind=_KIND,
-        token=plan.token,
-        creation=plan.creation,
-        resume="token",
-        creates=True,
-        data="" if prefix == prefix_of(target.path) else prefix,
-        objects=target.meta.grid.ncells,
-        documents={key: text.decode() for key, text in documents.items()},
-        facts={_READY: ready, "stages": len(plan.stages)},
-    )
+    """The job of a plan in a file; see `zarr_dask.jobs.beginning.begin_shared`."""
+    return beginning.begin_shared(Lone(plan), journal)

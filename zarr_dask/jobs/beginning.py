@@ -1,0 +1,227 @@
+"""Beginning a job that leaves receipts, going on with one that has died, joining one that runs.
+
+What is begun is a plan (`JobPlan`): of one array, of several, or of a hierarchy. A journal beside
+its *home* says what the job is; whoever has the same plan finds it again by the plan's token, and
+`bound` to the journal the plan is a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic, sleep
+from typing import Protocol, TypeVar
+
+from zarr_dask.errors import NodeExistsError, ResumeError
+from zarr_dask.journal import Job, Journal, Place, default_place, given_place, new_journal
+from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.conditional import ConditionalStore
+from zarr_dask.stores.urls import Location
+
+__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "resume"]
+
+_READY = "ready"
+_PATIENCE = 60.0  # seconds for another process to make room at the target
+_POLL = 0.1  # nobody is told when it has: it can only be asked for
+
+
+class BoundJob(Protocol):
+    """A plan and the receipts of its tasks."""
+
+    @property
+    def creation(self) -> str:
+        """Tells what the job writes from what may be at the same place later."""
+        ...
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has put something at the target since the job began."""
+        ...
+
+    def remove_intermediates(self) -> None:
+        """Remove what lies between its stages."""
+        ...
+
+
+J_co = TypeVar("J_co", bound=BoundJob, covariant=True)
+J = TypeVar("J", bound=BoundJob)
+
+
+class JobPlan(Protocol[J_co]):
+    """What beginning a job needs to know of its plan."""
+
+    @property
+    def kind(self) -> str:
+        """What does the work, as the journal says it."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """Equal for plans that write the same bytes to the same places."""
+        ...
+
+    @property
+    def creation(self) -> str:
+        """Tells what the plan writes from what may be at the same place later."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """What it writes to, for messages."""
+        ...
+
+    @property
+    def home(self) -> tuple[Store, str]:
+        """Store and path of the node beside whose hierarchy the journal lies."""
+        ...
+
+    def is_finished(self) -> bool:
+        """Whether everything is there with the metadata of the plan."""
+        ...
+
+    def check_room(self) -> None:
+        """Refuse to write where something is that may not be replaced."""
+        ...
+
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is to be replaced, and the journals of other jobs if that is asked for."""
+        ...
+
+    def bound(self, creation: str, journal: Journal | None) -> J_co:
+        """The job with its receipts; `journal` is None where there is no place for them."""
+        ...
+
+    def described(self) -> Job:
+        """What its journal says."""
+        ...
+
+
+def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
+    """A job of its own: whatever another one has left at the target goes.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target.
+    StoreError
+        If nothing can be written there.
+    """
+    place = _place(plan, journal)
+    plan.check_room()
+    for other, job in journals_at(place) if place is not None else ():
+        if job.kind == plan.kind:
+            plan.bound(job.creation, other).remove_intermediates()
+        other.remove()
+    plan.make_room(keep_journals=False)
+    if place is None:
+        return plan.bound(plan.creation, None)
+    kept = _journal(plan, place)
+    kept.begin(_job(plan, ready=True))
+    return plan.bound(plan.creation, kept)
+
+
+def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
+    """The same job that has died, if there is one.
+
+    What another job has put at the target meanwhile is not this one's: it is left alone, or
+    replaced from the beginning. (Objects may have equal sizes and other values.)
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target that may not be replaced.
+    ResumeError
+        If there is no place for a journal.
+    """
+    place = _place(plan, journal)
+    if place is None:
+        raise ResumeError(
+            f"{plan.where} has no place beside it for a journal: it is in memory, in an archive, "
+            "or the root of a bucket. Say where with journal=, a path or URL outside the hierarchy."
+        )
+    for other, job in journals_at(place):
+        if job.kind == plan.kind and job.token == plan.token:
+            other.merge()
+            found = plan.bound(job.creation, other)
+            if found.is_ours():
+                return found
+            plan.check_room()
+    ended = _journal(plan, place)
+    if ended.job() is None and plan.is_finished():
+        ended.remove()  # what is left of it, if the job was killed while it removed its journal
+    return None
+
+
+def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
+    """The job of a plan in a file, which several processes may begin at the same time.
+
+    The first of them makes room at the target, the others wait for that.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target.
+    ResumeError
+        If there is no place for a journal, or another run of the same plan is open there.
+    """
+    found = resume(plan, journal)
+    place = _place(plan, journal)
+    if found is not None and found.creation != plan.creation:
+        raise ResumeError(
+            f"another run of this plan was begun at {plan.where} and has not ended. Use its plan "
+            "file, or remove its journal."
+        )
+    kept = _journal(plan, place) if place is not None else None
+    if kept is None:
+        raise ResumeError(f"{plan.where} has no place for a journal. Give one (journal=).")
+    if kept.job() is None:
+        if plan.is_finished():  # a part that comes late must not make room once more
+            raise NodeExistsError(f"{plan.where} is finished; there is nothing left to do.")
+        plan.check_room()
+        if _is_first(kept, _job(plan, ready=False)):
+            plan.make_room(keep_journals=True)
+            kept.note(_job(plan, ready=True))
+    _wait_until_ready(kept, plan)
+    job = plan.bound(plan.creation, kept)
+    if not job.is_ours():
+        raise NodeExistsError(
+            f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "
+            "make a plan for another target."
+        )
+    return job
+
+
+def _is_first(journal: Journal, job: Job) -> bool:
+    """Note a job, unless another process has just done so."""
+    if isinstance(journal.store, ConditionalStore):
+        return journal.note_if_none(job)
+    journal.note(job)
+    return True
+
+
+def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
+    deadline = monotonic() + _PATIENCE
+    while True:
+        job = journal.job()
+        if job is not None and job.facts.get(_READY):
+            return
+        if monotonic() > deadline:
+            raise NodeExistsError(
+                f"another process began to make room at {plan.where} and has not come to its end "
+                f"within {_PATIENCE:.0f} s. If it has died, remove {journal.url} and run the plan "
+                "again."
+            )
+        sleep(_POLL)
+
+
+def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
+    store, path = plan.home
+    return default_place(store, path) if journal is None else given_place(journal, path)
+
+
+def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:
+    return replace(new_journal(place, _job(plan, ready=False)), creation=plan.creation)
+
+
+def _job(plan: JobPlan[BoundJob], *, ready: bool) -> Job:
+    job = plan.described()
+    return replace(job, facts={**job.facts, _READY: ready})
