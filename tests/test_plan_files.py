@@ -102,7 +102,7 @@ def test_a_source_that_has_changed_is_noticed(tmp_path):
         (lambda plan: json.dumps({**plan, "stages": []}), "no stages"),
         (lambda plan: json.dumps({**plan, "max_mem": 1000}), "more than its max_mem"),
         (lambda plan: json.dumps({**plan, "threads_per_process": -1}), "at least 1"),
-        (lambda plan: json.dumps({**plan, "threads_per_process": 10**9}), "than its max_mem"),
+        (lambda plan: json.dumps({**plan, "max_mem": 10}), "than its max_mem"),
         (lambda plan: json.dumps({**plan, "creation": "../../.."}), "32 hexadecimal"),
         (
             lambda plan: json.dumps({**plan, "stages": [{"box": [16] * 3, "cell": [16] * 3}] * 3}),

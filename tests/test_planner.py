@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from math import prod
 
 import dask
@@ -50,6 +50,38 @@ def test_lengths_of_touched_cells(sizes, box, beyond):
     cell_of = [number for number, size in enumerate(sizes) for _ in range(size)]
     pairs = {(cell_of[i], i // box) for i in range(extent)}
     assert Edges.of(sizes, extent).met_length(box) == sum(sizes[cell] for cell, _ in pairs)
+
+
+@given(st.integers(0, 120), LENGTHS, LENGTHS, st.booleans(), st.booleans())
+def test_cells_within_one_interval(extent, cell, box, first, last):
+    cells = [(a, min(a + cell, extent)) for a in range(0, extent, cell)]
+    assert Fixed(cell, extent).uncut(box, first=first, last=last) == uncut(cells, box, first, last)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    LENGTHS,
+    st.integers(0, 8),
+    st.booleans(),
+    st.booleans(),
+)
+def test_cells_of_their_own_sizes_within_one_interval(sizes, box, beyond, first, last):
+    extent = max(sum(sizes) - beyond, 0)
+    starts = [0, *accumulate(sizes)]
+    cells = [(a, min(b, extent)) for a, b in pairwise(starts) if a < extent]
+    assert Edges.of(sizes, extent).uncut(box, first=first, last=last) == uncut(
+        cells, box, first, last
+    )
+
+
+def uncut(cells, box, first, last):
+    """By counting: the cells of which all elements lie in one interval."""
+    left_out = {0 for _ in cells if first} | {len(cells) - 1 for _ in cells if last}
+    return sum(
+        len({i // box for i in range(*cell)}) == 1
+        for n, cell in enumerate(cells)
+        if n not in left_out
+    )
 
 
 # --- any pair of layouts ------------------------------------------------------------------------
@@ -124,16 +156,17 @@ def assert_boxes_cover_once(stage: StagePlan) -> None:
 def test_costs_are_what_counting_gives(pair, share):
     source, target = pair
     for stage in plan_stages(source, target, budget_of(source, target, share), 1, MODEL):
-        decoded = written = objects = 0
+        decoded = written = requests = 0
         chunks = Grid.regular(source.grid.shape, stage.source.chunk)
         for coords in product(*map(range, stage.boxes.counts)):
             region = stage.boxes.region_of(coords)
-            objects += stage.source.grid.count_parts(region)
+            for part in stage.source.grid.parts(region):
+                requests += 1 if part.whole or not stage.source.sharded else 2
             decoded += chunks.count_parts(region) * stage.source.chunk_bytes
             written += stage.target.grid.count_parts(region)
         costs = stage.costs
         assert costs.decoded == decoded
-        assert costs.reads == objects * (2 if stage.source.sharded else 1)
+        assert costs.reads == requests
         assert costs.writes == written
         assert costs.written == written * stage.target.object_bytes
 

@@ -165,6 +165,14 @@ class Fixed:
         """Declared sizes of all pairs that `meetings` counts, added up."""
         return self.meetings(length) * self.size
 
+    def uncut(self, length: int, *, first: bool = False, last: bool = False) -> int:
+        """How many cells lie in one interval, for intervals of one length.
+
+        `first` and `last` say that the first or last cell is not counted, whatever it meets.
+        """
+        run = (0, self.size, self.count, self.meetings(length))
+        return _uncut([run], self, length, first=first, last=last)
+
     def window(self, start: int, stop: int) -> Dimension:
         """The cells that an interval meets, as a dimension of its own.
 
@@ -350,6 +358,15 @@ class Edges:
         """Declared sizes of all pairs that `meetings` counts, added up."""
         return sum(size * pairs for size, pairs in self._pairs(length))
 
+    def uncut(self, length: int, *, first: bool = False, last: bool = False) -> int:
+        """As `Fixed.uncut`."""
+        runs: list[tuple[int, int, int, int]] = []
+        for (size, count), start, (_, pairs) in zip(
+            self.runs, self._starts, self._pairs(length), strict=False
+        ):
+            runs.append((start, size, min(count, -(-(self.extent - start) // size)), pairs))
+        return _uncut(runs, self, length, first=first, last=last)
+
     def window(self, start: int, stop: int) -> Dimension:
         """As `Fixed.window`.
 
@@ -403,6 +420,37 @@ class Edges:
     def __reduce__(self) -> tuple[Any, ...]:
         """Small, because an array is part of each of its tasks: without what can be worked out."""
         return _unpacked, (_packed(self.runs), self.extent)
+
+
+def _uncut(
+    runs: Sequence[tuple[int, int, int, int]],
+    dimension: Fixed | Edges,
+    length: int,
+    *,
+    first: bool,
+    last: bool,
+) -> int:
+    """Cells that no border between intervals cuts.
+
+    `runs` say where cells begin, their size, their number, how many pairs they make with intervals.
+    """
+    # a cell that is not longer than an interval has one border inside at most
+    found = sum(2 * count - pairs for _, size, count, pairs in runs if size <= length)
+    cells = sum(count for _, _, count, _ in runs)
+    if not cells:
+        return 0
+
+    def is_uncut(start: int, stop: int) -> bool:
+        return (stop - 1) // length * length <= start
+
+    final = dimension.start(cells - 1)
+    if runs[-1][1] > length and is_uncut(final, dimension.extent):
+        found += 1  # what lies in the dimension of it is shorter
+    dropped = ({0} if first else set()) | ({cells - 1} if last else set())
+    for cell in dropped:
+        stop = min(dimension.start(cell + 1), dimension.extent)
+        found -= is_uncut(dimension.start(cell), stop)
+    return found
 
 
 def _multiples(start: int, step: int, count: int, length: int) -> int:

@@ -1,5 +1,6 @@
-"""Memory that a thread uses again and again, for what lives only as long as one chunk is worked on.
+"""Where memory comes from that is not the result of a read.
 
+A thread uses some again and again, for what lives only as long as one chunk is worked on.
 Asking the system for a few megabytes and giving them back costs about as much as decoding them.
 `scratch` keeps our own buffers; `keeping_freed_memory` is for those that codecs make, in dask
 workers, which are told to give every freed buffer back at once (``MALLOC_TRIM_THRESHOLD_``).
@@ -8,15 +9,18 @@ workers, which are told to give every freed buffer back at once (``MALLOC_TRIM_T
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["keeping_freed_memory", "scratch"]
+__all__ = ["keeping_freed_memory", "lasting", "scratch"]
 
 Use = Literal["encoded", "decoded", "chunk"]
 
@@ -53,6 +57,26 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
         _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
         memory = _KEPT.memory[use] = np.empty(roomy, np.uint8)
     return memory[:nbytes]
+
+
+_PAGE_MAPPED = 1 << 20
+_HUGE = 1 << 22  # NumPy asks for large pages from there on
+
+
+def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory for many chunks, which goes back to the system as soon as it is let go.
+
+    What malloc has once handed out in large blocks it later keeps, up to 32 MB for each thread, in
+    any process but a dask worker; a task that may hold so many bytes would hold them twice.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes < _PAGE_MAPPED or dtype.hasobject:
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, nbytes)
+    if nbytes >= _HUGE and sys.platform == "linux":
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
 
 
 # --- what codecs allocate -------------------------------------------------------------------------

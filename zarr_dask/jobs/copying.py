@@ -14,13 +14,13 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError
-from zarr_dask.grid import Part, Region, Shape, shifted
+from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.converting import misfit
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, StoredObject, stored_object
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.scratch import keeping_freed_memory, lasting
 
 __all__ = ["Copied", "Records", "Stage", "as_in"]
 
@@ -70,15 +70,15 @@ class Stage:
         return boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
 
     def _copy(self, region: Region, stop: Callable[[], bool] | None) -> Copied:
-        values = self.source.read(shifted(region, self.origin), threads=1)
-        values = as_in(self.target, values, self.source, region)
+        values = lasting(tuple(s.stop - s.start for s in region), self.source.dtype)
+        self.source.read(shifted(region, self.origin), out=values, threads=1)
         written: list[StoredObject] = []
         empty: list[str] = []
         for part in self.target.meta.grid.parts(region):
             if stop is not None and stop():
                 break
             key = self.target.meta.keys.key(part.coords)
-            stored = self._write(part, values, key)
+            stored = self._write(*self._converted(part, values, region), key)
             if stored is None:
                 empty.append(key)
             else:
@@ -88,6 +88,18 @@ class Stage:
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
         nbytes = sum(item.nbytes for item in written)
         return Copied(values.nbytes, nbytes, len(written) + len(empty))
+
+    def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
+        """A part and the values it is of, in the data type of the target.
+
+        Object by object, which takes little memory.
+        """
+        if self.source.meta.data_type == self.target.meta.data_type:
+            return part, values
+        where = shifted(part.out, tuple(s.start for s in region))
+        alone = tuple(slice(0, s.stop - s.start, 1) for s in part.out)
+        converted = as_in(self.target, cut(values, part.out), self.source, where)
+        return part._replace(out=alone), converted
 
     def _write(self, part: Part, values: np.ndarray, key: str) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""

@@ -23,6 +23,7 @@ from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk import layout_between, layout_of
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
 from zarr_dask.jobs.stages import Layout, StagePlan
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
 from zarr_dask.stores.memory import MemoryStore
 
@@ -86,6 +87,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
+    where = None if temp is None else open_described(temp, storage_options)
     bounds = [slice(int(start), int(stop)) for start, stop in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
     if tuple(s.stop - s.start for s in region) != target.shape:
@@ -100,13 +102,13 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         source=source,
         region=region,
         target=target,
-        stages=_stages(document["stages"], source, region, target),
+        stages=_stages(document["stages"], source, region, target, where),
         max_mem=int(document["max_mem"]),
         threads=_positive(document["threads"]),
         threads_per_process=_positive(document["threads_per_process"]),
         overwrite=bool(document["overwrite"]),
         creation=creation,
-        temp=None if temp is None else open_described(temp, storage_options),
+        temp=where,
     )
     if plan.peak > plan.max_mem:
         raise PlanError(
@@ -144,7 +146,9 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
     return Array(store, path, meta, node_format)
 
 
-def _stages(given: Any, source: Array, region: Region, target: Array) -> tuple[StagePlan, ...]:
+def _stages(
+    given: Any, source: Array, region: Region, target: Array, temp: Store | None
+) -> tuple[StagePlan, ...]:
     if not isinstance(given, list) or not given:
         raise PlanError("the plan has no stages.")
     layouts = [layout_of(source, region)]
@@ -153,7 +157,7 @@ def _stages(given: Any, source: Array, region: Region, target: Array) -> tuple[S
         raise PlanError("two intermediate arrays of the plan would be one.")
     for stage in given[:-1]:
         cell = _shape(stage["cell"], source.ndim)
-        middle = layout_between(source, target)
+        middle = layout_between(source, target, temp)
         layouts.append(replace(middle, grid=Grid.regular(target.shape, cell), chunk=cell))
     layouts.append(layout_of(target))
     return tuple(

@@ -109,9 +109,7 @@ def _reads_once(stage: StagePlan) -> bool:
         chunks.start(chunks.count) if source.uneven else chunks.count * chunk
         for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
     )
-    requests = source.grid.ncells * (2 if source.sharded else 1)
-    costs = stage.costs
-    return costs.decoded == once * source.itemsize and costs.reads == requests
+    return stage.costs.decoded == once * source.itemsize and stage.reads == source.grid.ncells
 
 
 # --- directly -------------------------------------------------------------------------------------
@@ -311,6 +309,46 @@ class _Side:
         """How many pairs of a stored object and a box overlap."""
         return self._meetings(self._dimensions, self.cells, boxes)
 
+    def reads(self, boxes: np.ndarray) -> np.ndarray:
+        """How many requests read what boxes take; see `StagePlan.costs`."""
+        met = self.meetings(boxes)
+        return 2 * met - self._whole_in(boxes) if self.sharded else met
+
+    def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
+        """See `Layout.whole_in`; only of layouts, because what lies between has no shards."""
+        counts = np.empty(boxes.shape)
+        ends = self.layout.clipped or ((False, False),) * boxes.shape[1]
+        pairs = zip(self.layout.grid.dimensions, ends, strict=True)
+        for axis, (dimension, (first, last)) in enumerate(pairs):
+            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
+            known = [dimension.uncut(int(n), first=first, last=last) for n in lengths]
+            counts[:, axis] = np.array(known)[places]
+        return _volume(counts)
+
+    def held(self, boxes: np.ndarray) -> np.ndarray:
+        """How many encoded elements are held at a time for boxes."""
+        around = -(-boxes // self.chunks) * self.chunks + self.chunks
+        one = _volume(np.minimum(self.cells, around))
+        if not self.layout.in_flight:
+            return one
+        whole = self.chunks if self.sharded else self.cells
+        all_of_it = _volume(-(-boxes // whole) * whole + whole)
+        most = one + self.layout.in_flight / self.layout.itemsize
+        held: np.ndarray = np.minimum(all_of_it, most)
+        return held
+
+    def fit_into(self, boxes: np.ndarray) -> np.ndarray:
+        """See `Layout.fits_into`."""
+        shape = np.array(self.layout.grid.shape, np.int64)
+        cut = self._dimensions is not None and (self.layout.is_cut or self.layout.uneven)
+        if cut or not boxes.shape[1]:
+            return np.full(len(boxes), not cut)
+        fits = ((shape % self.chunks == 0) & (boxes % self.chunks == 0)).all(axis=1)
+        long = np.cumsum(self.chunks > 1, axis=1)
+        after = np.concatenate([np.zeros((len(long), 1), bool), long[:, :-1] > 0], axis=1)
+        contiguous: np.ndarray = fits & (~after | (boxes == self.chunks)).all(axis=1)
+        return contiguous
+
     def decoded(self, boxes: np.ndarray) -> np.ndarray:
         """How many elements are decoded for boxes."""
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
@@ -350,26 +388,24 @@ def _judge(
     shape = np.array(read.grid.shape, np.int64)
     item = float(read.itemsize)
     new_item = float(written.itemsize)
-    copied = _volume(boxes) * (item if read.kind == written.kind else item + new_item)
-    met = np.minimum(source.cells, -(-boxes // source.chunks) * source.chunks + source.chunks)
+    held = np.minimum(boxes, shape)
+    copied = _volume(held) * item
     chunk_bytes = _volume(source.chunks) * item
-    largest = np.maximum(chunk_bytes, _volume(target.chunks) * new_item)
-    largest = np.maximum(largest, max(read.working, written.working))
+    needed = np.where(source.fit_into(held), 0, chunk_bytes)
+    room = np.maximum(read.working - chunk_bytes + needed, written.working)
     object_bytes = _volume(target.cells) * new_item
     peak = (
         copied
-        + _volume(met) * item
-        + largest
-        + object_bytes * (1 + target.padded)
+        + source.held(held) * item
+        + np.maximum(room, 0)
+        + object_bytes * (1 + target.padded + (read.kind != written.kind))
         + np.minimum(KEPT_AT_MOST, copied // 4)
         + OVERHEAD
     )
     tasks = _volume(-(-shape // boxes))
     decoded = source.decoded(boxes) * item
     encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
-    requests = source.meetings(boxes) * (2 if source.sharded else 1) + target.objects(
-        read.grid.shape
-    )
+    requests = source.reads(boxes) + target.objects(read.grid.shape)
     work = (
         decoded * (1 / read.decode + read.ratio / model.read)
         + encoded * (1 / written.encode + written.ratio / model.write)

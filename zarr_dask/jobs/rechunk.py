@@ -27,6 +27,7 @@ from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.speeds import speeds_of
 from zarr_dask.jobs.stages import CostModel, Layout
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def plan_rechunk(
         memory // workers.threads_per_process,
         workers.threads,
         model or CostModel(),
-        layout_between(array, made),
+        layout_between(array, made, temp),
     )
     return RechunkPlan(
         source=array,
@@ -264,6 +265,7 @@ def _cells_anew(grid: Grid, region: Region) -> Grid:
 def layout_of(array: Array, region: Region | None = None) -> Layout:
     """How an array, or a region of it, is stored, for the planner."""
     part = array.meta.grid.everything if region is None else region
+    region = None if part == array.meta.grid.everything else region
     grid = array.meta.grid.window(part)
     bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else array.write_chunks
@@ -276,6 +278,12 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
     speeds = speeds_of(array.meta.codecs)
     kind = repr(array.meta.data_type)
     stored = None if region is None else array.write_chunks
+    clipped = None
+    if region is not None:
+        clipped = tuple(
+            (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
+            for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
+        )
     return Layout(
         grid,
         chunk,
@@ -286,10 +294,18 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         chunks=cut,
         uneven=not bound.partial and array.meta.grid.cell_shape is None,
         stored=stored,
+        clipped=clipped,
+        in_flight=_in_flight(array.store),
     )
 
 
-def layout_between(source: Array, target: Array) -> Layout:
+def _in_flight(store: Store) -> int:
+    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
+    policy = store.coalescing
+    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
+
+
+def layout_between(source: Array, target: Array, temp: Location | None = None) -> Layout:
     """How intermediate arrays are encoded; the grid is chosen by the planner."""
     meta = narrower(source, target).meta
     plain = replace(meta, codecs=plain_chain(meta))
@@ -297,7 +313,13 @@ def layout_between(source: Array, target: Array) -> Layout:
     itemsize = meta.data_type.typical_itemsize
     working = plain.largest_bound().working if meta.data_type.variable else 0
     return Layout(
-        meta.grid, meta.grid.largest_cell, itemsize, working, *speeds_of(plain.codecs), kind=kind
+        meta.grid,
+        meta.grid.largest_cell,
+        itemsize,
+        working,
+        *speeds_of(plain.codecs),
+        kind=kind,
+        in_flight=_in_flight(target.store if temp is None else open_store(temp)),
     )
 
 

@@ -117,7 +117,7 @@ class RechunkPlan:
     @property
     def peak(self) -> int:
         """Bytes that one process holds at most."""
-        return max(stage.peak for stage in self.stages) * self.threads_per_process
+        return max(stage.memory(self.threads_per_process) for stage in self.stages)
 
     @property
     def costs(self) -> Costs:
@@ -388,7 +388,7 @@ class RechunkPlan:
 
     def _check_memory(self, workers: Workers) -> None:
         """Refuse to run where more tasks share a process than the plan was made for."""
-        needed = max(stage.peak for stage in self.stages) * workers.threads_per_process
+        needed = max(stage.memory(workers.threads_per_process) for stage in self.stages)
         if needed > self.max_mem:
             raise MemoryBudgetError(
                 f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "

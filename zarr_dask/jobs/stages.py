@@ -8,10 +8,12 @@ the boxes. No store, no array, no dask.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, inf, prod
 
-from zarr_dask.grid import Grid, Shape
+from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
 
 __all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "seconds"]
@@ -65,6 +67,11 @@ class Layout:
     """Whether chunks have shapes of their own; `chunk` is then the largest."""
     stored: Shape | None = None
     """Largest shape of a stored object, where a region meets none of them whole."""
+    clipped: tuple[tuple[bool, bool], ...] | None = None
+    """For each dimension, whether the first and the last stored object lie in the layout in part
+    only, as in a region."""
+    in_flight: int = 0
+    """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
 
     @property
     def object_shape(self) -> Shape:
@@ -96,6 +103,33 @@ class Layout:
         """Whether stored objects reach beyond the array."""
         return any(dimension.overhangs for dimension in self.grid.dimensions)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is no more than a part of an array, which may cut chunks."""
+        return self.chunks is not None or self.stored is not None
+
+    def fits_into(self, box: Shape) -> bool:
+        """Whether each chunk lies in one piece in the memory of a box, and whole."""
+        shape = self.grid.shape
+        if self.is_cut or self.uneven or any(n % c for n, c in zip(shape, self.chunk, strict=True)):
+            return False
+        pairs = list(zip(box, self.chunk, strict=True))
+        first = next((d for d, (_, chunk) in enumerate(pairs) if chunk > 1), len(pairs) - 1)
+        return all(
+            length == chunk if d > first else length % chunk == 0
+            for d, (length, chunk) in enumerate(pairs)
+        )
+
+    def whole_in(self, box: Shape) -> int:
+        """How many stored objects lie in one box of such a grid with all that they hold."""
+        ends = self.clipped or ((False, False),) * len(box)
+        return prod(
+            dimension.uncut(length, first=first, last=last)
+            for dimension, length, (first, last) in zip(
+                self.grid.dimensions, box, ends, strict=True
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
@@ -120,24 +154,56 @@ class StagePlan:
     @property
     def peak(self) -> int:
         """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
-        source, target = self.source, self.target
-        # an encoded object, or as much of a shard as the box meets; memory that a thread keeps
-        met = (
-            min(stored, -(-length // chunk) * chunk + chunk)
-            for stored, length, chunk in zip(
-                source.object_shape, self.box, source.chunk, strict=True
-            )
+        shape = self.source.grid.shape
+        return self._peak(tuple(min(pair) for pair in zip(self.box, shape, strict=True)))
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most: those of the largest boxes."""
+        lengths = [_most_frequent(dimension, threads) for dimension in self.boxes.dimensions]
+        of_boxes = sorted(
+            (
+                (self._peak(tuple(length for length, _ in box)), prod(count for _, count in box))
+                for box in product(*lengths)
+            ),
+            reverse=True,
         )
-        encoded = prod(met) * source.itemsize
+        left, total, least = min(threads, self.tasks), 0, self.peak
+        for least, count in of_boxes:
+            total += least * min(count, left)
+            left -= min(count, left)
+        return max(total + left * least, self.peak)
+
+    def _peak(self, box: Shape) -> int:
+        """Bytes that a task for a box of this shape holds at most."""
+        source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
-        # keeps the larger; and the whole object where it is padded
-        decoded = max(source.chunk_bytes, source.working, target.chunk_bytes, target.working)
-        contiguous = target.object_bytes if target.padded else 0
-        copied = prod(self.box) * source.itemsize
-        if source.kind != target.kind:
-            copied += prod(self.box) * target.itemsize
+        # keeps the larger; chunks that lie in the box as they are decoded need no room
+        needed = 0 if source.fits_into(box) else source.chunk_bytes
+        room = max(source.working - source.chunk_bytes + needed, target.working, 0)
+        # an object in the other data type, one with what reaches beyond the array, one encoded
+        objects = 1 + target.padded + (source.kind != target.kind)
+        copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
-        return copied + encoded + decoded + target.object_bytes + contiguous + kept + OVERHEAD
+        return copied + self._encoded(box) + room + objects * target.object_bytes + kept + OVERHEAD
+
+    def _encoded(self, box: Shape) -> int:
+        """Encoded bytes of the source that are held at a time, if nothing were compressed."""
+        source = self.source
+        around = [
+            -(-n // chunk) * chunk + chunk for n, chunk in zip(box, source.chunk, strict=True)
+        ]
+        one = prod(map(min, source.object_shape, around)) * source.itemsize
+        if not source.in_flight:
+            return one
+        whole = source.chunk if source.sharded else source.object_shape
+        all_of_it = prod(-(-n // size) * size + size for n, size in zip(box, whole, strict=True))
+        return min(all_of_it * source.itemsize, source.in_flight + one)
+
+    @property
+    def reads(self) -> int:
+        """How often a stored object of the source is read, as a whole or in part."""
+        pairs = zip(self.source.grid.dimensions, self.box, strict=True)
+        return prod(dimension.meetings(length) for dimension, length in pairs)
 
     @property
     def costs(self) -> Costs:
@@ -149,17 +215,28 @@ class StagePlan:
                 source.chunk_grid.dimensions, source.chunk, self.box, strict=True
             )
         )
-        objects = prod(
-            dimension.meetings(length)
-            for dimension, length in zip(source.grid.dimensions, self.box, strict=True)
-        )
+        # of a shard that a box meets in part, the index is asked for first
+        reads = 2 * self.reads - source.whole_in(self.box) if source.sharded else self.reads
         written = prod(d.start(d.count) for d in target.grid.dimensions)
         return Costs(
             decoded=decoded * source.itemsize,
             written=written * target.itemsize,
-            reads=objects * (2 if source.sharded else 1),
+            reads=reads,
             writes=target.grid.ncells,
         )
+
+
+def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
+    """The largest lengths of groups along a dimension, and how many groups have each."""
+    if isinstance(dimension, Fixed):
+        whole, rest = divmod(dimension.extent, dimension.size)
+        return [(length, count) for length, count in ((dimension.size, whole), (rest, 1)) if count]
+    counts = Counter(dimension.lengths)
+    return sorted(counts.items(), reverse=True)[: min(most, _MOST_LENGTHS)]
+
+
+_MOST_LENGTHS = 8
+"""Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
 
 
 KEPT_AT_MOST = 8 << 20

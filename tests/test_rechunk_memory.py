@@ -1,0 +1,35 @@
+"""What a plan states of memory, decoded bytes and requests, against what a process takes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.bounds import LAYOUTS, measured
+
+LEAST = 0.6
+"""Of the memory that is stated: a bound that is far too high would waste workers."""
+QUICK = {"slabs to series", "slabs to shards", "shards to slabs"}
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def assert_as_stated(found) -> None:
+    assert found.decoded[0] == found.decoded[1]
+    assert found.requests[0] == found.requests[1]
+    assert LEAST <= found.share <= 1, str(found)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("layout", [one for one in LAYOUTS if one.name in QUICK], ids=str)
+def test_a_process_takes_what_its_plan_states(tmp_path, layout, threads):
+    assert_as_stated(measured(layout, threads, tmp_path, worker=threads == 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", [True, False], ids=["of dask", "plain"])
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_processes_of_all_kinds_take_what_their_plans_state(tmp_path, layout, threads, worker):
+    assert_as_stated(measured(layout, threads, tmp_path, worker=worker))
