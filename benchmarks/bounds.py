@@ -176,7 +176,8 @@ class Counted:
         original = BoundChain.decode
 
         def decode(bound: BoundChain, *rest: Any) -> None:
-            if not bound._serializer.partial:  # a shard decodes its chunks
+            # a shard decodes its chunks, and its index, which has integers of its own type
+            if not bound._serializer.partial and bound.spec.dtype != np.dtype("u8"):
                 with self._lock:
                     self.nbytes += bound.spec.nbytes
             original(bound, *rest)
