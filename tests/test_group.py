@@ -22,7 +22,7 @@ from zarr_dask.errors import (
     StoreKeyError,
     ZarrDaskError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording, open_store
+from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
 from zarr_dask.stores import zip as zip_module
 
 
@@ -400,13 +400,37 @@ def test_one_listing_finds_what_many_find(format, seed):
             store.values[key] = b"{"
         elif draw < 0.5:
             store.values["/".join([*key.split("/")[:-1], *chance.choices(names, k=2)])] = b"{}"
-    at_once, by_folder = (
-        zd.open_group(one, format=format)
-        for one in (Recording(store), Recording(Folders(store.values)))
+    folders = Folders(store.values)
+    asked = zd.ReadOptions(one_listing=True)
+    at_once, by_folder, on_demand = (
+        zd.open_group(Recording(one), format=format, read=options)
+        for one, options in ((store, None), (folders, None), (folders, asked))
     )
-    assert repr_of(at_once) == repr_of(by_folder)
+    assert repr_of(at_once) == repr_of(by_folder) == repr_of(on_demand)
     assert at_once.store.store.batches["list"] >= 1
     assert by_folder.store.store.batches["list"] == 0
+    assert on_demand.store.store.batches["list"] >= 1
+
+
+@pytest.mark.parametrize("format", ["v2", "v3", "v3draft", "v3draft-2022-05"])
+def test_files_are_walked_by_one_listing_where_that_is_asked_for(tmp_path, format):
+    for path in ("a", "a/b", "c"):
+        zd.create_group(tmp_path, path, format=format)
+        options = {"shape": (4,), "dtype": "u1", "chunks": 1, "format": format}
+        zd.create_array(tmp_path, f"{path}/x", **options)[...] = 1
+    if "draft" not in format:
+        (tmp_path / "a" / "above").symlink_to(tmp_path, target_is_directory=True)
+    asked = zd.ReadOptions(one_listing=True)
+    recording = Recording(LocalStore(str(tmp_path)))
+    group = zd.open_group(recording, format=format, read=asked)
+    recording.clear()
+    walked = repr_of(group)
+    assert recording.batches["list"] == 1
+    assert recording.batches["list_dir"] == 0
+    assert walked == repr_of(zd.open_group(tmp_path, format=format))
+    assert {path for path in walked if "above" not in path} == {
+        *("a", "a/b", "a/b/x", "a/x", "c", "c/x"),
+    }
 
 
 def repr_of(group):

@@ -61,10 +61,36 @@ def test_every_one_of_thousands_of_arrays_with_an_unknown_codec_is_named():
     assert len(told) == 6000
 
 
-def test_walking_hundreds_of_thousands_of_broken_nodes_is_refused():
-    entries = {f"a{number}": {} for number in range(200_000)}
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": entries}
-    document = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": consolidated}
-    group = zd.open_group({"zarr.json": json.dumps(document).encode()})
-    with pytest.raises(zd.errors.MetadataError, match="more than 50000 nodes"):
-        list(group.arrays())
+@pytest.mark.parametrize("name", ["a{}", "b{}/a", "a/{}"])
+def test_walking_tens_of_thousands_of_broken_nodes_is_refused(name):
+    group = zd.open_group(consolidated({name.format(number): {} for number in range(90_000)}))
+    with pytest.raises(zd.errors.MetadataError, match="more than 10000 nodes"):
+        list(group.walk())
+
+
+def test_more_consolidated_documents_than_real_ones_could_be_are_not_used():
+    store = consolidated({f"a{number}": {} for number in range(200_000)})
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning, match="'200000 documents'"):
+        group = zd.open_group(store)
+    assert list(group.walk()) == []
+    store = consolidated(
+        {"a": json.loads(consolidated({f"{n}": {} for n in range(150_000)})["zarr.json"])}
+    )
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning, match="'150001 documents'"):
+        zd.open_group(store)
+
+
+def consolidated(entries):
+    known = {"kind": "inline", "must_understand": False, "metadata": entries}
+    document = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": known}
+    return {"zarr.json": json.dumps(document).encode()}
+
+
+def test_hundreds_of_thousands_of_filters_among_attributes_are_refused():
+    store = {}
+    zd.create_array(store, "a", shape=4, dtype="f4", chunks=2, format="v3draft-2022-05")
+    document = json.loads(bytes(store["meta/root/a.array.json"]))
+    document["attributes"] = {"filters": [{"id": "delta", "dtype": "<f4"}] * 300_000}
+    store["meta/root/a.array.json"] = json.dumps(document).encode()
+    with pytest.raises(zd.errors.MetadataError, match="300000 filters"):
+        zd.open_array(store, "a")

@@ -1,9 +1,10 @@
 """Walking a hierarchy: the nodes below a path, level by level.
 
 Each level costs one batch of requests for the documents of all nodes on it. What lies below the
-groups is listed at once where that costs no more than listing a folder (`stores.listed`), else by
-one listing per group: the folder of an array is never listed, and a walk costs what the groups
-cost, however many stored objects their arrays have. Of consolidated metadata nothing is asked.
+groups is listed at once where that costs no more than listing a folder (`stores.listed`) or where
+`ReadOptions.one_listing` asks for it, else by one listing per group: the folder of an array is
+never listed then, and a walk costs what the groups cost, however many stored objects their arrays
+have. Of consolidated metadata nothing is asked.
 
 A prefix without a document but with nodes below is a group too: the final v3 had such groups
 before 2024, and other writers leave them behind. Reading takes them as groups without attributes
@@ -51,10 +52,10 @@ _Found = tuple[str, Below | None, dict[str, bytes]]
 """A path, what is there, and its documents by key."""
 _KEYS_PER_BATCH = 4096
 _LISTINGS_AT_ONCE = 16
-_MOST_BROKEN = 50_000
-"""Nodes of a level with wrong documents at most. A hierarchy may have thousands of arrays that need
-one codec which is not installed, and each is to be named; a document from a stranger can name half
-a million, which would take gigabytes."""
+_MOST_BROKEN = 10_000
+"""Nodes of a walk with wrong documents at most. A hierarchy may have thousands of arrays that need
+one codec which is not installed, and each is to be named; a document from a stranger can name a
+hundred thousand, which would take minutes and gigabytes."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -89,8 +90,7 @@ def walk(
     StoreError
         If the store fails, or cannot list.
     """
-    listed = Listed(store) if recursive and lists_at_once(store) else store
-    levels = _levels(listed, path, node_format, options)
+    levels = _levels(_listed(store, options) if recursive else store, path, node_format, options)
     nodes: dict[str, Below] = {}
     bare: list[str] = []
     for level in levels:
@@ -125,10 +125,9 @@ def walk_documents(
     store: Store, path: str, node_format: NodeReader, options: ReadOptions
 ) -> dict[str, bytes]:
     """The documents of all nodes below a group, readable or not, by full key."""
-    listed = Listed(store) if lists_at_once(store) else store
     return {
         key: text
-        for level in _levels(listed, path, node_format, options, as_texts=True)
+        for level in _levels(_listed(store, options), path, node_format, options, as_texts=True)
         for key, text in level.documents.items()
     }
 
@@ -234,6 +233,7 @@ def _levels(
     places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
     bare = {path} if is_bare else set()
     groups = [path]
+    bearable = _Bearable(where(store, path))
     while groups:
         level = _Level()
         candidates = _children(store, groups, node_format)
@@ -241,7 +241,7 @@ def _levels(
             found = _read_parsed(store, candidates, node_format, options)
         else:
             found = _read_texts(store, candidates, node_format, options)
-        for candidate, node, documents in _while_readable(found, where(store, path)):
+        for candidate, node, documents in bearable.of(found):
             if node is not None:
                 level.nodes[candidate] = node
                 if as_texts:
@@ -262,15 +262,27 @@ def _levels(
                 groups.append(candidate)
 
 
-def _while_readable(found: Iterator[_Found], at: str) -> Iterator[_Found]:
-    """The nodes of a level, unless too many of them cannot be read."""
-    broken = 0
-    for item in found:
-        broken += isinstance(item[1], MetadataError)
-        if broken > _MOST_BROKEN:
-            said = f"more than {_MOST_BROKEN} nodes that cannot be read"
-            raise MetadataError.of(at, [Problem("", said, "a hierarchy")])
-        yield item
+class _Bearable:
+    """Passes on what is found by a walk, unless too much of it cannot be read."""
+
+    def __init__(self, at: str) -> None:
+        self._at, self._broken = at, 0
+
+    def of(self, found: Iterator[_Found]) -> Iterator[_Found]:
+        """What is found on one level."""
+        for item in found:
+            self._broken += isinstance(item[1], MetadataError)
+            if self._broken > _MOST_BROKEN:
+                said = f"more than {_MOST_BROKEN} nodes that cannot be read"
+                raise MetadataError.of(self._at, [Problem("", said, "a hierarchy")])
+            yield item
+
+
+def _listed(store: Store, options: ReadOptions) -> Store:
+    """The store, listed at once where that is cheap or wished for, and not known already."""
+    if isinstance(store, Consolidated):
+        return store
+    return Listed(store) if options.one_listing or lists_at_once(store) else store
 
 
 def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:

@@ -90,6 +90,10 @@ class ReadOptions:
         at a time; none by default. A kept index is used only while the store says that its shard
         is the same (by the tag of the value, or its size and time), which a remote store is asked
         each time; where it cannot say, nothing is kept.
+    one_listing
+        Walk hierarchies by one listing of all keys in every store; by default only where that
+        costs no more than listing a folder, and otherwise by one listing for each group. It walks
+        through the keys of all chunks, and saves requests where groups are many and chunks few.
     """
 
     missing: Literal["fill", "error"] = "fill"
@@ -100,6 +104,7 @@ class ReadOptions:
     allow_pickle: bool = False
     limits: Limits = field(default_factory=Limits)
     index_cache: int = 0
+    one_listing: bool = False
 
     def __post_init__(self) -> None:
         if self.index_cache < 0:

@@ -178,16 +178,18 @@ def recorded_documents(
     """
     if node_format.name == "v3":
         recorded = meta.extra.get(_INLINE)
-        return None if recorded is None else _from_inline(store, path, recorded)
+        return None if recorded is None else _from_inline(store, path, recorded, limits)
     if node_format.name == "v2":
         key = join(path, _V2_KEY)
         text = read_documents(store, [key], limits)[key]
-        return None if text is None else _from_v2(store, path, load_json(store, key, text, limits))
+        if text is None:
+            return None
+        return _from_v2(store, path, load_json(store, key, text, limits), limits)
     if node_format.name == _DRAFT and not path:
         text = read_documents(store, [_DRAFT_KEY], limits)[_DRAFT_KEY]
-        return (
-            None if text is None else _from_draft(store, load_json(store, _DRAFT_KEY, text, limits))
-        )
+        if text is None:
+            return None
+        return _from_draft(store, load_json(store, _DRAFT_KEY, text, limits), limits)
     return None
 
 
@@ -198,14 +200,14 @@ def consolidated_key(path: str, node_format: Format) -> str | None:
     return _DRAFT_KEY if node_format.name == _DRAFT and not path else None
 
 
-def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:
+def _from_v2(store: Store, path: str, document: Mapping[str, Any], limits: Limits) -> Documents:
     key = join(path, _V2_KEY)
     if document.get("zarr_consolidated_format") != 1:
         found = document.get("zarr_consolidated_format")
         raise MetadataError(
             where(store, key), [Problem("zarr_consolidated_format", found, "the integer 1")]
         )
-    entries = _objects(where(store, key), "metadata", document.get("metadata"))
+    entries = _objects(where(store, key), "metadata", document.get("metadata"), limits)
     prefix = prefix_of(path)
     return {
         prefix + name: entry
@@ -214,8 +216,8 @@ def _from_v2(store: Store, path: str, document: Mapping[str, Any]) -> Documents:
     }
 
 
-def _from_draft(store: Store, document: Mapping[str, Any]) -> Documents:
-    entries = _objects(where(store, _DRAFT_KEY), "metadata", document.get("metadata"))
+def _from_draft(store: Store, document: Mapping[str, Any], limits: Limits) -> Documents:
+    entries = _objects(where(store, _DRAFT_KEY), "metadata", document.get("metadata"), limits)
     return {
         key: entry
         for key, entry in entries.items()
@@ -223,7 +225,7 @@ def _from_draft(store: Store, document: Mapping[str, Any]) -> Documents:
     }
 
 
-def _from_inline(store: Store, path: str, recorded: Any) -> Documents:
+def _from_inline(store: Store, path: str, recorded: Any, limits: Limits) -> Documents:
     at = where(store, join(path, "zarr.json"))
     if not isinstance(recorded, Mapping) or recorded.get("kind") != "inline":
         raise MetadataError(at, [Problem(_INLINE, recorded, 'an object of the kind "inline"')])
@@ -231,7 +233,8 @@ def _from_inline(store: Store, path: str, recorded: Any) -> Documents:
     pending = [(path, recorded)]
     while pending:
         above, form = pending.pop()
-        for name, entry in _objects(at, f"{_INLINE}.metadata", form.get("metadata")).items():
+        entries = _objects(at, f"{_INLINE}.metadata", form.get("metadata"), limits, documents)
+        for name, entry in entries.items():
             below = join(above, name.strip("/"))
             if not _is_key(below):
                 continue
@@ -241,13 +244,30 @@ def _from_inline(store: Store, path: str, recorded: Any) -> Documents:
     return documents
 
 
-def _objects(at: str, place: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+def _objects(
+    at: str, place: str, value: Any, limits: Limits, before: Documents | None = None
+) -> Mapping[str, Mapping[str, Any]]:
+    """A member that holds documents by key, in a number that fits together with those `before`."""
     if not isinstance(value, Mapping) or not all(
         isinstance(v, dict | Mapping)  # dict first: it is asked much faster
         for v in value.values()
     ):
         raise MetadataError(at, [Problem(place, value, "an object of documents by key")])
+    count, most = len(value) + len(before or ()), _most_documents(limits)
+    if count > most:
+        expected = (
+            f"at most {most} (ReadOptions(limits=Limits(metadata_memory=...)) sets another bound)"
+        )
+        raise MetadataError(at, [Problem(place, f"{count} documents", expected)])
     return value
+
+
+def _most_documents(limits: Limits) -> int:
+    """How many documents there may be in one: real ones take more memory each, when parsed."""
+    return limits.metadata_memory // 2560
+
+
+_MOST_DOCUMENTS = _most_documents(Limits())  # as for _MOST_BYTES
 
 
 def _is_key(key: str) -> bool:
@@ -284,9 +304,11 @@ def consolidated_documents(
         raise MetadataError(where(store, path), [Problem("format", node_format.name, expected)])
     key, document = make(path, documents)
     text = json.dumps(document, indent=2).encode()
-    if len(text) > _MOST_BYTES:
-        expected = f"consolidated metadata of at most {_MOST_BYTES} bytes; consolidate groups below"
-        raise MetadataError(where(store, path), [Problem(key, f"{len(text)} bytes", expected)])
+    bounds = ((len(text), _MOST_BYTES, "bytes"), (len(documents), _MOST_DOCUMENTS, "documents"))
+    for count, most, what in bounds:
+        if count > most:
+            expected = f"consolidated metadata of at most {most} {what}; consolidate groups below"
+            raise MetadataError(where(store, path), [Problem(key, f"{count} {what}", expected)])
     return {key: text}
 
 

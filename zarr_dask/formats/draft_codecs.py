@@ -36,7 +36,7 @@ from zarr_dask.formats.v2 import (
     numcodecs_form,
 )
 from zarr_dask.grid import Shape
-from zarr_dask.members import Members, anything, is_ints, is_object, one_of
+from zarr_dask.members import Members, anything, is_ints, is_object, is_steps, one_of
 
 __all__ = [
     "SHARD_INDEX_CODECS",
@@ -191,7 +191,7 @@ def _numcodecs_form(name: str, configuration: Mapping[str, Any]) -> dict[str, An
 
 def chain_from_compressor(
     compressor: Any,
-    filters: Sequence[Any],
+    filters: list[Any],
     stored: np.dtype[Any],
     layout: str,
     ndim: int,
@@ -215,6 +215,9 @@ def chain_from_compressor(
     allow_pickle
         See `zarr_dask.ReadOptions`.
     """
+    if not is_steps(filters):
+        found, expected = f"{len(filters)} filters", "a list of at most 1000"
+        return [Problem("attributes.filters", found, expected)]
     documents = [(f"attributes.filters[{i}]", item) for i, item in enumerate(filters)]
     if compressor is not None:
         step = _step(compressor, "compressor", ndim)
