@@ -427,10 +427,10 @@ def test_files_are_walked_by_one_listing_where_that_is_asked_for(tmp_path, forma
     walked = repr_of(group)
     assert recording.batches["list"] == 1
     assert recording.batches["list_dir"] == 0
-    assert walked == repr_of(zd.open_group(tmp_path, format=format))
-    assert {path for path in walked if "above" not in path} == {
-        *("a", "a/b", "a/b/x", "a/x", "c", "c/x"),
-    }
+    by_folder = repr_of(zd.open_group(tmp_path, format=format))
+    by_folder.pop("a/above", None)  # a link to a group above is left out of a listing of everything
+    assert walked == by_folder
+    assert set(walked) == {"a", "a/b", "a/b/x", "a/x", "c", "c/x"}
 
 
 def repr_of(group):

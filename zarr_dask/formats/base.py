@@ -94,6 +94,7 @@ class ReadOptions:
         Walk hierarchies by one listing of all keys in every store; by default only where that
         costs no more than listing a folder, and otherwise by one listing for each group. It walks
         through the keys of all chunks, and saves requests where groups are many and chunks few.
+        Links to groups above are left out then.
     """
 
     missing: Literal["fill", "error"] = "fill"
