@@ -1,9 +1,9 @@
 """A pytest plugin that reports the numbered statements of the specifications one by one.
 
 ``make conformance`` runs every test with the marker ``conformance`` and prints, for each statement
-about arrays and hierarchies, its number, its level in the source (M must, S should, P policy of
-this project where the source is silent or contradicts itself) and its result. A statement passes
-if it has tests and all of them passed; one without a test, or with a skipped one, fails.
+about arrays, hierarchies and OME-Zarr, its number, its level in the source (M must, S should, P
+policy of this project where the source is silent or contradicts itself) and its result. A statement
+passes if it has tests and all of them passed; one without a test, or with a skipped one, fails.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ _SECTIONS = (
         range(81, 141),
         "MMMMMMPMMMMMMMMMMMMMMMPMMMMMMMMMMMMMMMPMMMMPPMMMMMMMPPPPMMPS",
     ),
+    ("OME-Zarr", range(141, 160), "MMMMMMMMMMMMPSSMPPM"),
     ("conversion", range(160, 171), "SPPPPPPPPPP"),
 )
-"""Sections of the list with the levels of their statements. The numbers between are OME-Zarr's:
-tests may have them, but they are not reported here."""
+"""Sections of the list with the levels of their statements."""
 
 LEVELS = {
     f"C{number:03}": (section, level)
     for section, numbers, levels in _SECTIONS
     for number, level in zip(numbers, levels, strict=True)
 }
-
-_OME = {f"C{number:03}" for number in range(141, 160)}
 
 NOT_APPLICABLE: dict[str, str] = {}
 """Statements that cannot be tested here, each with its reason; at most five."""
@@ -42,7 +40,7 @@ NOT_APPLICABLE: dict[str, str] = {}
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let the numbers travel with the report, from worker processes too."""
     numbers = [str(n) for marker in item.iter_markers("conformance") for n in marker.args]
-    unknown = sorted(set(numbers) - LEVELS.keys() - _OME)
+    unknown = sorted(set(numbers) - LEVELS.keys())
     if unknown:
         raise pytest.UsageError(f"{item.nodeid}: no statement has the number {unknown}")
     item.user_properties.append(("conformance", numbers))

@@ -11,7 +11,7 @@ import click
 from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["GridType", "job_options"]
+__all__ = ["GridType", "SizeType", "job_options"]
 
 
 class GridType(click.ParamType[Any]):
@@ -71,12 +71,13 @@ class GridType(click.ParamType[Any]):
         return int(text)
 
 
-class _SizeType(click.ParamType[int]):
+class SizeType(click.ParamType[int]):
     """Bytes, or a text with a unit."""
 
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See `click.ParamType.convert`."""
         from zarr_dask.jobs.plan import parse_bytes
 
         try:
@@ -102,7 +103,7 @@ _JOB_OPTIONS = [
     ),
     click.option(
         "--max-mem",
-        type=_SizeType(),
+        type=SizeType(),
         help="What one process may hold above its idle size, such as 256MB. By default 60 % of "
         "the workers' limit, or 1 GB.",
     ),

@@ -15,6 +15,7 @@ import zarr_dask as zd
 if TYPE_CHECKING:
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import RechunkPlan
+    from zarr_dask.ome import OmeMigration
 
 __all__ = ["printable", "say", "say_field", "say_plan", "say_title", "shortened", "wrapped"]
 
@@ -60,7 +61,7 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
     return folded.replace("\0", " ")
 
 
-def say_plan(plan: RechunkPlan | MigrationPlan) -> None:
+def say_plan(plan: RechunkPlan | MigrationPlan | OmeMigration) -> None:
     """Print a plan, folded with its indents."""
     for line in printable(plan.explain()).splitlines():
         words = line.lstrip()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import Progress, RechunkPlan
+    from zarr_dask.ome import OmeMigration
 
 __all__ = ["Lines", "migration_progress", "rechunk_progress"]
 
@@ -44,7 +45,7 @@ def rechunk_progress(
 
 
 @contextmanager
-def migration_progress(plan: MigrationPlan) -> Iterator[Callable[[int], None]]:
+def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[[int], None]]:
     """What shows how many bytes a migration has copied: a bar, else lines."""
     from zarr_dask.jobs.rechunk import Progress
 

@@ -40,6 +40,7 @@ from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import DIMENSIONS, V2
 from zarr_dask.formats.v3 import V3
 from zarr_dask.grid import Shape
+from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Store
 
 __all__ = [
@@ -78,9 +79,11 @@ def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
     --------
     >>> default_keys(V3, ChunkKeys("v2", "."))
     ChunkKeys(name='default', separator='/')
+    >>> default_keys(V2, ChunkKeys("default", "/"))
+    ChunkKeys(name='v2', separator='/')
     """
     if target != V3:
-        return keys
+        return ChunkKeys("v2", keys.separator)
     return ChunkKeys("default", "/" if keys.name == "v2" else keys.separator)
 
 
@@ -123,7 +126,7 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
     if isinstance(meta, GroupMeta) or keys is None:
         return Translation(GroupMeta(meta.attributes))
     if target != V3:
-        return _checked(replace(meta, keys=keys, extra={}), target)
+        return _without_new_codecs(replace(meta, keys=keys, extra={}), target)
     work = _Work()
     work.problems.extend(_type_problems(meta))
     codecs = None if work.problems else _chain(meta.codecs, meta, work)
@@ -138,6 +141,22 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
     )
     checked = _checked(translated, target)
     return replace(checked, notes=(*work.notes, *checked.notes))
+
+
+def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
+    """The metadata in a format that names codecs as numcodecs does."""
+    attributes = target.attributes(meta.attributes, meta.dimension_names)
+    checked = _checked(replace(meta, attributes=attributes), target)
+    if not isinstance(checked.meta, ArrayMeta):
+        return checked
+    found = target.documents(checked.meta, "")
+    texts: dict[str, bytes | None] = {key: found.get(key) for key in target.node_keys("")}
+    again = target.read(MemoryStore(), "", ReadOptions(), found=texts)
+    if isinstance(again, ArrayMeta) and _same_values(meta.codecs, again.codecs, meta):
+        return checked
+    names = [codec.name for codec in meta.codecs.codecs]
+    expected = f"codecs whose {target.name} form decodes to the same values"
+    return Translation(None, (Problem("codecs", names, expected, "codec"),))
 
 
 def _checked(meta: ArrayMeta, target: Format) -> Translation:

@@ -39,6 +39,9 @@ __all__ = [
     "Data",
     "Move",
     "NodePlan",
+    "Rewrite",
+    "Rewriting",
+    "Rewritten",
     "Route",
     "as_before",
     "consolidated_node",
@@ -59,6 +62,20 @@ class Move(NamedTuple):
     new: str
 
 
+class Rewritten(NamedTuple):
+    """A node whose attributes, or names of dimensions, are others in the new place."""
+
+    meta: NodeMeta
+    problems: tuple[Problem, ...] = ()
+    """Why they cannot be."""
+
+
+Rewrite = Callable[[str, NodeMeta], Rewritten]
+"""Changes what the new documents of a node at a path say besides their spelling."""
+Rewriting = Callable[[Mapping[str, NodeMeta]], Rewrite]
+"""Makes a `Rewrite` of all nodes that have old documents, as those say them."""
+
+
 @dataclass(frozen=True)
 class Route:
     """From where to where, and how."""
@@ -75,6 +92,10 @@ class Route:
     """What happens to stored objects."""
     options: ReadOptions
     """How the old documents are read."""
+    rewriting: Rewriting | None = None
+    """What else changes in the metadata of nodes."""
+    elsewhere: frozenset[str] = frozenset()
+    """Paths of arrays that another job writes to the target, documents and all."""
 
     @property
     def replaced(self) -> tuple[str, ...]:
@@ -230,14 +251,30 @@ def consolidated_node(route: Route) -> str | None:
 
 def node_plans(route: Route) -> tuple[NodePlan, ...]:
     """What becomes of every node, parents before children; stored objects are not looked at."""
-    nodes = _consolidated(route, [_node_plan(route, *found) for found in _found(route)])
+    found = list(_found(route))
+    rewrite = _rewrite(route, found)
+    here = [one for one in found if one.path not in route.elsewhere]
+    nodes: Sequence[NodePlan] = [_node_plan(route, rewrite, one) for one in here]
+    if not route.elsewhere:  # else not all documents are known here
+        nodes = _consolidated(route, nodes)
     is_complete = _new_root(route) is not None
     return tuple(_beside_present(route, node, is_complete=is_complete) for node in nodes)
 
 
-def _node_plan(
-    route: Route, path: str, node_format: Format, meta: NodeMeta | MetadataError
-) -> NodePlan:
+def _rewrite(route: Route, found: Sequence[_Found]) -> Rewrite | None:
+    """What changes the metadata of nodes; None if nothing does."""
+    if route.rewriting is None:
+        return None
+    old = {
+        one.path: one.meta
+        for one in found
+        if one.node_format == route.source_format and not isinstance(one.meta, MetadataError)
+    }
+    return route.rewriting(old)
+
+
+def _node_plan(route: Route, rewrite: Rewrite | None, found: _Found) -> NodePlan:
+    path, node_format, meta = found
     if isinstance(meta, MetadataError):
         return NodePlan(path, None, node_format, problems=meta.problems)
     node = NodePlan(path, meta, node_format)
@@ -250,12 +287,23 @@ def _node_plan(
     problems = (*_name_problems(route, path), *translated.problems)
     if translated.meta is None or problems:
         return replace(node, problems=problems, notes=notes)
-    documents = route.target_format.documents(translated.meta, path)
-    return replace(node, after=translated.meta, documents=documents, notes=notes)
+    after, problems = (translated.meta, ()) if rewrite is None else rewrite(path, translated.meta)
+    if problems:
+        return replace(node, problems=problems, notes=notes)
+    documents = route.target_format.documents(after, path)
+    return replace(node, after=after, documents=documents, notes=notes)
+
+
+_CONSOLIDATED = "consolidated_metadata"
 
 
 def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
     """A node that has the new documents only."""
+    if route.elsewhere and isinstance(node.before, GroupMeta):
+        extra = {k: v for k, v in node.before.extra.items() if k != _CONSOLIDATED}
+        after = GroupMeta(node.before.attributes, extra)
+        documents = route.target_format.documents(after, node.path)
+        return replace(node, after=after, documents=documents)
     keys = node.node_format.node_keys(node.path)
     # in place the source shows the old entry point under a key of the new root
     store = route.target if route.in_place else route.source
@@ -301,7 +349,7 @@ def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[st
 
 def _has_consolidated(text: bytes) -> bool:
     document = _json(text)
-    return isinstance(document, dict) and document.get("consolidated_metadata") is not None
+    return isinstance(document, dict) and document.get(_CONSOLIDATED) is not None
 
 
 def _new_keys(route: Route, meta: NodeMeta) -> ChunkKeys | None:
@@ -333,10 +381,13 @@ def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodeP
     present = read_documents(route.target, list(node.documents), route.options.limits)
     if is_complete and all(text is None for text in present.values()):
         return replace(node, problems=(*node.problems, _deleted_since(route, node)))
+    empty = {} if route.in_place else route.target_format.documents(GroupMeta(), node.path)
     chosen, problems = dict(node.documents), []
     for key, text in present.items():
         if text is None or (key in route.replaced and text == route.source.get(key)):
             continue
+        if route.elsewhere and _same_json(text, empty.get(key, b"")):
+            continue  # made for the arrays below it
         if _same_json(text, node.documents[key]):
             chosen[key] = text
         else:
@@ -399,22 +450,29 @@ def old_documents(route: Route, node: NodePlan) -> list[str]:
 def _orphans(route: Route, path: str, meta: NodeMeta) -> list[str]:
     """Attributes that an interrupted removal has left without the document of their node."""
     own = route.target_format.node_keys(path)
+    rewrite = None if route.rewriting is None else route.rewriting({})
     orphans = []
     for one in older(route.target_format, route.source, route.options):
         texts = read_documents(route.target, one.node_keys(path), route.options.limits)
         for key, text in texts.items():
-            if key not in own and text is not None and _says(text, meta.attributes):
+            if key in own or text is None:
+                continue
+            said = _json(text)
+            if rewrite is not None and isinstance(said, dict):
+                said = rewrite(path, replace(meta, attributes=said)).meta.attributes
+            if _same_attributes(said, meta.attributes):
                 orphans.append(key)
     return orphans
 
 
-def _says(text: bytes, attributes: Mapping[str, Any]) -> bool:
+def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
     """Whether a document is the attributes of a node, names of dimensions aside."""
-    document = _json(text)
-    if not isinstance(document, dict):
+    if not isinstance(said, dict):
         return False
-    document.pop(DIMENSIONS, None)
-    return bool(document == {k: v for k, v in attributes.items() if k != DIMENSIONS})
+    names = {DIMENSIONS}
+    return said.keys() - names == attributes.keys() - names and all(
+        said[name] == attributes[name] for name in said.keys() - names
+    )
 
 
 # --- stored objects -------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
 `model` holds metadata as values, `read` opens images and `plates` plates, `rules` and `validate`
-say what breaks the specification.
+say what breaks the specification, `migrate` brings a hierarchy to another version.
 """
 
+from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
@@ -14,13 +15,17 @@ __all__ = [
     "Image",
     "Level",
     "Metadata",
+    "OmeMigration",
+    "OmeMigrationReport",
     "Plate",
     "Violation",
     "Well",
     "detect_version",
     "from_attributes",
+    "migrate",
     "open",
     "open_plate",
+    "plan_migration",
     "validate",
     "validate_attributes",
 ]

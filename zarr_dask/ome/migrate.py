@@ -1,0 +1,421 @@
+"""Images and plates of OME-Zarr in another version, with their stored objects as they are or anew.
+
+`plan_migration` says everything that will be done and all that cannot be; `OmeMigration.run` does
+it, the whole hierarchy or nothing. Stored objects are copied or stay where they are, and only JSON
+is written (`zarr_dask.jobs.migrate`); arrays of pixels that shall have other chunks, shards or
+codecs are written anew within bounded memory (`zarr_dask.jobs.rechunk`). Attributes move as
+`zarr_dask.ome.versions` says, and dimensions get the names of the axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import (
+    MetadataError,
+    MigrationError,
+    NodeNotFoundError,
+    OmeVersionError,
+    Problem,
+    SourceIsTargetError,
+)
+from zarr_dask.formats.base import (
+    GroupMeta,
+    ReadOptions,
+    ancestors,
+    normalise_path,
+    prefix_of,
+    where,
+)
+from zarr_dask.jobs.migrate import MigrationPlan, MigrationReport
+from zarr_dask.jobs.migrate_nodes import (
+    NodePlan,
+    Route,
+    node_plans,
+    read_or_problems,
+    with_objects,
+)
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.ome.layout import LayoutAnew
+from zarr_dask.ome.model import SUPPORTED, detect_version
+from zarr_dask.ome.versions import FORMATS, Rewriting
+from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from zarr_dask.jobs.rechunk import Progress, RechunkPlan
+
+__all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
+
+
+@dataclass(frozen=True, slots=True)
+class OmeMigrationReport:
+    """What a migration of OME-Zarr has done."""
+
+    metadata: MigrationReport
+    """Documents written, and stored objects copied."""
+    arrays: int
+    """Arrays written anew."""
+    files: int
+    """Other files copied, such as OME-XML."""
+    seconds: float
+
+    def __str__(self) -> str:
+        anew = f"; {counted(self.arrays, 'array')} written anew" if self.arrays else ""
+        files = f"; {counted(self.files, 'other file')} copied" if self.files else ""
+        return f"{self.metadata}{anew}{files}; {self.seconds:.1f} s in all"
+
+
+@dataclass(frozen=True)
+class OmeMigration:
+    """Everything that a migration of OME-Zarr will do; made by `plan_migration`."""
+
+    old: str
+    """Version that the hierarchy has."""
+    new: str
+    """Version that it gets."""
+    metadata: MigrationPlan
+    """Documents, and stored objects that are copied as they are."""
+    anew: tuple[RechunkPlan, ...] = ()
+    """Arrays that are written anew."""
+    files: tuple[str, ...] = ()
+    """Keys of other files that are copied, such as OME-XML."""
+
+    @property
+    def refusals(self) -> tuple[tuple[str, Problem], ...]:
+        """Path of a node, and why it cannot be migrated."""
+        return self.metadata.refusals
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied: as stored, or decoded where they are written anew."""
+        copies = sum(plan.nbytes * len(plan.stages) for plan in self.anew)
+        return self.metadata.nbytes + copies
+
+    @property
+    def where(self) -> str:
+        """Store and path of the hierarchy, for messages."""
+        return self.metadata.where
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plan in words and numbers."""
+        first, *lines = self.metadata.explain().splitlines()
+        said = [f"{first} (OME-Zarr {self.old} to {self.new})", *lines[:4]]
+        if self.anew:
+            total = format_bytes(sum(plan.nbytes for plan in self.anew))
+            said.append(f"  anew       {counted(len(self.anew), 'array')}, {total} decoded")
+        said += [f"             {_changes(plan)}" for plan in self.anew[:_SHOWN]]
+        if len(self.anew) > _SHOWN:
+            said.append(f"             and {len(self.anew) - _SHOWN} more")
+        if self.files:
+            said.append(f"  files      {', '.join(self.files[:_SHOWN])}: copied")
+        return "\n".join([*said, *lines[4:]])
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[int], None] | None = None,
+        *,
+        resume: bool = False,
+    ) -> OmeMigrationReport:
+        """Do it.
+
+        Parameters
+        ----------
+        client
+            A cluster for arrays that are written anew; by default the current client's, or the
+            scheduler dask is configured for.
+        progress
+            Called with the number of bytes of each piece that has been copied.
+        resume
+            Go on with arrays that the same migration has left half done.
+
+        Raises
+        ------
+        MigrationError
+            If something cannot be migrated; nothing is written then.
+        MetadataChangedError
+            If documents or objects have changed since the plan was made.
+        StoreError, CorruptObjectError
+            If a store fails. What is there can be read, and the same migration be run again.
+        """
+        if self.refusals:
+            raise MigrationError(self.where, self.refusals)
+        begun = perf_counter()
+
+        def note(step: Progress) -> None:
+            if progress is not None:
+                progress(step.nbytes)
+
+        for plan in self.anew:
+            if not (resume and plan.is_finished()):
+                plan.run(client, note, resume=resume)
+        route = self.metadata.route
+        for key in self.files:
+            _copy(route.source, route.target, key)
+        report = self.metadata.run(progress)
+        seconds = perf_counter() - begun
+        return OmeMigrationReport(report, len(self.anew), len(self.files), seconds)
+
+
+_SHOWN = 10
+"""Arrays and files that a plan names at most."""
+
+
+def _changes(plan: RechunkPlan) -> str:
+    source, target = plan.source, plan.target
+    grids = " -> ".join(
+        f"{one.chunks}" + (f" in shards {one.shards}" if one.shards else "")
+        for one in (source, target)
+    )
+    return f"{source.path}: {source.shape} {source.meta.data_type.label}, chunks {grids}"
+
+
+def _copy(source: Store, target: Store, key: str) -> None:
+    value = source.get(key)
+    if value is not None and target.get(key) != value:
+        target.set(key, [value])
+
+
+# --- planning -------------------------------------------------------------------------------------
+
+
+def migrate(
+    url: Location,
+    to: str = "0.5",
+    dst: Location | None = None,
+    *,
+    path: str = "",
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    max_mem: str | int | None = None,
+    remove_old: bool = False,
+    dry_run: bool = False,
+    resume: bool = False,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> OmeMigration:
+    """Bring an image, a plate or a collection of images to another version of OME-Zarr.
+
+    The whole hierarchy, with labels, wells and fields, or nothing: if a node cannot be said in the
+    other version, nothing is written and the error names every reason. Stored objects are not
+    decoded unless other chunks, shards or codecs are asked for. The documents of the root are
+    written last: an interrupted migration leaves what was there readable, and can be repeated.
+
+    Parameters
+    ----------
+    url, path
+        The group of the image, plate or collection.
+    to
+        ``"0.5"`` (Zarr v3) or ``"0.4"`` (Zarr v2).
+    dst
+        Where the new hierarchy goes. None to migrate in place, to 0.5 only: documents of 0.5 lie
+        beside those of 0.4 then and go before them, until `remove_old` takes the old ones away.
+    chunks, shards
+        Of all arrays of pixels, which are then written anew to `dst`: lengths by axis, such as
+        ``{"z": 1, "y": 256, "x": 256}``, or by position; -1 is the whole axis. Axes that an image
+        does not have are left out.
+    codecs
+        Of their chunks, in the spelling of the new format; those of the source by default.
+    max_mem
+        Bytes that one process may hold above its size when idle, for arrays written anew.
+    remove_old
+        In place: remove the old documents when the new ones are there and verified.
+    dry_run
+        Only make the plan; print it to see what will happen.
+    resume
+        Go on with arrays that the same migration has left half done.
+    client
+        A cluster for arrays that are written anew.
+    storage_options, target_options
+        Options of the stores at `url` and `dst`.
+
+    Returns
+    -------
+    OmeMigration
+        What was done, or would be.
+
+    Raises
+    ------
+    OmeVersionError
+        If the metadata are of a version that is not known.
+    MigrationError
+        If something cannot be said in the other version: shards, codecs or data types that Zarr v2
+        has none for, metadata of several versions (not for a dry run, whose plan lists it).
+    ValueError
+        If the arguments do not go together.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> axes = [{"name": name, "type": "space"} for name in "yx"]
+    >>> scale = {"type": "scale", "scale": [1, 1]}
+    >>> levels = [{"path": "0", "coordinateTransformations": [scale]}]
+    >>> old = {"multiscales": [{"version": "0.4", "axes": axes, "datasets": levels}]}
+    >>> store = {}
+    >>> group = zd.create_group(store, attributes=old, format="v2")
+    >>> group.create_array("0", shape=(4, 4), dtype="u2")[...] = 7
+    >>> _ = zd.ome.migrate(store, remove_old=True)
+    >>> image = zd.ome.open(store)
+    >>> image.metadata.version, image.levels[0].array.dimension_names
+    ('0.5', ('y', 'x'))
+    """
+    plan = plan_migration(
+        url,
+        to,
+        dst,
+        path=path,
+        chunks=chunks,
+        shards=shards,
+        codecs=codecs,
+        max_mem=max_mem,
+        remove_old=remove_old,
+        resume=resume,
+        client=client,
+        storage_options=storage_options,
+        target_options=target_options,
+    )
+    if not dry_run:
+        plan.run(client, resume=resume)
+    return plan
+
+
+def plan_migration(
+    url: Location,
+    to: str = "0.5",
+    dst: Location | None = None,
+    *,
+    path: str = "",
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    max_mem: str | int | None = None,
+    remove_old: bool = False,
+    resume: bool = False,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> OmeMigration:
+    """What `migrate` with these arguments will do, and what it cannot; writes nothing.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no group at `url`.
+    OmeVersionError, MetadataError
+        If it has metadata of an unknown version, or none.
+    SourceIsTargetError
+        If `dst` lies in `url`, or the reverse.
+    ValueError
+        If the arguments do not go together.
+    """
+    if to not in SUPPORTED:
+        raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
+    layout = LayoutAnew(chunks, shards, codecs)
+    _check_arguments(layout, dst, to, remove_old=remove_old)
+    source, path = open_store(url, storage_options), normalise_path(path)
+    target = source if dst is None else open_store(dst, target_options)
+    if dst is not None and overlap(real_place(source, path), real_place(target, path)):
+        raise SourceIsTargetError(
+            f"{where(target, path)} lies in {where(source, path)}, or the reverse: choose another "
+            "place for the new hierarchy."
+        )
+    options = ReadOptions(consolidated=False)
+    old = _version(source, path, to, options)
+    if dst is None:
+        _check_in_place(source, path, old, to, options)
+    route = Route(
+        source=source,
+        target=target,
+        in_place=dst is None,
+        path=path,
+        source_format=FORMATS[old],
+        target_format=FORMATS[to],
+        data="keep" if dst is None else "copy",
+        options=options,
+        rewriting=Rewriting(old, to),
+    )
+    nodes = node_plans(route)
+    anew: tuple[RechunkPlan, ...] = ()
+    if layout.is_asked_for:
+        from zarr_dask.ome.migrate_arrays import plans_anew  # loads dask
+
+        found = plans_anew(route, nodes, layout, max_mem, client, resume=resume)
+        anew = tuple(plan for plan in found.values() if not isinstance(plan, NodePlan))
+        refused = [plan for plan in found.values() if isinstance(plan, NodePlan)]
+        route = replace(route, elsewhere=frozenset(found))
+        nodes = (*node_plans(route), *refused)
+    metadata = MigrationPlan(route, tuple(with_objects(route, one) for one in nodes), remove_old)
+    return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)))
+
+
+def _check_arguments(
+    layout: LayoutAnew, dst: Location | None, to: str, *, remove_old: bool
+) -> None:
+    if dst is None and layout.is_asked_for:
+        raise ValueError(
+            "chunks, shards and codecs write arrays anew, to another place: pass dst as well."
+        )
+    if dst is not None and remove_old:
+        raise ValueError("remove_old=True is for migrations in place: a copy leaves its source.")
+    if layout.shards is not None and not FORMATS[to].has_shards:
+        raise ValueError(f"shards={layout.shards!r}: OME-Zarr {to} is stored without shards.")
+
+
+def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
+    """The version that a hierarchy has: the other one than `to`, if it has documents of it.
+
+    Where a former run has been interrupted, there are documents of both.
+    """
+    for version in sorted(SUPPORTED, key=lambda one: one == to):
+        node = read_or_problems(store, path, FORMATS[version], options)
+        if isinstance(node, MetadataError):
+            raise node
+        if node is None:
+            continue
+        found = detect_version(node.attributes) if isinstance(node, GroupMeta) else None
+        if found is None:
+            problem = Problem("ome", node.attributes, "OME-Zarr metadata of a group")
+            raise MetadataError(where(store, path), [problem])
+        if found not in SUPPORTED:
+            raise OmeVersionError(where(store, path), found, SUPPORTED)
+        if found != version:
+            expected = f"metadata of {version}, which is what format {FORMATS[version].name} has"
+            raise MetadataError(where(store, path), [Problem("version", found, expected)])
+        return version
+    keys = [key for one in FORMATS.values() for key in one.node_keys(path)]
+    raise NodeNotFoundError(where(store, path), keys, "Check the path.")
+
+
+def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOptions) -> None:
+    if FORMATS[old].name > FORMATS[to].name:
+        raise ValueError(
+            f"{where(store, path)} has OME-Zarr {old}, which goes before {to} where both lie side "
+            "by side: pass dst, another place for the hierarchy of the older version."
+        )
+    for above in ancestors(path):
+        node = read_or_problems(store, above, FORMATS[old], options)
+        if isinstance(node, GroupMeta) and detect_version(node.attributes) is not None:
+            raise ValueError(
+                f"{where(store, path)} belongs to {where(store, above)}: all of a hierarchy has "
+                "one version. Migrate it from its root, or pass dst."
+            )
+
+
+def _other_files(route: Route) -> list[str]:
+    """Keys of what a collection holds beside its nodes: the OME-XML of bioformats2raw."""
+    if route.in_place:
+        return []
+    folder = join(route.path, "OME")
+    own = route.source_format.node_keys(folder)
+    return [k for k in route.source.list_dir(prefix_of(folder)).keys if k not in own]

@@ -1,0 +1,104 @@
+"""Arrays of pixels that get other chunks, shards or codecs while their hierarchy is migrated.
+
+Each is a rechunking of its own (`zarr_dask.jobs.rechunk`), which writes the document of its array
+last. The hierarchy's groups get theirs afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zarr_dask.array import Array
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MemoryBudgetError,
+    MetadataError,
+    NodeExistsError,
+    Problem,
+)
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys
+from zarr_dask.jobs.migrate_nodes import NodePlan, Rewrite, Route
+from zarr_dask.jobs.rechunk import RechunkPlan, plan_rechunk
+from zarr_dask.ome.layout import LayoutAnew
+from zarr_dask.ome.versions import FORMATS, names_of_dimensions
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["plans_anew"]
+
+
+def plans_anew(
+    route: Route,
+    nodes: Sequence[NodePlan],
+    layout: LayoutAnew,
+    max_mem: str | int | None,
+    client: Client | None,
+    *,
+    resume: bool,
+) -> dict[str, RechunkPlan | NodePlan]:
+    """For each array of pixels, by its path, the plan to write it anew, or why it cannot be.
+
+    Raises
+    ------
+    ValueError
+        If a length is given for an axis that no image has.
+    """
+    before = {
+        one.path: one.before
+        for one in nodes
+        if one.before is not None and one.node_format == route.source_format
+    }
+    old = next(version for version, one in FORMATS.items() if one == route.source_format)
+    axes = {path: names[0] for path, names in names_of_dimensions(before, old).items()}
+    arrays = {p: m for p, m in before.items() if p in axes and isinstance(m, ArrayMeta)}
+    layout.check_axes({name for names in axes.values() for name in names})
+    rewrite = None if route.rewriting is None else route.rewriting(before)
+
+    def plan(path: str, meta: ArrayMeta) -> RechunkPlan | NodePlan:
+        source = Array(route.source, path, meta, route.source_format)
+        wanted = layout.of(axes[path])
+        try:
+            made = plan_rechunk(
+                source,
+                route.target,
+                path=path,
+                chunks=wanted.chunks,
+                shards=wanted.shards,
+                codecs=wanted.codecs,
+                format=route.target_format.name,
+                max_mem=max_mem,
+                client=client,
+                overwrite=resume,  # a job that has died may have made it visible
+            )
+        except MetadataError as error:
+            return _refused(route, path, error.problems)
+        except (DataTypeError, GridError, MemoryBudgetError, NodeExistsError) as error:
+            problem = Problem("array", str(error), "another layout, or another place")
+            return _refused(route, path, (problem,))
+        return _rewritten(route, replace(made, overwrite=False), rewrite)
+
+    return {path: plan(path, meta) for path, meta in arrays.items()}
+
+
+def _refused(route: Route, path: str, problems: tuple[Problem, ...]) -> NodePlan:
+    return NodePlan(path, None, route.source_format, problems=problems)
+
+
+def _rewritten(route: Route, plan: RechunkPlan, rewrite: Rewrite | None) -> RechunkPlan | NodePlan:
+    """The plan for an array with the names of the axes, and keys that its version has."""
+    target = plan.target
+    meta = replace(target.meta, keys=_KEYS[route.target_format.name])
+    if rewrite is not None:
+        made, problems = rewrite(target.path, meta)
+        if problems or not isinstance(made, ArrayMeta):
+            return _refused(route, target.path, problems)
+        meta = made
+    return replace(plan, target=replace(target, meta=meta))
+
+
+_KEYS = {"v2": ChunkKeys("v2", "/"), "v3": ChunkKeys("default", "/")}
+"""Keys of stored objects that are written anew, by format: OME-Zarr has them in folders."""

@@ -1,0 +1,159 @@
+"""The same OME-Zarr metadata in another version, as JSON: of one group, and of a hierarchy.
+
+From 0.4 to 0.5 they move below ``ome``, which tells the version of all of them; from 0.5 to 0.4
+they move up again, and each kind tells its own. What nobody here knows moves with them. The
+dimensions of arrays get the names of the axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarr_dask.errors import Problem
+from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, NodeMeta, normalise_path
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v3 import V3
+from zarr_dask.jobs.migrate_nodes import Rewrite, Rewritten
+from zarr_dask.ome.model import KEYS, detect_version, members_of
+from zarr_dask.stores.base import join
+
+__all__ = ["FORMATS", "Rewriting", "in_version", "names_of_dimensions"]
+
+FORMATS: Mapping[str, Format] = {"0.4": V2, "0.5": V3}
+"""What each version is stored as."""
+
+
+def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, Any] | Problem:
+    """The attributes of a group in another version; as they are if there are no such metadata.
+
+    Parameters
+    ----------
+    attributes
+        All attributes of the group.
+    old, new
+        ``"0.4"`` or ``"0.5"``.
+
+    Returns
+    -------
+    dict or Problem
+        New attributes, or why there are none: metadata of another version than `old`, or a member
+        in the way.
+
+    Examples
+    --------
+    >>> old = {"labels": ["cells"], "mine": 1}
+    >>> in_version(old, "0.4", "0.5")
+    {'mine': 1, 'ome': {'version': '0.5', 'labels': ['cells']}}
+    >>> in_version(in_version(old, "0.4", "0.5"), "0.5", "0.4") == old
+    True
+    """
+    found = detect_version(attributes)
+    if found is None or old == new:
+        return deepcopy(dict(attributes))
+    if found != old:
+        expected = f"metadata of {old}, as in the whole hierarchy"
+        return Problem("OME-Zarr version", found, expected)
+    return _MOVES[old, new](deepcopy(dict(attributes)))
+
+
+def _below_ome(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
+    if "ome" in attributes:
+        return Problem("ome", attributes["ome"], "no attribute of this name, which 0.5 needs")
+    members = {name: value for name, value in attributes.items() if name in KEYS}
+    others = {name: value for name, value in attributes.items() if name not in KEYS}
+    for one in _objects(members.get("multiscales")):
+        one.pop("version", None)
+    for name in ("omero", "well"):
+        if isinstance(members.get(name), dict):
+            members[name].pop("version", None)
+    if isinstance(members.get("plate"), dict):
+        members["plate"]["version"] = "0.5"  # which the text of 0.5 asks for, not its schema
+    if isinstance(members.get("image-label"), dict) and "version" in members["image-label"]:
+        members["image-label"]["version"] = "0.5"
+    return {**others, "ome": {"version": "0.5", **members}}
+
+
+def _among_attributes(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
+    members = attributes.pop("ome")
+    members.pop("version", None)
+    both = sorted(members.keys() & attributes.keys())
+    if both:
+        expected = "no attributes of the same name beside 'ome', where 0.4 has its metadata"
+        return Problem(", ".join(both), [attributes[name] for name in both], expected)
+    for one in _objects(members.get("multiscales")):
+        one["version"] = "0.4"
+    for name in ("plate", "well", "image-label"):
+        if isinstance(members.get(name), dict):
+            members[name]["version"] = "0.4"
+    return {**attributes, **members}
+
+
+_MOVES: Mapping[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | Problem]] = {
+    ("0.4", "0.5"): _below_ome,
+    ("0.5", "0.4"): _among_attributes,
+}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+# --- hierarchies --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """What changes in the metadata of nodes: a `zarr_dask.jobs.migrate_nodes.Rewriting`."""
+
+    old: str
+    new: str
+
+    def __call__(self, nodes: Mapping[str, NodeMeta]) -> Rewrite:
+        """What is to be changed, given all nodes with old documents."""
+        names = names_of_dimensions(nodes, self.old)
+
+        def rewrite(path: str, meta: NodeMeta) -> Rewritten:
+            if isinstance(meta, GroupMeta):
+                attributes = in_version(meta.attributes, self.old, self.new)
+                if isinstance(attributes, Problem):
+                    return Rewritten(meta, (attributes,))
+                return Rewritten(replace(meta, attributes=attributes))
+            return self._named(meta, names.get(path, ()))
+
+        return rewrite
+
+    def _named(self, meta: ArrayMeta, found: Sequence[tuple[str, ...]]) -> Rewritten:
+        """An array whose dimensions have the names of the axes."""
+        if not found:
+            return Rewritten(meta)
+        names = found[0]
+        if len(names) != meta.grid.ndim:
+            expected = f"one dimension for each of the axes {', '.join(names)}"
+            return Rewritten(meta, (Problem("shape", meta.shape, expected, "grid"),))
+        other = next((one for one in found if one != names), None)
+        if other is not None:
+            expected = f"the names {names}, which another image gives the same array"
+            return Rewritten(meta, (Problem("axes", other, expected),))
+        attributes = FORMATS[self.new].attributes(meta.attributes, names)
+        return Rewritten(replace(meta, dimension_names=names, attributes=attributes))
+
+
+def names_of_dimensions(
+    nodes: Mapping[str, NodeMeta], version: str
+) -> dict[str, list[tuple[str, ...]]]:
+    """The names that images give the dimensions of arrays, by path of the array."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for path, meta in nodes.items():
+        if not isinstance(meta, GroupMeta):
+            continue
+        members = members_of(meta.attributes, version)
+        images = members.get("multiscales") if isinstance(members, Mapping) else None
+        for image in _objects(images):
+            names = tuple(str(axis.get("name")) for axis in _objects(image.get("axes")))
+            for level in _objects(image.get("datasets")):
+                if isinstance(level.get("path"), str):
+                    found.setdefault(join(path, normalise_path(level["path"])), []).append(names)
+    return found
