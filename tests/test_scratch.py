@@ -7,8 +7,12 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from zarr_dask.scratch import scratch
+import zarr_dask as zd
+from zarr_dask import scratch as scratch_module
+from zarr_dask.scratch import Gathered, scratch
 
 FAULTS = """
 import resource
@@ -52,3 +56,57 @@ def test_freed_memory_is_kept_while_a_task_runs():
     before, during, after = map(int, done.stdout.split())
     assert during < before / 10  # 512 pages are touched anew each time otherwise
     assert after > before / 2
+
+
+# --- pieces of one whole --------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=12),
+    st.lists(st.binary(max_size=40), max_size=4),
+    st.integers(1, 16),
+    st.integers(0, 100),
+)
+def test_what_is_gathered_is_what_was_added(pieces, inner, step, most):
+    """However long the segments are, more than is kept, and with a whole in the whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scratch_module, "_KEPT", scratch_module._Kept())
+        patch.setattr(scratch_module, "_STEP", step)
+        patch.setattr(scratch_module, "_LARGEST_KEPT", most)
+        for _ in range(2):  # the second time in the memory of the first
+            with Gathered() as outer:
+                for piece in pieces:
+                    outer.add(memoryview(piece))
+                with Gathered() as within:
+                    for piece in inner:
+                        within.add(piece)
+                for piece in within.buffers():
+                    outer.add(piece)
+            assert b"".join(outer.buffers()) == b"".join([*pieces, *inner])
+            assert len(scratch_module._KEPT.segments) * step < most + step
+        with Gathered():
+            pass
+        assert not scratch_module._KEPT.segments, "no more is kept than the last whole needed"
+
+
+def test_an_error_ends_the_gathering():
+    with pytest.raises(TypeError), Gathered() as gathered:
+        gathered.add(None)
+    with Gathered() as gathered:
+        gathered.add(b"y")
+    assert not scratch_module._KEPT.gathers
+    assert bytes(gathered.buffers()[0]) == b"y"
+
+
+def test_shards_are_encoded_in_memory_that_is_used_again():
+    """Nothing of one shard is in another; the second takes no memory from the system."""
+    values = np.random.default_rng(0).normal(size=(2, 256, 1024))
+    grid = {"chunks": (1, 16, 64), "shards": (1, 256, 1024)}
+    array = zd.create_array({}, shape=values.shape, dtype="f8", **grid)
+    kept = []
+    for shard in range(2):
+        array[shard] = values[shard]
+        kept.append([segment.obj.ctypes.data for segment in scratch_module._KEPT.segments])
+    np.testing.assert_array_equal(array[...], values)
+    assert kept[0] == kept[1]
+    assert len(kept[0]) > 1

@@ -77,8 +77,11 @@ class Receipt:
             "objects": [item.to_row() for item in self.objects],
             "empty": list(self.empty),
         }
-        text = json.dumps(document, separators=(",", ":")).encode()
+        text = _ENCODER.encode(document).encode()
         return b"\n%08x %b\n" % (crc32c(text), text)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps makes one for each receipt
 
 
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:

@@ -112,8 +112,12 @@ class Blosc(Compressor):
 
     def resolved(self, itemsize: int) -> Blosc:
         """The same codec with shuffle and type size as they are for elements of `itemsize`."""
+        return Blosc(self.cname, self.clevel, *self._shuffle(itemsize), self.blocksize)
+
+    def _shuffle(self, itemsize: int) -> tuple[Shuffle, int]:
+        """How elements of `itemsize` are regrouped, and as which size."""
         shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
-        return Blosc(self.cname, self.clevel, shuffle, self.typesize or itemsize, self.blocksize)
+        return shuffle, self.typesize or itemsize
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`.
@@ -126,13 +130,10 @@ class Blosc(Compressor):
         if self.cname not in _BLOSC_WRITES:
             expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
             raise MetadataError.of("codec blosc", [Problem("cname", self.cname, expected, "codec")])
-        codec = self.resolved(itemsize)
-        shuffle = BLOSC_SHUFFLES.index(cast("Shuffle", codec.shuffle))
-        items = _items(buffer, cast("int", codec.typesize))
-        return cast(
-            "bytes",
-            _blosc.compress(items, self.cname.encode(), self.clevel, shuffle, self.blocksize),
-        )
+        shuffle, typesize = self._shuffle(itemsize)
+        items, cname = _items(buffer, typesize), self.cname.encode()
+        number = BLOSC_SHUFFLES.index(shuffle)
+        return cast("bytes", _blosc.compress(items, cname, self.clevel, number, self.blocksize))
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""

@@ -34,6 +34,7 @@ from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
 from zarr_dask.dtypes import data_type_of, is_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
 from zarr_dask.grid import Grid, Part, Region, Shape, cut
+from zarr_dask.scratch import Gathered
 from zarr_dask.stores.base import Buffer, IndexRange, Range
 
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
@@ -156,19 +157,23 @@ class _BoundSharding(BoundSerializer):
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         fill = self.spec.fill
-        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
-        buffers: list[Buffer] = []
+        index: list[int] = []
         offset = self._index_size if self._index_first else 0
-        for part in self._all_parts:
-            chunk = cut(array, part.out)
-            if fill is not None and is_full_of(chunk, fill):
-                continue
-            pieces = self._inner.encode(chunk)
-            nbytes = sum(len(piece) for piece in pieces)
-            index[part.coords] = (offset, nbytes)
-            buffers.extend(pieces)
-            offset += nbytes
-        encoded = self._index.encode(index)
+        with Gathered() as gathered:
+            for part in self._all_parts:
+                chunk = cut(array, part.out)
+                if fill is not None and is_full_of(chunk, fill):
+                    index += (_ABSENT, _ABSENT)
+                    continue
+                nbytes = 0
+                for piece in self._inner.encode(chunk):
+                    gathered.add(piece)
+                    nbytes += len(piece)
+                index += (offset, nbytes)
+                offset += nbytes
+        buffers = gathered.buffers()
+        places = np.array(index, _INDEX_DTYPE).reshape(self._index_spec.shape)
+        encoded = self._index.encode(places)
         return [*encoded, *buffers] if self._index_first else [*buffers, *encoded]
 
     @cached_property

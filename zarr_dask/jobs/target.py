@@ -132,34 +132,35 @@ class ArrayTarget:
         stored = 0
         with keeping_freed_memory():
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
-                buffers = self._put(part, values)
-                key = array.meta.keys.key(part.coords)
-                if buffers is None:
-                    empty.append(key)
+                found = self._put(part, values)
+                if isinstance(found, str):
+                    empty.append(found)
                     continue
-                written.append(self._noted(key, buffers))
-                stored += sum(len(buffer) for buffer in buffers)
+                written.append(found)
+                stored += found.nbytes
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
         return WriteReport(len(written), len(empty), values.nbytes, stored)
 
-    def _put(self, part: Part, values: np.ndarray) -> list[Buffer] | None:
-        """Store one object; returns its bytes, or None where it is absent on purpose."""
-        array = self.array
+    def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
+        """Store one object; returns what a receipt says of it, or its key if it is empty."""
+        array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
-            return change_part(array, part, values)
-        key, buffers = array.key(part.coords), array.encode_part(part, values)
+            changed = change_part(array, part, values)
+            return key if changed is None else self._noted(key, changed)
+        buffers = array.encode_part(part, values)
         if buffers is None:
-            array.store.delete(key)
-        else:
-            array.store.set(key, buffers)
-        return buffers
+            array.store.delete(array.key(part.coords))
+            return key
+        noted = self._noted(key, buffers)  # while the bytes are in the processor's cache
+        array.store.set(array.key(part.coords), buffers)
+        return noted
 
     def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:
-        """What a receipt says of an object; of one without a receipt nothing is worked out."""
+        """What a receipt says of an object; without one no checksum is worked out."""
         if self.records is None or not self.records.receipts:
-            return StoredObject(key, 0, 0)
+            return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
         return stored_object(key, buffers, with_sha256=self.records.sha256)
 
     def _check(self, block: Any, region: tuple[slice, ...]) -> None:
