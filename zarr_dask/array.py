@@ -41,7 +41,7 @@ from zarr_dask.views import (
     View,
     block_parser,
     check_memory,
-    memory_for,
+    no_memory,
     read_selection,
     write_selection,
 )
@@ -202,11 +202,12 @@ class Array:
     def __getitem__(self, key: Any) -> Any:
         """Elements by NumPy's indexing; a scalar where NumPy gives one."""
         shape = self.meta.grid.shape
-        selection = parse_plain(key, shape)
-        if selection is None:
-            if has_lists(key):
-                return read_selection(self, parse_numpy(key, shape))[()]
-            selection = parse_basic(key, shape)
+        plain = parse_plain(key, shape)
+        if plain is not None:
+            return self._read(*plain, None)
+        if has_lists(key):
+            return read_selection(self, parse_numpy(key, shape))[()]
+        selection = parse_basic(key, shape)
         values = self._read(selection.region, selection.region_shape, None)
         # without dimensions NumPy gives a scalar, by indexing
         return values if selection.plain and shape else values[selection.finish]
@@ -254,9 +255,10 @@ class Array:
     def _read(self, region: Region, shape: Shape, threads: int | None) -> np.ndarray:
         """A region, which has this shape, in new memory."""
         reader = self.reader
-        out = reader.room(region, shape) if reader.reorders else None
-        if out is None:
-            out = memory_for(self, shape)
+        try:
+            out = reader.room(region, shape)
+        except (ValueError, MemoryError) as error:
+            raise no_memory(self, shape, error) from error
         reader.read_region(region, out, threads)
         return out
 

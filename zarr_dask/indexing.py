@@ -107,26 +107,31 @@ def parse_basic(key: object, shape: Shape) -> Selection:
     >>> parse_basic((5, slice(None, None, -2)), (10, 4)).region
     (slice(5, 6, 1), slice(1, 4, 2))
     """
-    return parse_plain(key, shape) or _parsed(key if isinstance(key, tuple) else (key,), shape)
+    plain = parse_plain(key, shape)
+    if plain is not None:
+        return Selection(plain[0], (slice(None),) * len(shape), True, plain[1])
+    return _parsed(key if isinstance(key, tuple) else (key,), shape)
 
 
-def parse_plain(key: object, shape: Shape) -> Selection | None:
+def parse_plain(key: object, shape: Shape) -> tuple[Region, Shape] | None:
     """What nearly all selections are, read quickly: everything, or a forward slice of each axis.
 
-    None for any other, which `parse_basic` or its caller understands or refuses.
+    Returns
+    -------
+    tuple
+        The region, and the shape of it and of the result; None for any other selection, which
+        `parse_basic` or its caller understands or refuses, and for an array without dimensions.
 
     Examples
     --------
-    >>> parse_plain((slice(2, 5), slice(None)), (10, 4)).region_shape
-    (3, 4)
+    >>> parse_plain((slice(2, 5), slice(None)), (10, 4))
+    ((slice(2, 5, 1), slice(0, 4, 1)), (3, 4))
     >>> parse_plain((5, slice(None)), (10, 4)) is None
     True
     """
     given = key if isinstance(key, tuple) else (key,)
-    if len(given) == 1 and given[0] is Ellipsis:
-        return _everything(shape)
-    if len(given) != len(shape):
-        return None
+    if len(given) != len(shape) or not shape:
+        return _everything(shape) if len(given) == 1 and given[0] is Ellipsis and shape else None
     region: list[slice] = []
     lengths: list[int] = []
     for item, length in zip(given, shape, strict=True):
@@ -140,16 +145,12 @@ def parse_plain(key: object, shape: Shape) -> Selection | None:
             return None
         region.append(slice(start, stop, 1))
         lengths.append(stop - start)
-    return Selection(tuple(region), (_ALL,) * len(region), True, tuple(lengths))
-
-
-_ALL = slice(None)
+    return tuple(region), tuple(lengths)
 
 
 @lru_cache(maxsize=64)
-def _everything(shape: Shape) -> Selection:
-    region = tuple(slice(0, length, 1) for length in shape)
-    return Selection(region, (*(_ALL,) * len(region), Ellipsis), True, shape)
+def _everything(shape: Shape) -> tuple[Region, Shape]:
+    return tuple(slice(0, length, 1) for length in shape), shape
 
 
 def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:

@@ -135,21 +135,29 @@ class Reader:
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
         self._reading = options.reading
-        self.reorders = meta.largest_bound().reorders
-        """Whether stored elements lie in another order, so that `room` may know a better one."""
+        self._dtype = meta.dtype
+        self._reorders = meta.largest_bound().reorders
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.requests
 
-    def room(self, region: Region, shape: Shape) -> np.ndarray | None:
-        """Memory for a region where C order is not the best; None where it is.
+    def room(self, region: Region, shape: Shape) -> np.ndarray:
+        """Memory for a region.
 
-        If the region is one stored object whose elements lie in another order, columns first for
-        instance, they are decoded straight into memory of that order.
+        If the region is one stored object whose elements lie in another order than C, columns
+        first for instance, they are decoded straight into memory of that order.
+
+        Raises
+        ------
+        ValueError, MemoryError
+            NumPy's own, if there is not so much.
         """
-        only = self._grid.only_cell(region) if self.reorders else None
-        bound = None if only is None else self._meta.bound(only[0])
-        return None if bound is None or bound.spec.shape != shape else bound.room()
+        if self._reorders:
+            only = self._grid.only_cell(region)
+            bound = None if only is None else self._meta.bound(only[0])
+            if bound is not None and bound.spec.shape == shape:
+                return bound.room()
+        return np.empty(shape, self._dtype)
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""

@@ -41,6 +41,7 @@ __all__ = [
     "block_parser",
     "check_memory",
     "memory_for",
+    "no_memory",
     "read_selection",
     "write_selection",
 ]
@@ -106,11 +107,16 @@ def memory_for(array: SelectedArray, shape: Shape) -> np.ndarray:
     try:
         return np.empty(shape, array.dtype)
     except (ValueError, MemoryError) as error:
-        raise SelectionError(
-            f"{array.where}: the region has shape {shape} and {prod(shape)} elements, for which "
-            f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
-            "from_zarr."
-        ) from error
+        raise no_memory(array, shape, error) from error
+
+
+def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> SelectionError:
+    """The error for a region that NumPy has no memory for."""
+    return SelectionError(
+        f"{array.where}: the region has shape {shape} and {prod(shape)} elements, for which "
+        f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
+        "from_zarr."
+    )
 
 
 def check_memory(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:

@@ -138,20 +138,18 @@ class Blosc(Compressor):
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
         out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
-        self._fill(buffer, out)
+        self.decode_into(buffer, out)
         return out.data
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
-        if len(buffer) < 16 or _BLOSC_HEADER.unpack_from(buffer)[0] != out.size:
+        if len(buffer) < 16:
             _blosc_nbytes(buffer, Size.of(out.size))  # says what is wrong
-        self._fill(buffer, out)
-
-    @staticmethod
-    def _fill(buffer: Buffer, out: np.ndarray) -> None:
-        if not out.size:  # the library takes no frame of nothing
+        nbytes, _, stored = _BLOSC_HEADER.unpack_from(buffer)
+        if nbytes != out.size:
+            _blosc_nbytes(buffer, Size.of(out.size))
+        if not nbytes:  # the library takes no frame of nothing
             return
-        stored = _BLOSC_HEADER.unpack_from(buffer)[2]
         if stored > len(buffer):
             raise CorruptObjectError(
                 f"its blosc frame says {stored} bytes, but {len(buffer)} are there"

@@ -145,12 +145,12 @@ class ChunkKeys:
         'c1/23'
         """
         numbers = self.separator.join(map(str, coords))
+        if self.name == "default":
+            return f"c{self.separator}{numbers}" if coords else "c"
         if self.name == "draft":
             return f"c{numbers}"
         if self.name == "draft_c0":
             return f"c{numbers or '0'}"
-        if self.name == "default":
-            return f"c{self.separator}{numbers}" if coords else "c"
         return numbers or "0"
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
