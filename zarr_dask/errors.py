@@ -45,7 +45,8 @@
     ZarrDaskWarning              (UserWarning)        something odd that was read all the same
     ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
     ├── MissingGroupWarning                           nodes below a path without a document
-    └── MixedFormatsWarning                           a node in a group of another format
+    ├── MixedFormatsWarning                           a node in a group of another format
+    └── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
 
 A message says what failed, where, what was found and expected, and what to do. The facts are
 also fields, so that programs need not read the sentence.
@@ -82,6 +83,7 @@ __all__ = [
     "NodeExistsError",
     "NodeNotFoundError",
     "NodeTypeError",
+    "OmeMetadataWarning",
     "OmeVersionError",
     "PartialWriteError",
     "PlanError",
@@ -546,3 +548,7 @@ class MissingGroupWarning(ZarrDaskWarning):
 
 class MixedFormatsWarning(ZarrDaskWarning):
     """A node was created in a group of another format, whose readers will not see it."""
+
+
+class OmeMetadataWarning(ZarrDaskWarning):
+    """OME-Zarr metadata do what the specification advises against."""

@@ -41,12 +41,14 @@ from zarr_dask.selection import IndexTransform
 __all__ = [
     "BlockRegions",
     "BlockWrites",
+    "ComputedBlocks",
     "StoredWrite",
     "Target",
     "blocks_of",
     "blocks_of_selection",
     "check_backend",
     "checked_array",
+    "computed_blocks",
     "cuts_objects",
     "has_separate_blocks",
     "join_writes",
@@ -619,6 +621,87 @@ def separate_writes(write: StoredWrite) -> BlockWrites | None:
 
 _LARGEST_LAYER = 1 << 16
 """Bytes of a layer that goes with every task."""
+
+
+class ComputedBlocks:
+    """The blocks of an array that share no ancestor, computed by whoever asks for them.
+
+    A task that needs several of them computes one after the other, in its own thread, and none of
+    them passes between processes.
+
+    Parameters
+    ----------
+    layer
+        Makes all that a block needs; depends on no other layer.
+    chunks
+        Sizes of the blocks along each dimension.
+    """
+
+    def __init__(self, layer: Blockwise, chunks: Blocks) -> None:
+        self.layer = layer
+        self.chunks = chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _computed_blocks, (self.layer, tuple(map(_packed, self.chunks)))
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid.of(tuple(map(sum, self.chunks)), self.chunks)
+
+    def read(self, region: tuple[slice, ...]) -> np.ndarray:
+        """A region; blocks that it meets only in part are computed as a whole.
+
+        Raises
+        ------
+        GridError
+            If a block has another shape than dask said.
+        """
+        parts = list(self._grid.parts(region))
+        shape = tuple(s.stop - s.start for s in region)
+        if len(parts) == 1 and parts[0].whole:
+            return self._block(parts[0].coords)
+        values: np.ndarray | None = None
+        for part in parts:
+            block = self._block(part.coords)[part.inside]
+            if values is None:
+                values = np.empty(shape, block.dtype)
+            values[part.out] = block
+        return np.empty(shape) if values is None else values
+
+    def _block(self, coords: tuple[int, ...]) -> np.ndarray:
+        key = (self.layer.output, *coords)
+        culled, _ = self.layer.cull({key}, ())
+        block = culled[key]()
+        expected = tuple(sizes[i] for sizes, i in zip(self.chunks, coords, strict=True))
+        if isinstance(block, np.ma.MaskedArray):
+            raise DataTypeError(
+                f"the block {coords} is masked, and a mask cannot be stored; fill it first "
+                "(da.ma.filled)."
+            )
+        if np.shape(block) != expected:
+            raise GridError(
+                f"the block {coords} has the shape {np.shape(block)}, but dask said {expected}; "
+                "give map_blocks the right chunks=."
+            )
+        return np.asarray(block)
+
+
+def _computed_blocks(
+    layer: Blockwise, packed: tuple[tuple[str, tuple[int, ...]], ...]
+) -> ComputedBlocks:
+    return ComputedBlocks(layer, tuple(map(_unpacked, packed)))
+
+
+def computed_blocks(array: da.Array) -> ComputedBlocks | None:
+    """The blocks of an array as what computes them one by one; None if they share ancestors."""
+    first = (array.name,) + (0,) * array.ndim
+    graph = optimize_blockwise(array.__dask_graph__(), keys={first})
+    layer = graph.layers[array.name]
+    if not isinstance(layer, Blockwise) or graph.dependencies[array.name]:
+        return None
+    if layer.annotations or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+        return None
+    return ComputedBlocks(layer, array.chunks)
 
 
 class MergeTree(Layer):

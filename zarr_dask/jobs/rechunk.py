@@ -39,6 +39,7 @@ __all__ = [
     "RechunkReport",
     "layout_between",
     "layout_of",
+    "memory_budget",
     "plan_rechunk",
     "rechunk",
 ]
@@ -150,7 +151,7 @@ def plan_rechunk(
         open_store(temp)  # raises where it cannot be had
     check_place(store, below, node_format, overwrite=overwrite)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
-    memory = _memory(max_mem, workers)
+    memory = memory_budget(max_mem, workers)
     ways = alternatives(
         layout_of(array, part),
         layout_of(made),
@@ -323,7 +324,8 @@ def layout_between(source: Array, target: Array, temp: Location | None = None) -
     )
 
 
-def _memory(max_mem: str | int | None, workers: Workers) -> int:
+def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
+    """Bytes that one process may hold: what was said, else a share of its limit, else 1 GB."""
     if max_mem is not None:
         return parse_bytes(max_mem)
     if workers.memory_limit is not None:

@@ -1,20 +1,27 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
 `model` holds metadata as values, `read` opens images and `plates` plates, `rules` and `validate`
-say what breaks the specification, `migrate` brings a hierarchy to another version.
+say what breaks the specification, `migrate` brings a hierarchy to another version. `write` writes
+images: `describe` makes their metadata, `grids` their arrays, `downsample` coarser pixels,
+`pyramid` the super-cells in which `cells` writes all levels; `plan` is what was decided, `job`
+carries it out.
 """
 
+from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.validate import validate, validate_attributes
+from zarr_dask.ome.write import Labelled, plan_write, write
 
 __all__ = [
     "Image",
+    "Labelled",
     "Level",
     "Metadata",
+    "Method",
     "OmeMigration",
     "OmeMigrationReport",
     "Plate",
@@ -26,6 +33,8 @@ __all__ = [
     "open",
     "open_plate",
     "plan_migration",
+    "plan_write",
     "validate",
     "validate_attributes",
+    "write",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["UNITS"]
+__all__ = ["METRES", "UNITS"]
 
 _PREFIXES = (
     *("yocto", "zepto", "atto", "femto", "pico", "nano", "micro", "milli", "centi", "deci"),
@@ -15,3 +15,10 @@ UNITS = {
     "time": frozenset(f"{prefix}second" for prefix in _PREFIXES) | {"day", "hour", "minute"},
 }
 """Units of each type of axis."""
+
+_POWERS = (-24, -21, -18, -15, -12, -9, -6, -3, -2, -1, 0, 2, 3, 6, 9, 12, 15, 18, 21, 24)
+
+METRES = {
+    f"{prefix}meter": 10.0**power for prefix, power in zip(_PREFIXES, _POWERS, strict=True)
+} | {"angstrom": 1e-10, "inch": 0.0254, "foot": 0.3048, "yard": 0.9144, "mile": 1609.344}
+"""Metres of the units of space, for comparing lengths along axes."""

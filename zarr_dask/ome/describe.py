@@ -1,0 +1,502 @@
+"""From what a user says of an image to its OME-Zarr metadata, checked before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.errors import (
+    ABSENT,
+    GridError,
+    MetadataError,
+    OmeMetadataWarning,
+    OmeVersionError,
+    Problem,
+)
+from zarr_dask.grid import Shape
+from zarr_dask.members import is_int
+from zarr_dask.notices import warn
+from zarr_dask.ome.downsample import Method
+from zarr_dask.ome.model import (
+    NESTED,
+    SUPPORTED,
+    Axis,
+    Channel,
+    Dataset,
+    ImageLabel,
+    Label,
+    Metadata,
+    Multiscale,
+    Omero,
+    Transformation,
+    Window,
+)
+from zarr_dask.ome.units import METRES
+from zarr_dask.ome.validate import validate_attributes
+
+__all__ = [
+    "FORMATS",
+    "Frame",
+    "checked_attributes",
+    "checked_version",
+    "coarser",
+    "dataset_of",
+    "frame_of",
+    "image_label",
+    "multiscale_of",
+    "omero_of",
+    "per_axis",
+    "steps_of",
+]
+
+FORMATS = {"0.4": "v2", "0.5": "v3"}
+"""The Zarr format of each version."""
+_TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+_LONGEST = 256
+"""Pixels of the longest axis of the coarsest level, where nobody says how many levels there are."""
+_MOST_LEVELS = 64
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Axes of an image, and where its pixels are."""
+
+    axes: tuple[Axis, ...]
+    scale: tuple[float, ...]
+    translation: tuple[float, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Which axes are of type space."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis.type == "space")
+
+
+# --- axes -----------------------------------------------------------------------------------------
+
+
+def frame_of(ndim: int, axes: Any, scale: Any, translation: Any, units: Any, where: str) -> Frame:
+    """Axes, scale and translation in all the forms in which they may be given.
+
+    Raises
+    ------
+    MetadataError
+        If they do not fit the image or each other.
+    """
+    found = _axes(ndim, axes, where)
+    names = tuple(axis.name for axis in found)
+    given = per_axis(units, names, None, "units", where)
+    found = tuple(
+        replace(axis, unit=axis.unit if unit is None else unit)
+        for axis, unit in zip(found, given, strict=True)
+    )
+    frame = Frame(
+        found,
+        _numbers(per_axis(scale, names, 1.0, "scale", where), "scale", where),
+        _numbers(per_axis(translation, names, 0.0, "translation", where), "translation", where),
+    )
+    if any(one <= 0 for one in frame.scale):
+        raise MetadataError(where, [Problem("scale", frame.scale, "numbers above 0")])
+    return frame
+
+
+def _axes(ndim: int, axes: Any, where: str) -> tuple[Axis, ...]:
+    if axes is None:
+        if ndim not in {2, 5}:
+            problem = Problem("axes", ABSENT, f"a name for each of {ndim} axes, such as 'czyx'")
+            raise MetadataError(where, [problem])
+        axes = "tczyx"[-ndim:]
+    if not isinstance(axes, Sequence):
+        raise MetadataError(where, [Problem("axes", axes, "names of axes")])
+    found = tuple(_axis(one, i, where) for i, one in enumerate(axes))
+    if len(found) != ndim:
+        names = [axis.name for axis in found]
+        raise MetadataError(where, [Problem("axes", names, f"{ndim} axes, as the image has")])
+    return found
+
+
+def _axis(one: Any, number: int, where: str) -> Axis:
+    if isinstance(one, Axis):
+        return one
+    if isinstance(one, str):
+        return Axis(one, _TYPES.get(one.lower()))
+    if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+        known = {key: value for key, value in one.items() if key in {"name", "type", "unit"}}
+        extra = {key: value for key, value in one.items() if key not in known}
+        known.setdefault("type", _TYPES.get(known["name"].lower()))
+        return Axis(**known, extra=extra)
+    raise MetadataError(where, [Problem(f"axes[{number}]", one, "a name, or an axis")])
+
+
+def per_axis(
+    given: Any, names: Sequence[str], default: Any, what: str, where: str
+) -> tuple[Any, ...]:
+    """One value for each axis, from a mapping by name, or a sequence, or nothing.
+
+    Raises
+    ------
+    MetadataError
+        If there is a name that no axis has, or another number of values.
+    """
+    if given is None:
+        return (default,) * len(names)
+    if isinstance(given, Mapping):
+        unknown = [key for key in given if key not in names]
+        if unknown:
+            problem = Problem(what, unknown, f"names of axes, which are {list(names)}")
+            raise MetadataError(where, [problem])
+        return tuple(given.get(name, default) for name in names)
+    values = tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
+    if isinstance(given, str) or len(values) != len(names):
+        raise MetadataError(
+            where, [Problem(what, given, f"one for each of the axes {list(names)}")]
+        )
+    return values
+
+
+def _numbers(values: tuple[Any, ...], what: str, where: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(map(isfinite, numbers)):
+        raise MetadataError(where, [Problem(what, values, "finite numbers")])
+    return numbers
+
+
+# --- factors --------------------------------------------------------------------------------------
+
+
+def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Shape, ...]:
+    """The factors of each level after the first, against the one before.
+
+    Parameters
+    ----------
+    shape
+        Of level 0.
+    frame
+        Its axes.
+    levels
+        How many levels, level 0 included, or ``"auto"``.
+    factors
+        ``"isotropic"``; a number for all axes of space; numbers for all axes, by position or by
+        name; or such numbers for each level.
+
+    Raises
+    ------
+    GridError
+        If there can be no such levels.
+    """
+    if not (levels == "auto" or (is_int(levels) and 1 <= levels <= _MOST_LEVELS)):
+        raise GridError(f"levels={levels!r}: expected 'auto' or a number of levels of at least 1.")
+    listed = _listed(factors, frame)
+    if listed is not None:
+        if levels not in ("auto", len(listed) + 1):
+            raise GridError(
+                f"levels={levels}: factors are given for {len(listed)} levels after the first."
+            )
+        return tuple(_bounded(step, level) for step, level in _along(shape, listed))
+    step = None if factors == "isotropic" else _step(factors, frame)
+    steps: list[Shape] = []
+    sizes = list(frame.scale)
+    while len(steps) + 1 < (_MOST_LEVELS if levels == "auto" else levels):
+        if levels == "auto" and max(shape[i] for i in frame.space or range(len(shape))) <= _LONGEST:
+            break
+        wanted = _isotropic(shape, frame, sizes) if step is None else step
+        bounded = _bounded(wanted, shape)
+        if set(bounded) == {1}:
+            if levels == "auto":
+                break
+            raise GridError(
+                f"levels={levels}: level {len(steps)} of shape {shape} cannot be made coarser by "
+                f"factors={factors!r}."
+            )
+        steps.append(bounded)
+        shape = coarser(shape, bounded)
+        sizes = [size * factor for size, factor in zip(sizes, bounded, strict=True)]
+    return tuple(steps)
+
+
+def coarser(shape: Shape, factors: Shape) -> Shape:
+    """The shape of the next level: cells that the end of an axis cuts are pixels, too."""
+    return tuple(-(-length // factor) for length, factor in zip(shape, factors, strict=True))
+
+
+def _along(shape: Shape, listed: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
+    shapes = accumulate(listed, lambda s, f: coarser(s, _bounded(f, s)), initial=shape)
+    return list(zip(listed, shapes, strict=False))
+
+
+def _bounded(factors: Shape, shape: Shape) -> Shape:
+    """A cell has no more pixels than there are."""
+    return tuple(min(factor, max(n, 1)) for factor, n in zip(factors, shape, strict=True))
+
+
+def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
+    """2 for the axes of space with the smallest pixels, so that pixels become about cubic."""
+    metres = [METRES.get(frame.axes[i].unit or "") for i in frame.space]
+    known = dict(zip(frame.space, metres, strict=True)) if all(metres) else {}
+    lengths = {i: sizes[i] * (known.get(i) or 1.0) for i in frame.space if shape[i] > 1}
+    largest = min(lengths.values(), default=0.0) * sqrt(2)
+    return tuple(2 if i in lengths and lengths[i] <= largest else 1 for i in range(len(shape)))
+
+
+def _listed(factors: Any, frame: Frame) -> list[Shape] | None:
+    """Factors of each level, if they are given level by level."""
+    if isinstance(factors, str | Mapping) or not isinstance(factors, Sequence):
+        return None
+    if factors and all(map(is_int, factors)):
+        return None
+    return [_step(one, frame) for one in factors]
+
+
+def _step(factors: Any, frame: Frame) -> Shape:
+    names = frame.names
+    if is_int(factors):
+        factors = {names[i]: factors for i in frame.space}
+    try:
+        found = per_axis(factors, names, 1, "factors", "")
+    except MetadataError:
+        found = ()
+    if not found or not all(is_int(one) and one >= 1 for one in found):
+        raise GridError(
+            f"factors={factors!r}: expected 'isotropic', a whole number, or one of at least 1 for "
+            f"each of the axes {list(names)}, by position or by name; or these for each level."
+        )
+    return tuple(int(one) for one in found)
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+def multiscale_of(
+    frame: Frame,
+    name: str | None,
+    paths: Sequence[str],
+    factors: Sequence[Shape],
+    method: Method,
+    version: str,
+) -> Multiscale:
+    """The metadata of a pyramid.
+
+    Parameters
+    ----------
+    frame
+        Axes, and where the pixels of level 0 are.
+    name
+        Of the image.
+    paths
+        Of the levels.
+    factors
+        Of each level after the first, against the one before.
+    method
+        How they were made: it says where coarse pixels lie.
+    version
+        Of OME-Zarr.
+    """
+    ndim = len(frame.axes)
+    product, offset = [1] * ndim, [0.0] * ndim
+    places = [(tuple(product), tuple(offset))]
+    for step in factors:
+        offset = [at + f * method.offset(s) for at, f, s in zip(offset, product, step, strict=True)]
+        product = [f * s for f, s in zip(product, step, strict=True)]
+        places.append((tuple(product), tuple(offset)))
+    translations = [
+        tuple(t + s * at for t, s, at in zip(frame.translation, frame.scale, offset, strict=True))
+        for _, offset in places
+    ]
+    scales = [
+        tuple(s * f for s, f in zip(frame.scale, product, strict=True)) for product, _ in places
+    ]
+    moved = any(any(one) for one in translations)
+    return Multiscale(
+        axes=frame.axes,
+        datasets=tuple(
+            dataset_of(path, scale, translation if moved else None)
+            for path, scale, translation in zip(paths, scales, translations, strict=True)
+        ),
+        name=name,
+        version=None if version in NESTED else version,
+        type=method.name,
+        metadata={
+            "method": "zarr_dask.ome.write",
+            "description": "each level follows from the one before",
+            "kwargs": {"method": method.name, "factors": [list(step) for step in factors]},
+        },
+    )
+
+
+def dataset_of(path: str, scale: Sequence[float], translation: Sequence[float] | None) -> Dataset:
+    """The metadata of one level."""
+    steps = [Transformation("scale", scale=tuple(scale))]
+    if translation is not None:
+        steps.append(Transformation("translation", translation=tuple(translation)))
+    return Dataset(path, tuple(steps))
+
+
+_COLOURS = ("FFFFFF",), ("00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
+
+
+def omero_of(
+    channels: Any, frame: Frame, shape: Shape, dtype: np.dtype[Any], version: str, where: str
+) -> Omero | None:
+    """How channels are displayed; None if nothing is said of them.
+
+    Raises
+    ------
+    MetadataError
+        If they are not as many as the image has, or no channels.
+    """
+    if channels is None:
+        return None
+    at = next((i for i, axis in enumerate(frame.axes) if axis.type == "channel"), None)
+    count = 1 if at is None else shape[at]
+    if isinstance(channels, str) or not isinstance(channels, Sequence) or len(channels) != count:
+        raise MetadataError(where, [Problem("channels", channels, f"{count} names or channels")])
+    found = tuple(_channel(one, i, count, dtype, where) for i, one in enumerate(channels))
+    return Omero(found, None if version in NESTED else version)
+
+
+def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str) -> Channel:
+    colours = _COLOURS[count > 1]
+    colour = colours[number % len(colours)]
+    low, high = (0, 1) if dtype.kind in "fcb" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    window = Window(int(low), int(high), int(low), int(high))
+    if isinstance(one, str):
+        return Channel(colour, window, one, active=True)
+    if isinstance(one, Mapping):
+        given = dict(one)
+        wanted = given.pop("window", window)
+        if isinstance(wanted, Mapping):
+            start, end = wanted.get("start", low), wanted.get("end", high)
+            limits = wanted.get("min", min(low, start)), wanted.get("max", max(high, end))
+            wanted = Window(*(_plain(n) for n in (*limits, start, end)))
+        known = {key: given.pop(key) for key in ("color", "label", "active") if key in given}
+        known.setdefault("color", colour)
+        known["color"] = str(known["color"]).lstrip("#")
+        known.setdefault("active", True)
+        return Channel(window=wanted, **known, extra=given)
+    if isinstance(one, Channel):
+        return replace(one, color=one.color or colour, window=one.window or window)
+    raise MetadataError(where, [Problem(f"channels[{number}]", one, "a name or a channel")])
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, np.generic) else number
+
+
+def image_label(
+    colors: Any, properties: Any, version: str, where: str, source: str = "../../"
+) -> ImageLabel:
+    """What the values of a label image mean.
+
+    Parameters
+    ----------
+    colors
+        For values their colours: three or four numbers from 0 to 255 or ``"#RRGGBB"``, as a mapping
+        or as pairs.
+    properties
+        For values mappings of what is known of them, as a mapping or as pairs.
+
+    Raises
+    ------
+    MetadataError
+        If they are something else. What breaks a rule of OME-Zarr, such as a value that stands
+        twice, is for `checked_attributes`.
+    """
+    shown = tuple(
+        Label(_value(value, where), _rgba(colour, where))
+        for value, colour in _pairs(colors, "colors", where)
+    )
+    known = tuple(
+        Label(_value(value, where), extra=_members(members, where))
+        for value, members in _pairs(properties, "properties", where)
+    )
+    return ImageLabel(
+        colors=shown or None,
+        properties=known or None,
+        source={"image": source},
+        version=None if version in NESTED else version,
+    )
+
+
+def _pairs(given: Any, what: str, where: str) -> list[tuple[Any, Any]]:
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return list(given.items())
+    try:
+        return [(value, said) for value, said in given]
+    except (TypeError, ValueError):
+        problem = Problem(what, given, "a mapping of label values, or pairs")
+        raise MetadataError(where, [problem]) from None
+
+
+def _value(value: Any, where: str) -> int:
+    value = _plain(value)
+    if not is_int(value):
+        raise MetadataError(where, [Problem("label-value", value, "an integer")])
+    return int(value)
+
+
+def _members(members: Any, where: str) -> dict[str, Any]:
+    if not isinstance(members, Mapping):
+        raise MetadataError(where, [Problem("properties", members, "a mapping")])
+    return {str(key): _plain(value) for key, value in members.items()}
+
+
+def _rgba(colour: Any, where: str) -> tuple[int, ...]:
+    if isinstance(colour, str):
+        try:
+            found = tuple(bytes.fromhex(colour.lstrip("#")))
+        except ValueError:
+            found = ()
+    else:
+        found = tuple(map(_plain, colour)) if isinstance(colour, Sequence | np.ndarray) else ()
+    if len(found) not in {3, 4}:
+        expected = "three or four numbers from 0 to 255, or '#RRGGBB'"
+        raise MetadataError(where, [Problem("colors", colour, expected)])
+    return found if len(found) == 4 else (*found, 255)
+
+
+def checked_version(version: str, where: str) -> str:
+    """A version that can be written.
+
+    Raises
+    ------
+    OmeVersionError
+        If it is another one.
+    """
+    if version not in SUPPORTED:
+        raise OmeVersionError(where, str(version), SUPPORTED)
+    return version
+
+
+def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, Any]:
+    """The attributes of a group, if they break no rule of OME-Zarr.
+
+    Units that UDUNITS-2 does not have are worth a warning only.
+
+    Raises
+    ------
+    MetadataError
+        If they do; it names every rule.
+    """
+    attributes = metadata.to_attributes()
+    found = validate_attributes(attributes, metadata.version, kind, strict=True)
+    broken = [one for one in found if one.level == "must"]
+    if broken:
+        raise MetadataError(where, [Problem(one.place, one.found, one.rule) for one in broken])
+    for one in found:
+        if one.place.endswith(".unit"):
+            warn(f"{where}: {one}", OmeMetadataWarning)
+    return attributes
