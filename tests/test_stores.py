@@ -7,17 +7,14 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.errors import ReadOnlyError, StoreError, ZarrDaskError
 from zarr_dask.stores import (
     WHOLE,
     Faulty,
@@ -32,235 +29,11 @@ from zarr_dask.stores import (
 from zarr_dask.stores.base import Coalescing, coalesce, read_ranges
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.urls import beside
-
-BAD_KEYS = (
-    "",
-    ".",
-    "..",
-    "../secret",
-    "a/../../secret",
-    "a/..",
-    "a/./b",
-    "/etc/passwd",
-    "a//b",
-    "a/",
-    "a\\..\\b",
-    "a\0b",
-)
-VALUE = bytes(range(20))
-RANGES = (
-    WHOLE,
-    Range(0, 20),
-    Range(0, 1),
-    Range(3, 7),
-    Range(5, 5),
-    Range(7),
-    Range(19, 21),
-    Range(10, 1000),
-    Range(20),
-    Range(20, 30),
-    Range(500, 600),
-    Range(500),
-    Range(-1),
-    Range(-20),
-    Range(-21),
-    Range(-1000),
-)
+from zarr_dask.testing.stores import VALUE, StoreTests
 
 
 def nothing(method: str, key: str) -> None:
     """Do nothing before a request."""
-
-
-class StoreTests:
-    """What every store must do; a subclass gives `store`, an empty one."""
-
-    atomic = True
-
-    @pytest.fixture
-    def store(self, tmp_path):
-        raise pytest.UsageError("a subclass gives the store")
-
-    def test_is_a_store(self, store):
-        assert isinstance(store, Store)
-        assert store.url
-        assert store.coalescing.gap >= 0
-        assert store.coalescing.largest > 0
-
-    def test_nothing_is_none(self, store):
-        assert store.get("a") is None
-        assert store.get("a/b/c") is None
-        assert (
-            store.get_ranges([("a", Range(0, 4)), ("a/b", Range(-4)), ("c", WHOLE)]) == [None] * 3
-        )
-        assert store.size("a") is None
-        assert list(store.list()) == []
-        assert list(store.list("a/")) == []
-        assert store.list_dir() == ([], [])
-        assert store.list_dir("a/b/") == ([], [])
-
-    def test_deleting_nothing_does_nothing(self, store):
-        store.delete("a/b")
-        store.delete_prefix("a/")
-        store.delete_prefix("")
-
-    @pytest.mark.parametrize(
-        "buffers",
-        [
-            [],
-            [b""],
-            [b"abc"],
-            [b"ab", b"", bytearray(b"cd"), memoryview(b"ef")],
-            [memoryview(np.arange(6, dtype="f4").reshape(2, 3))],
-            [memoryview(np.arange(6, dtype=">u2")), b"!"],
-            [bytes([i % 256]) for i in range(3000)],
-        ],
-        ids=["none", "empty", "one", "kinds", "2-d", "typed", "many"],
-    )
-    def test_what_is_set_is_got(self, store, buffers):
-        want = b"".join(bytes(memoryview(b).cast("B")) if len(b) else b"" for b in buffers)
-        store.set("a/b", buffers)
-        assert bytes(store.get("a/b")) == want
-        assert store.size("a/b") == len(want)
-        assert [bytes(v) for v in store.get_ranges([("a/b", WHOLE)])] == [want]
-
-    def test_a_large_value(self, store):
-        value = np.random.default_rng(1).bytes((1 << 22) + 7)
-        store.set("large", [value[:100], value[100:]])
-        assert bytes(store.get("large")) == value
-        assert (
-            bytes(store.get_ranges([("large", Range(1 << 21, (1 << 21) + 5))])[0])
-            == (value[1 << 21 : (1 << 21) + 5])
-        )
-
-    def test_a_value_is_replaced_as_a_whole(self, store):
-        store.set("a", [b"long value"])
-        store.set("a", [b"short"])
-        assert bytes(store.get("a")) == b"short"
-        store.set("a", [])
-        assert bytes(store.get("a")) == b""
-
-    @pytest.mark.parametrize("wanted", RANGES, ids=str)
-    def test_ranges_are_those_of_a_slice(self, store, wanted):
-        store.set("a/b", [VALUE])
-        (got,) = store.get_ranges([("a/b", wanted)])
-        assert bytes(got) == VALUE[wanted.start : wanted.stop]
-
-    def test_ranges_of_many_keys_in_order(self, store):
-        store.set("a", [VALUE])
-        store.set("b", [VALUE[::-1]])
-        requests = [("a", Range(0, 2)), ("b", Range(-2)), ("x", Range(0, 2)), ("a", Range(4, 6))]
-        got = store.get_ranges(requests)
-        assert [None if v is None else bytes(v) for v in got] == [b"\0\1", b"\1\0", None, b"\4\5"]
-        assert store.get_ranges([]) == []
-
-    def test_ranges_of_an_empty_value(self, store):
-        store.set("a", [])
-        got = store.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
-        assert [bytes(v) for v in got] == [b"", b"", b""]
-
-    def test_list(self, store):
-        keys = {"zarr.json", "a/zarr.json", "a/c/0/0", "a/c/0/1", "ab/zarr.json"}
-        for key in keys:
-            store.set(key, [b"1"])
-        assert set(store.list()) == keys
-        assert set(store.list("a/")) == {"a/zarr.json", "a/c/0/0", "a/c/0/1"}
-        assert set(store.list("a/c/")) == {"a/c/0/0", "a/c/0/1"}
-        assert len(list(store.list())) == len(keys)
-
-    def test_list_dir(self, store):
-        for key in ("zarr.json", "b/zarr.json", "b/c/0/0", "b/c/1", "ba/x", ".zgroup"):
-            store.set(key, [b"1"])
-        assert store.list_dir() == ([".zgroup", "zarr.json"], ["b/", "ba/"])
-        assert store.list_dir("b/") == (["b/zarr.json"], ["b/c/"])
-        assert store.list_dir("b/c/") == (["b/c/1"], ["b/c/0/"])
-        assert store.list_dir("nothing/") == ([], [])
-
-    def test_delete(self, store):
-        store.set("a/b", [b"1"])
-        store.set("a/c", [b"2"])
-        store.delete("a/b")
-        assert store.get("a/b") is None
-        assert bytes(store.get("a/c")) == b"2"
-
-    def test_delete_prefix_takes_whole_names(self, store):
-        for key in ("a", "a2/x", "b/x", "b/y/z", "bb/x"):
-            store.set(key, [b"1"])
-        store.delete_prefix("b/")
-        assert set(store.list()) == {"a", "a2/x", "bb/x"}
-        store.delete_prefix("")
-        assert list(store.list()) == []
-        store.set("b/x", [b"again"])
-        assert bytes(store.get("b/x")) == b"again"
-
-    def test_names_that_are_not_ascii(self, store):
-        keys = ["größe/Δt.json", "日本/c/0", "a b/c%20d", "a#b?c=d", "a*[b]", "é", "e\u0301"]
-        for number, key in enumerate(keys):
-            store.set(key, [str(number).encode()])
-        assert [bytes(store.get(key)) for key in keys] == [str(i).encode() for i in range(7)]
-        assert set(store.list()) == set(keys)
-
-    def test_a_folder_is_no_value(self, store):
-        store.set("a/b", [b"1"])
-        assert store.get("a") is None
-        assert store.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
-        assert store.size("a") is None
-        store.delete("a")
-        assert bytes(store.get("a/b")) == b"1"
-
-    @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
-    def test_keys_that_lead_outside(self, store, key):
-        with pytest.raises(StoreKeyError):
-            store.set(key, [b"1"])
-        for read in (store.get, lambda key: store.get_ranges([(key, WHOLE)])[0]):
-            with suppress(StoreKeyError):
-                assert read(key) is None
-        assert list(store.list()) == []
-
-    def test_pickles_as_the_same_place(self, store):
-        store.set("a", [b"1"])
-        again = pickle.loads(pickle.dumps(store))
-        assert again.url == store.url
-        assert bytes(again.get("a")) == b"1"
-        again.set("a", [b"2"])
-        assert bytes(store.get("a")) == b"2"
-
-    def test_a_reader_sees_old_or_new(self, store):
-        if not self.atomic:
-            pytest.skip("this file system replaces a file in place")
-        values = [b"a" * 50_000, b"b" * 200_000]
-        store.set("a/b", [values[0]])
-        enough = threading.Event()
-
-        def rewrite():
-            number = 0
-            while not enough.is_set():
-                number += 1
-                value = values[number % 2]
-                store.set("a/b", [value[:1000], value[1000:]])
-
-        writer = threading.Thread(target=rewrite)
-        writer.start()
-        try:
-            seen = {bytes(store.get("a/b")) for _ in range(150)}
-            seen |= {bytes(store.get_ranges([("a/b", WHOLE)])[0]) for _ in range(150)}
-        finally:
-            enough.set()
-            writer.join()
-        assert seen <= set(values)
-
-    def test_many_writers(self, store):
-        def write(thread: int) -> None:
-            for number in range(20):
-                store.set(f"folder{number}/{thread}", [f"{number} {thread}".encode()])
-
-        threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        want = {f"folder{n}/{t}": f"{n} {t}".encode() for n in range(20) for t in range(4)}
-        assert {key: bytes(store.get(key)) for key in store.list()} == want
 
 
 class TestLocalStore(StoreTests):

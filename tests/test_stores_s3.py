@@ -15,7 +15,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
-from tests.test_stores import UNPICKLE, StoreTests
+from tests.test_stores import UNPICKLE
 from zarr_dask.errors import ConditionalWriteError, StoreError
 from zarr_dask.stores import WHOLE, Range, open_store
 from zarr_dask.stores.base import list_sizes, validator_of
@@ -24,6 +24,7 @@ from zarr_dask.stores.dialect import translated
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.obstore import ObstoreStore
 from zarr_dask.stores.urls import beside
+from zarr_dask.testing.stores import StoreTests
 
 BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
 NUMBERS = count()
@@ -337,7 +338,15 @@ def test_options_in_the_words_of_fsspec(options, want, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "options", "want"),
     [
-        ("gs://bucket/a", {"token": "anon"}, {"skip_signature": True}),
+        (
+            "gs://bucket/a",
+            {"token": "anon"},
+            {
+                "skip_signature": True,
+                "service_account_key": '{"client_email": "", "private_key": "", '
+                '"private_key_id": "", "disable_oauth": true}',
+            },
+        ),
         ("gs://bucket/a", {"token": {"a": 1}}, {"service_account_key": '{"a": 1}'}),
         ("gs://bucket/a", {"token": "browser"}, None),
         (

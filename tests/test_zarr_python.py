@@ -9,7 +9,6 @@ import zarr
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
 import zarr_dask as zd
-from tests.test_stores import StoreTests
 from zarr_dask.errors import (
     NodeTypeError,
     ReadOnlyError,
@@ -19,6 +18,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.stores import open_store
 from zarr_dask.stores.zarr_python import ZarrPythonStore
+from zarr_dask.testing.stores import StoreTests
 
 
 class TestWrapped(StoreTests):

@@ -34,7 +34,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.errors import MetadataError, NodeNotFoundError, RankError, StoreError
+from zarr_dask.errors import (
+    ListingError,
+    MetadataError,
+    NodeNotFoundError,
+    RankError,
+    StoreError,
+)
 from zarr_dask.formats.base import (
     Limits,
     ancestors,
@@ -328,7 +334,10 @@ def discard_journals(store: Store, path: str) -> None:
     that is written anew, because that has another creation.
     """
     place = default_place(store, path)
-    if place is None or not any(place.store.list_dir(place.prefix)):
+    try:
+        if place is None or not any(place.store.list_dir(place.prefix)):
+            return
+    except ListingError:  # no job can have kept a journal there
         return
     place.store.delete_prefix(place.prefix)
     _remove_empty_folders(place.store, place.prefix)

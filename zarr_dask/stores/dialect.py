@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["SCHEMES", "Place", "client_of", "place_of", "serves", "translated"]
+__all__ = ["SCHEMES", "WEB", "Place", "client_of", "for_fsspec", "place_of", "serves", "translated"]
 
 _RETRIES = 6  # of one request
 _RETRY_SECONDS = 60
@@ -51,6 +51,17 @@ _AZURE_KEYS = {
     "client_secret": "client_secret",
     "endpoint_url": "endpoint",
 }
+_CONNECTION_KEYS = {
+    "AccountName": "account_name",
+    "AccountKey": "account_key",
+    "SharedAccessSignature": "sas_key",
+    "BlobEndpoint": "endpoint",
+}
+_FSSPEC_AZURE = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_key": "sas_token",
+}
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _IGNORED = {"skip_instance_cache", "use_listings_cache"}  # how fsspec keeps its own objects
@@ -80,6 +91,8 @@ class Client(NamedTuple):
     """Whether requests go over plain HTTP."""
     profile: str | None = None
     """Profile of AWS's configuration files; "" for what boto3 finds by itself, None: not asked."""
+    headers: Mapping[str, str] | None = None
+    """To be sent with every request."""
 
 
 def place_of(url: str) -> Place:
@@ -141,10 +154,11 @@ def client_of(place: Place, options: str) -> Any:
         session = boto3.Session(profile_name=client.profile or None)
         given["credential_provider"] = Boto3CredentialProvider(session)
     return getattr(store, client.kind)(
-        place.bucket,
+        place.url if place.scheme in WEB else place.bucket,
         **given,
         client_options={
             "allow_http": client.insecure,
+            **({"default_headers": dict(client.headers)} if client.headers else {}),
             "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
             "read_timeout": timedelta(seconds=_READ_SECONDS),
             "timeout": timedelta(seconds=_REQUEST_SECONDS),
@@ -211,6 +225,8 @@ def _gcs(left: dict[str, Any]) -> Client | None:
     token = left.pop("token", None)
     if token == "anon" or left.pop("anon", False):  # noqa: S105  (gcsfs's word for none)
         config["skip_signature"] = True
+        # without it the library asks the machine's metadata server for a token to write with
+        config["service_account_key"] = _nobody(config.get("base_url"))
     elif isinstance(token, Mapping):
         config["service_account_key"] = json.dumps(dict(token))
     elif isinstance(token, str) and Path(token).is_file():
@@ -220,15 +236,66 @@ def _gcs(left: dict[str, Any]) -> Client | None:
     return Client("GCSStore", config, str(endpoint).startswith("http:"))
 
 
+def _nobody(base_url: str | None) -> str:
+    """An account of Google Cloud that asks for no token."""
+    account = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+    return json.dumps({**account, **({"gcs_base_url": base_url} if base_url else {})})
+
+
 def _azure(left: dict[str, Any]) -> Client | None:
     """Options of adlfs."""
-    config = _taken(left, _AZURE_KEYS)
+    config = _taken(left, _AZURE_KEYS) | _connection(left.pop("connection_string", None))
+    host = left.pop("account_host", None)
+    if host:
+        config.setdefault("endpoint", f"https://{host}")
     if left.pop("anon", False):
         config["skip_signature"] = True
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         return None
     return Client("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
 
+
+def _connection(text: str | None) -> dict[str, str]:
+    """What a connection string of Azure says."""
+    told = dict(part.split("=", 1) for part in (text or "").split(";") if "=" in part)
+    config = {ours: told[name] for name, ours in _CONNECTION_KEYS.items() if name in told}
+    if "account_name" in config and "EndpointSuffix" in told:
+        protocol = told.get("DefaultEndpointsProtocol", "https")
+        host = f"{config['account_name']}.blob.{told['EndpointSuffix']}"
+        config.setdefault("endpoint", f"{protocol}://{host}")
+    return config
+
+
+def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for fsspec's file systems, where one of theirs has no word of that meaning.
+
+    Examples
+    --------
+    >>> for_fsspec("gs://bucket/a", {"anon": True})
+    {'token': 'anon'}
+    >>> for_fsspec("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
+    {'connection_string': 'BlobEndpoint=http://host;AccountName=n'}
+    """
+    given = dict(options)
+    scheme = url.partition("://")[0]
+    if scheme in {"gs", "gcs"} and "anon" in given and given.pop("anon"):
+        given["token"] = "anon"  # noqa: S105  (gcsfs's word for none)
+    if scheme in {"az", "abfs"} and given.get("endpoint_url"):
+        told = [f"BlobEndpoint={given.pop('endpoint_url').rstrip('/')}"]
+        for name, ours in _CONNECTION_KEYS.items():
+            value = given.pop(_FSSPEC_AZURE[ours], None) if ours in _FSSPEC_AZURE else None
+            told += [f"{name}={value}"] if value else []
+        given["connection_string"] = ";".join(told)
+    return given
+
+
+def _http(left: dict[str, Any]) -> Client:
+    """Options of `zarr_dask.stores.http`."""
+    return Client("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
+
+
+WEB = {"http", "https"}
+"""Schemes of servers that have neither buckets nor conditions, nor words for what is missing."""
 
 SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
     "s3": _s3,
@@ -237,6 +304,8 @@ SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
     "gcs": _gcs,
     "az": _azure,
     "abfs": _azure,
+    "http": _http,
+    "https": _http,
 }
 """What translates the options of each scheme that obstore serves."""
 

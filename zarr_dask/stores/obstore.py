@@ -22,13 +22,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import MissingDependencyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    ListingError,
+    MissingDependencyError,
+    StoreError,
+    StoreKeyError,
+    ZarrDaskError,
+)
 from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key, join
-from zarr_dask.stores.dialect import Place, place_of
+from zarr_dask.stores.credentials import identity_of
+from zarr_dask.stores.dialect import WEB, Place, place_of
 
 __all__ = ["ObstoreStore"]
 
@@ -42,7 +49,7 @@ _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
-_NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response")
+_NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
 
 _Result = TypeVar("_Result")
 
@@ -85,8 +92,8 @@ class ObstoreStore:
 
     @property
     def identity(self) -> str:
-        """The URL and a digest of the options, which may hold secrets."""
-        return f"{self.url}#{sha256(self.options.encode()).hexdigest()[:16]}"
+        """The URL and a digest of the options that are no credentials."""
+        return identity_of(self.url, self.options)
 
     def __repr__(self) -> str:
         return f"ObstoreStore({self.url!r})"  # options may hold credentials
@@ -141,8 +148,19 @@ class ObstoreStore:
                 obs.put(client, at, pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
 
     def check_conditional(self, key: str) -> None:
-        """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can."""
+        """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If it is an HTTP server, of which most ignore conditions.
+        """
         check_key(key)
+        if place_of(self.url).scheme in WEB:
+            raise ConditionalWriteError(
+                f"{self.url} is an HTTP server, which does not promise to look at conditions, so "
+                "that two jobs cannot share a stored object there; write whole stored objects."
+            )
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.conditional.ConditionalStore`: ``If-Match``, ``If-None-Match``."""
@@ -212,6 +230,8 @@ class ObstoreStore:
             codes = set(_CODE.findall(str(error)))
             if codes & _LOST_CODES:
                 raise
+            if place_of(self.url).scheme in WEB:
+                return None
             if not codes & _ABSENT_CODES:  # answers to HEAD have no body, a listing has
                 obs.list_with_delimiter(client, at)
         return None
@@ -277,9 +297,17 @@ class ObstoreStore:
             yield
         except ZarrDaskError:
             raise
+        except _errors("BaseError") as error:
+            if doing == "list" and place_of(self.url).scheme in WEB:
+                raise ListingError(
+                    f"{self.url}/{key} cannot be listed: the server does not know WebDAV's way "
+                    f"({_words(error)}). Open a node by its path, or a group that has consolidated "
+                    "metadata (zarr_dask.consolidate)."
+                ) from _public(error)
+            raise _failed(self, doing, key, error) from _public(error)
         except ValueError as error:
             raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
-        except (OSError, _errors("BaseError")) as error:
+        except OSError as error:
             raise _failed(self, doing, key, error) from _public(error)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.dialect import serves
+from zarr_dask.stores.dialect import WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
@@ -63,9 +63,10 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _local(text, options)
     if scheme in {"file", "local"}:
         return _local(unquote(text.removeprefix(f"{scheme}:").removeprefix("//")), options)
-    if scheme in {"http", "https"}:
+    if scheme in WEB and options.get("backend") is None:
         from zarr_dask.stores.http import HTTPStore
 
+        options.pop("backend", None)
         return HTTPStore.from_url(text, options)
     return _remote(text, options)
 

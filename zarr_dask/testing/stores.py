@@ -1,0 +1,321 @@
+"""What every store must do, as tests: `StoreTests` runs on each store and each wrapper.
+
+A subclass gives an empty store as the fixture ``store`` and says what its kind cannot do::
+
+    class TestMyStore(StoreTests):
+        @pytest.fixture
+        def store(self, tmp_path):
+            return MyStore(tmp_path)
+
+pytest, which nothing else of this package needs, runs it. In a ``conftest.py`` the line
+``pytest.register_assert_rewrite("zarr_dask.testing")`` lets failures show their values.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from zarr_dask.errors import ListingError, StoreKeyError
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
+
+__all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
+
+BAD_KEYS = (
+    "",
+    ".",
+    "..",
+    "../secret",
+    "a/../../secret",
+    "a/..",
+    "a/./b",
+    "/etc/passwd",
+    "a//b",
+    "a/",
+    "a\\..\\b",
+    "a\0b",
+)
+VALUE = bytes(range(20))
+RANGES = (
+    WHOLE,
+    Range(0, 20),
+    Range(0, 1),
+    Range(3, 7),
+    Range(5, 5),
+    Range(7),
+    Range(19, 21),
+    Range(10, 1000),
+    Range(20),
+    Range(20, 30),
+    Range(500, 600),
+    Range(500),
+    Range(-1),
+    Range(-20),
+    Range(-21),
+    Range(-1000),
+)
+
+
+class StoreTests:
+    """What every store must do; a subclass gives `store`, an empty one."""
+
+    atomic: ClassVar[bool] = True
+    """Whether a value is replaced as a whole, which file systems of fsspec need not do."""
+    lists: ClassVar[bool] = True
+    """Whether the store knows its keys; an HTTP server does not."""
+    rewrites: ClassVar[bool] = True
+    """Whether values are replaced and removed; an archive is written once."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """An empty store."""
+        raise pytest.UsageError("a subclass gives the store")
+
+    def test_is_a_store(self, store: Store) -> None:
+        """It has all that the protocol asks for."""
+        assert isinstance(store, Store)
+        assert store.url
+        assert store.identity
+        assert store.coalescing.gap >= 0
+        assert store.coalescing.largest > 0
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def test_nothing_is_none(self, store: Store) -> None:
+        """What is not there is None, everywhere."""
+        assert store.get("a") is None
+        assert store.get("a/b/c") is None
+        asked = [("a", Range(0, 4)), ("a/b", Range(-4)), ("c", WHOLE)]
+        assert store.get_ranges(asked) == [None] * 3
+        assert store.size("a") is None
+        if self.lists:
+            assert list(store.list()) == []
+            assert list(store.list("a/")) == []
+            assert store.list_dir() == ([], [])
+            assert store.list_dir("a/b/") == ([], [])
+
+    @pytest.mark.parametrize("wanted", RANGES, ids=str)
+    def test_ranges_are_those_of_a_slice(self, store: Store, wanted: Range) -> None:
+        """Also of one that begins before the beginning or ends behind the end."""
+        store.set("a/b", [VALUE])
+        (got,) = store.get_ranges([("a/b", wanted)])
+        assert as_bytes(got) == VALUE[wanted.start : wanted.stop]
+
+    def test_ranges_of_many_keys_in_order(self, store: Store) -> None:
+        """Answers come in the order of the questions."""
+        store.set("a", [VALUE])
+        store.set("b", [VALUE[::-1]])
+        requests = [("a", Range(0, 2)), ("b", Range(-2)), ("x", Range(0, 2)), ("a", Range(4, 6))]
+        got = store.get_ranges(requests)
+        assert [as_bytes(value) for value in got] == [b"\0\1", b"\1\0", None, b"\4\5"]
+        assert store.get_ranges([]) == []
+
+    def test_ranges_of_an_empty_value(self, store: Store) -> None:
+        """Nothing, and not None."""
+        store.set("a", [])
+        got = store.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
+        assert [as_bytes(value) for value in got] == [b"", b"", b""]
+
+    def test_a_folder_is_no_value(self, store: Store) -> None:
+        """A key that only others begin with has no value."""
+        store.set("a/b", [b"1"])
+        assert store.get("a") is None
+        assert store.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
+        assert store.size("a") is None
+        if self.rewrites:
+            store.delete("a")
+        assert as_bytes(store.get("a/b")) == b"1"
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "buffers",
+        [
+            [],
+            [b""],
+            [b"abc"],
+            [b"ab", b"", bytearray(b"cd"), memoryview(b"ef")],
+            [memoryview(np.arange(6, dtype="f4").reshape(2, 3))],
+            [memoryview(np.arange(6, dtype=">u2")), b"!"],
+            [bytes([i % 256]) for i in range(3000)],
+        ],
+        ids=["none", "empty", "one", "kinds", "2-d", "typed", "many"],
+    )
+    def test_what_is_set_is_got(self, store: Store, buffers: Sequence[Buffer]) -> None:
+        """Buffers of any kind are joined."""
+        want = b"".join(bytes(memoryview(b).cast("B")) if len(b) else b"" for b in buffers)
+        store.set("a/b", buffers)
+        assert as_bytes(store.get("a/b")) == want
+        assert store.size("a/b") == len(want)
+        assert [as_bytes(v) for v in store.get_ranges([("a/b", WHOLE)])] == [want]
+
+    def test_a_large_value(self, store: Store) -> None:
+        """Some megabytes, whole and in part."""
+        value = np.random.default_rng(1).bytes((1 << 22) + 7)
+        store.set("large", [value[:100], value[100:]])
+        assert as_bytes(store.get("large")) == value
+        (part,) = store.get_ranges([("large", Range(1 << 21, (1 << 21) + 5))])
+        assert as_bytes(part) == value[1 << 21 : (1 << 21) + 5]
+
+    def test_a_value_is_replaced_as_a_whole(self, store: Store) -> None:
+        """Nothing of a longer one remains."""
+        self._needs_rewriting()
+        store.set("a", [b"long value"])
+        store.set("a", [b"short"])
+        assert as_bytes(store.get("a")) == b"short"
+        store.set("a", [])
+        assert as_bytes(store.get("a")) == b""
+
+    def test_deleting_nothing_does_nothing(self, store: Store) -> None:
+        """It is no error either."""
+        self._needs_rewriting()
+        store.delete("a/b")
+        if self.lists:
+            store.delete_prefix("a/")
+            store.delete_prefix("")
+
+    def test_delete(self, store: Store) -> None:
+        """One value goes, its neighbour stays."""
+        self._needs_rewriting()
+        store.set("a/b", [b"1"])
+        store.set("a/c", [b"2"])
+        store.delete("a/b")
+        assert store.get("a/b") is None
+        assert as_bytes(store.get("a/c")) == b"2"
+
+    def test_delete_prefix_takes_whole_names(self, store: Store) -> None:
+        """What only begins alike stays."""
+        self._needs_rewriting()
+        self._needs_listing(store)
+        for key in ("a", "a2/x", "b/x", "b/y/z", "bb/x"):
+            store.set(key, [b"1"])
+        store.delete_prefix("b/")
+        assert set(store.list()) == {"a", "a2/x", "bb/x"}
+        store.delete_prefix("")
+        assert list(store.list()) == []
+        store.set("b/x", [b"again"])
+        assert as_bytes(store.get("b/x")) == b"again"
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def test_list(self, store: Store) -> None:
+        """Every key below a prefix, once."""
+        self._needs_listing(store)
+        keys = {"zarr.json", "a/zarr.json", "a/c/0/0", "a/c/0/1", "ab/zarr.json"}
+        for key in keys:
+            store.set(key, [b"1"])
+        assert set(store.list()) == keys
+        assert set(store.list("a/")) == {"a/zarr.json", "a/c/0/0", "a/c/0/1"}
+        assert set(store.list("a/c/")) == {"a/c/0/0", "a/c/0/1"}
+        assert len(list(store.list())) == len(keys)
+
+    def test_list_dir(self, store: Store) -> None:
+        """Keys and prefixes directly below one."""
+        self._needs_listing(store)
+        for key in ("zarr.json", "b/zarr.json", "b/c/0/0", "b/c/1", "ba/x", ".zgroup"):
+            store.set(key, [b"1"])
+        assert store.list_dir() == ([".zgroup", "zarr.json"], ["b/", "ba/"])
+        assert store.list_dir("b/") == (["b/zarr.json"], ["b/c/"])
+        assert store.list_dir("b/c/") == (["b/c/1"], ["b/c/0/"])
+        assert store.list_dir("nothing/") == ([], [])
+
+    def test_names_that_are_not_ascii(self, store: Store) -> None:
+        """Keys come back as they were given, not normalised, not escaped."""
+        keys = ["größe/Δt.json", "日本/c/0", "a b/c%20d", "a#b?c=d", "a*[b]", "é", "e\u0301"]
+        for number, key in enumerate(keys):
+            store.set(key, [str(number).encode()])
+        got = [as_bytes(store.get(key)) for key in keys]
+        assert got == [str(number).encode() for number in range(len(keys))]
+        if self.lists:
+            assert set(store.list()) == set(keys)
+
+    @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
+    def test_keys_that_lead_outside(self, store: Store, key: str) -> None:
+        """They are refused before anything is written."""
+        with pytest.raises(StoreKeyError):
+            store.set(key, [b"1"])
+        with suppress(StoreKeyError):
+            assert store.get(key) is None
+        with suppress(StoreKeyError):
+            assert store.get_ranges([(key, WHOLE)]) == [None]
+        if self.lists:
+            assert list(store.list()) == []
+
+    # --- processes and threads --------------------------------------------------------------------
+
+    def test_pickles_as_the_same_place(self, store: Store) -> None:
+        """What one writes the other reads."""
+        self._needs_rewriting()
+        store.set("a", [b"1"])
+        again = pickle.loads(pickle.dumps(store))  # noqa: S301  (made on this line)
+        assert again.url == store.url
+        assert as_bytes(again.get("a")) == b"1"
+        again.set("a", [b"2"])
+        assert as_bytes(store.get("a")) == b"2"
+
+    def test_a_reader_sees_old_or_new(self, store: Store) -> None:
+        """Never a mixture, never a part, never nothing."""
+        self._needs_rewriting()
+        if not self.atomic:
+            pytest.skip("this file system replaces a file in place")
+        values = [b"a" * 50_000, b"b" * 200_000]
+        store.set("a/b", [values[0]])
+        enough = threading.Event()
+
+        def rewrite() -> None:
+            number = 0
+            while not enough.is_set():
+                number += 1
+                value = values[number % 2]
+                store.set("a/b", [value[:1000], value[1000:]])
+
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            seen = {as_bytes(store.get("a/b")) for _ in range(150)}
+            seen |= {as_bytes(store.get_ranges([("a/b", WHOLE)])[0]) for _ in range(150)}
+        finally:
+            enough.set()
+            writer.join()
+        assert seen <= set(values)
+
+    def test_many_writers(self, store: Store) -> None:
+        """Threads do not get into each other's way."""
+
+        def write(thread: int) -> None:
+            for number in range(20):
+                store.set(f"folder{number}/{thread}", [f"{number} {thread}".encode()])
+
+        threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        want = {f"folder{n}/{t}": f"{n} {t}".encode() for n in range(20) for t in range(4)}
+        assert {key: as_bytes(store.get(key)) for key in want} == want
+        if self.lists:
+            assert set(store.list()) == set(want)
+
+    def _needs_rewriting(self) -> None:
+        if not self.rewrites:
+            pytest.skip("values are written once")
+
+    def _needs_listing(self, store: Store) -> None:
+        """Skip what is about listings where there are none, which the store must say."""
+        if not self.lists:
+            with pytest.raises(ListingError):
+                store.list_dir()
+            with pytest.raises(ListingError):
+                list(store.list())
+            pytest.skip("the store has no listing")
+
+
+def as_bytes(value: Buffer | None) -> bytes | None:
+    """A value that can be compared."""
+    return None if value is None else bytes(value)
