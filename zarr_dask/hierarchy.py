@@ -57,6 +57,7 @@ __all__ = [
     "prepare_array_place",
     "prepare_place",
     "put_documents",
+    "remove_leftovers",
     "rename_node",
     "stale_paths",
 ]
@@ -152,7 +153,7 @@ def prepare_array_place(
     """
     prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
     discard_journals(store, path)
-    _remove_leftovers(store, node_format.data_prefix(path), meta)
+    remove_leftovers(store, node_format.data_prefix(path), meta)
 
 
 def prepare_place(
@@ -211,7 +212,7 @@ def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
         store.set(key, [document])
 
 
-def _remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
+def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of a job that never finished: they are no values of a new array."""
     ndim = len(meta.shape)
     try:
@@ -283,7 +284,7 @@ def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMet
     data = node_format.data_prefix(path)
     others = [prefix for prefix in node_format.prefixes(path) if prefix != data]
     if any(next(iter(store.list(prefix)), None) is not None for prefix in others):
-        _remove_leftovers(store, data, meta)
+        remove_leftovers(store, data, meta)
     else:
         store.delete_prefix(data)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -22,8 +22,13 @@ from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.joint_job import JointJob, StageLike
+    from zarr_dask.jobs.joint_plan import JointPlan
     from zarr_dask.jobs.rechunk_job import RechunkJob
     from zarr_dask.jobs.rechunk_plan import RechunkPlan
+
+    Plan = RechunkPlan | JointPlan
+    Job = RechunkJob | JointJob
 
 __all__ = ["finish", "run", "script", "status"]
 
@@ -107,15 +112,13 @@ def run(
             f"{threads} threads would hold more than the {plan.threads_per_process} that the plan "
             "was made for. Make it again with a larger max_mem."
         )
-    from zarr_dask.jobs.rechunk_job import begin_shared, resume
-
-    if plan.is_finished() and resume(plan, journal) is None:
-        say(f"{printable(plan.target.where)} is finished already")
+    if plan.is_finished() and _resumed(plan, journal) is None:
+        say(f"{printable(plan.where)} is finished already")
         return
     with _told_to_stop() as stop:
-        job = begin_shared(plan, journal)
+        job = _begun(plan, journal)
         for number in range(len(plan.stages)) if stage is None else [_checked(stage, plan)]:
-            numbers = _share(job, number, part, all_stages=stage is None)
+            numbers = _share(job, plan, number, part, all_stages=stage is None)
             done = _do(job, number, numbers, threads or plan.threads_per_process, stop)
             if not quiet:
                 say(f"stage {number + 1}: {done} of {len(numbers)} tasks done")
@@ -125,20 +128,36 @@ def run(
             _end(job, plan, verify=verify)
 
 
+def _begun(plan: Plan, journal: str | None) -> Job:
+    from zarr_dask.jobs.beginning import begin_shared
+
+    return cast("Job", begin_shared(plan.as_job(), journal))
+
+
+def _resumed(plan: Plan, journal: str | None) -> Job | None:
+    from zarr_dask.jobs.beginning import resume
+
+    return cast("Job | None", resume(plan.as_job(), journal))
+
+
+def _stages(plan: Plan) -> Sequence[StageLike]:
+    return plan.stages
+
+
 def _share(
-    job: RechunkJob, stage: int, part: tuple[int, int], *, all_stages: bool
+    job: Job, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
 ) -> Sequence[int]:
     """The numbers of the tasks of a part that are to be done."""
     if all_stages:
         return job.left()[stage]
     number, parts = part
-    tasks = job.plan.stages[stage].tasks
+    tasks = plan.stages[stage].tasks
     first, last = tasks * (number - 1) // parts, tasks * number // parts
     return [task for task in job.missing(stage) if first <= task < last]
 
 
 def _do(
-    job: RechunkJob, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
+    job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
 ) -> int:
     from zarr_dask.pool import for_each
 
@@ -176,17 +195,15 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     The exit code is 0 if it is finished, 1 if something is missing.
     """
     plan = _load(plan_file)
-    from zarr_dask.jobs.rechunk_job import resume
-
-    job = resume(plan, journal)
+    job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
-            say(f"{printable(plan.target.where)} is finished")
+            say(f"{printable(plan.where)} is finished")
             return
         say("not begun")
         raise SystemExit(1)
     left = job.left()
-    for number, stage in enumerate(plan.stages):
+    for number, stage in enumerate(_stages(plan)):
         done = stage.tasks - len(left[number])
         say(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({done / stage.tasks:.0%})")
     if not any(left):
@@ -205,29 +222,33 @@ def finish(plan_file: Path, *, journal: str | None, verify: bool) -> None:
     The target becomes visible; what lay between the stages, and the receipts, are removed.
     """
     plan = _load(plan_file)
-    from zarr_dask.jobs.rechunk_job import resume
-
-    job = resume(plan, journal)
+    job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
-            say(f"{printable(plan.target.where)} is finished already")
+            say(f"{printable(plan.where)} is finished already")
             return
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
     _end(job, plan, verify=verify)
-    say(f"{printable(plan.target.where)} is finished")
+    say(f"{printable(plan.where)} is finished")
 
 
-def _end(job: RechunkJob, plan: RechunkPlan, *, verify: bool) -> None:
+def _end(job: Job, plan: Plan, *, verify: bool) -> None:
     """End a job, if its target holds what the source does where that is asked for."""
-    from functools import partial
-
-    from zarr_dask.pool import for_each
-
     if verify:
         job.check_complete()
         threads = plan.threads_per_process
-        plan.matching(threads).run(partial(for_each, threads=threads))
+        for matching in plan.matchings(threads):
+            _compare(matching, threads)
     job.finish()
+
+
+def _compare(matching: Any, threads: int) -> None:
+    """Compare the source and target of one array on the threads of this process."""
+    from zarr_dask.pool import for_each
+
+    found: list[Any] = []
+    for_each(lambda number: found.append(matching(number)), matching.numbers, threads)
+    matching.check(found)
 
 
 @click.command()
@@ -251,7 +272,7 @@ def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None
     say("#!/bin/sh")
     say("set -e")
     after = ""
-    for number, stage in enumerate(plan.stages, 1):
+    for number, stage in enumerate(_stages(plan), 1):
         count = min(stage.tasks, parts or _MOST_PARTS)
         command = f"zarr-dask run {file} --stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
         say(
@@ -262,13 +283,13 @@ def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None
     say(f"sbatch --job-name=zarr-finish{after} --wrap='exec zarr-dask finish {file}'")
 
 
-def _load(file: Path) -> RechunkPlan:
+def _load(file: Path) -> Plan:
     from zarr_dask.jobs.load_plan import load_plan
 
     return load_plan(file.read_text(encoding="utf-8"))
 
 
-def _checked(stage: int, plan: RechunkPlan) -> int:
+def _checked(stage: int, plan: Plan) -> int:
     if stage > len(plan.stages):
         raise PlanError(f"there is no stage {stage}: the plan has {len(plan.stages)}.")
     return stage - 1

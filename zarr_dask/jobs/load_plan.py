@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +19,11 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Grid, Region, Shape
 from zarr_dask.group import open_array
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.plan import format_bytes, format_region
-from zarr_dask.jobs.rechunk import layout_between, layout_of
+from zarr_dask.jobs.rechunk import check_all_apart
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
+from zarr_dask.jobs.regridding import layout_between, layout_of
 from zarr_dask.jobs.stages import Layout, StagePlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
@@ -30,7 +32,9 @@ from zarr_dask.stores.memory import MemoryStore
 __all__ = ["load_plan"]
 
 
-def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> RechunkPlan:
+def load_plan(
+    text: str, storage_options: Mapping[str, Any] | None = None
+) -> RechunkPlan | JointRechunkPlan:
     """The plan that a document holds.
 
     Parameters
@@ -60,8 +64,9 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> Re
     True
     """
     document = _document(text)
+    read = _READERS[document["job"]]
     try:
-        return _plan(document, storage_options)
+        return read(document, storage_options)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, PlanError | MetadataChangedError):
             raise
@@ -73,8 +78,9 @@ def _document(text: str) -> dict[str, Any]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"the plan is not JSON ({error}).") from error
-    if not isinstance(document, dict) or document.get("job") != "rechunk":
-        raise PlanError('the document is no plan: expected an object with "job": "rechunk".')
+    known = ", ".join(f'"{job}"' for job in _READERS)
+    if not isinstance(document, dict) or document.get("job") not in _READERS:
+        raise PlanError(f'the document is no plan: expected an object whose "job" is {known}.')
     if document.get("version") != VERSION:
         raise PlanError(
             f"the plan is of version {document.get('version')!r}, this package reads version "
@@ -95,9 +101,6 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
             f"the region {format_region(region)} of the source is not of the shape "
             f"{target.shape} of the target."
         )
-    creation = str(document["creation"])
-    if not re.fullmatch("[0-9a-f]{32}", creation):
-        raise PlanError(f"{creation!r} in the plan: expected 32 hexadecimal digits.")
     plan = RechunkPlan(
         source=source,
         region=region,
@@ -107,15 +110,51 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         threads=_positive(document["threads"]),
         threads_per_process=_positive(document["threads_per_process"]),
         overwrite=bool(document["overwrite"]),
-        creation=creation,
+        creation=_creation(document),
         temp=where,
     )
+    _check_memory(plan)
+    return plan
+
+
+def _several(
+    document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
+) -> JointRechunkPlan:
+    plans = tuple(_plan(one, storage_options) for one in document["arrays"])
+    if not plans:
+        raise PlanError("the plan has no arrays.")
+    check_all_apart(plans)
+    plan = JointRechunkPlan(
+        members=plans,
+        max_mem=int(document["max_mem"]),
+        threads=_positive(document["threads"]),
+        threads_per_process=_positive(document["threads_per_process"]),
+        overwrite=bool(document["overwrite"]),
+        creation=_creation(document),
+    )
+    _check_memory(plan)
+    return plan
+
+
+_READERS: Mapping[str, Callable[..., RechunkPlan | JointRechunkPlan]] = {
+    "rechunk": _plan,
+    "rechunk several": _several,
+}
+
+
+def _creation(document: Mapping[str, Any]) -> str:
+    creation = str(document["creation"])
+    if not re.fullmatch("[0-9a-f]{32}", creation):
+        raise PlanError(f"{creation!r} in the plan: expected 32 hexadecimal digits.")
+    return creation
+
+
+def _check_memory(plan: RechunkPlan | JointRechunkPlan) -> None:
     if plan.peak > plan.max_mem:
         raise PlanError(
             f"the stages of the plan hold {format_bytes(plan.peak)} per process, more than its "
             f"max_mem of {format_bytes(plan.max_mem)}."
         )
-    return plan
 
 
 def _positive(number: Any) -> int:

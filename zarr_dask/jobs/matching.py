@@ -10,7 +10,7 @@ NaN equals NaN, and zeros of both signs are equal. Codecs that lose something ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -51,9 +51,9 @@ class Matching:
     """What each task compares, of the target."""
 
     @property
-    def tasks(self) -> int:
-        """How many boxes there are."""
-        return self.boxes.ncells
+    def numbers(self) -> Sequence[int]:
+        """Of the tasks."""
+        return range(self.boxes.ncells)
 
     def __call__(self, number: int) -> Matched:
         """Compare one box."""
@@ -83,18 +83,6 @@ class Matching:
         if total.differing:
             first = [(at, _shown(a), _shown(b)) for at, a, b in total.first]
             raise ValuesDifferError(self.source.where, self.target.where, total.differing, first)
-
-    def run(self, each: Callable[[Callable[[int], object], Sequence[int]], None]) -> None:
-        """Compare everything; `each` calls a function on numbers, in threads for instance.
-
-        Raises
-        ------
-        ValuesDifferError
-            If something differs.
-        """
-        results: list[Matched] = []
-        each(lambda number: results.append(self(number)), range(self.tasks))
-        self.check(results)
 
 
 def _shown(value: object) -> str:

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from zarr_dask.array import Array
-from zarr_dask.create import converted, plain_chain, regridded
-from zarr_dask.errors import GridError, SourceIsTargetError
-from zarr_dask.formats.base import Format, normalise_path, where
+from zarr_dask.errors import NodeExistsError, SourceIsTargetError
+from zarr_dask.formats.base import normalise_path
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
-from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import format_region, parse_bytes
-from zarr_dask.jobs.planner import alternatives
-from zarr_dask.jobs.rechunk_job import narrower
+from zarr_dask.jobs.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport
+from zarr_dask.jobs.regridding import (
+    Resources,
+    Wanted,
+    layout_between,
+    layout_of,
+    memory_budget,
+    new_array,
+    planned,
+)
 from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.speeds import speeds_of
-from zarr_dask.jobs.stages import CostModel, Layout
+from zarr_dask.jobs.stages import CostModel
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 
@@ -37,6 +39,7 @@ __all__ = [
     "Progress",
     "RechunkPlan",
     "RechunkReport",
+    "check_all_apart",
     "layout_between",
     "layout_of",
     "memory_budget",
@@ -44,23 +47,68 @@ __all__ = [
     "rechunk",
 ]
 
-_DEFAULT_MEMORY = 10**9
-_SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
-
 
 # --- making a plan --------------------------------------------------------------------------------
 
 
+class PlanOptions(TypedDict, total=False):
+    """What `plan_rechunk` takes besides; see there."""
+
+    chunks: Any
+    shards: Any
+    max_mem: str | int | None
+    temp: Location | None
+    overwrite: bool
+    path: Any
+    client: Client | None
+    storage_options: Mapping[str, Any] | None
+    model: CostModel | None
+    dtype: Any
+    codecs: Any
+    format: str | None
+    region: Any
+    threads: int | None
+
+
+class RechunkOptions(TypedDict, total=False):
+    """What `rechunk` takes besides; see there."""
+
+    chunks: Any
+    shards: Any
+    max_mem: str | int | None
+    temp: Location | None
+    overwrite: bool
+    path: Any
+    client: Client | None
+    progress: Callable[[Progress], None] | None
+    storage_options: Mapping[str, Any] | None
+    dtype: Any
+    codecs: Any
+    format: str | None
+    region: Any
+    resume: bool
+    journal: Location | None
+    verify: bool
+
+
+@overload
 def plan_rechunk(
-    source: Location | Array,
-    target: Location,
+    source: Location | Array, target: Location, **options: Unpack[PlanOptions]
+) -> RechunkPlan: ...
+@overload
+def plan_rechunk(
+    source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
+) -> JointRechunkPlan: ...
+def plan_rechunk(
+    source: Any,
+    target: Any,
     *,
     chunks: Any = None,
     shards: Any = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     overwrite: bool = False,
-    path: str = "",
+    path: Any = "",
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
     model: CostModel | None = None,
@@ -69,15 +117,18 @@ def plan_rechunk(
     format: str | None = None,
     region: Any = None,
     threads: int | None = None,
-) -> RechunkPlan:
-    """Plan how to lay an array out anew; nothing is written.
+) -> RechunkPlan | JointRechunkPlan:
+    """Plan how to lay an array out anew, or several; nothing is written.
 
     Parameters
     ----------
     source
-        The array, or where it is.
+        The array, or where it is. A list of several makes one plan of them, whose tasks share the
+        workers and their memory; they become visible together.
     target
-        Where the new one will be.
+        Where the new one will be; a list for several arrays, or one place with a list of paths.
+        What else may be different for each of several arrays is given as a list: `chunks`,
+        `shards`, `dtype` and `region`.
     chunks
         Shape of its chunks: lengths by position, or by name or position of the dimension in a
         mapping; -1 is the whole dimension. What is not given stays as it is. The sizes of all
@@ -92,7 +143,7 @@ def plan_rechunk(
     overwrite
         Replace what is at the target.
     path
-        Path of the target below its store.
+        Path of the target below its store; a list for several arrays.
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     storage_options
@@ -112,16 +163,23 @@ def plan_rechunk(
         Tasks at a time in the one process that each part of the plan will run in; by default those
         of the workers there are now.
 
+    Returns
+    -------
+    RechunkPlan or JointRechunkPlan
+        The second for several arrays.
+
     Raises
     ------
     GridError
         If the grids do not fit the array.
+    ValueError
+        If there are lists of other lengths than that of several arrays.
     DataTypeError, MetadataError
         If the format has no such data type or codecs.
     SourceIsTargetError
         If the target is the source, or one lies within the other.
     NodeExistsError
-        If there is something at the target.
+        If there is something at the target, or two arrays would go to one place.
     MemoryBudgetError
         If `max_mem` is too small for one stored object of the target.
 
@@ -132,58 +190,98 @@ def plan_rechunk(
     >>> plan = zd.plan_rechunk(a, {}, chunks=(-1, 16, 16), max_mem="8MB")
     >>> plan.target.chunks, len(plan.stages)
     ((8, 16, 16), 1)
+    >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
+    262144
     """
-    array = source if isinstance(source, Array) else open_array(source)
-    store, below = open_store(target, storage_options), normalise_path(path)
-    node_format = format_for_new(store, format or array.format, below)
-    changes = any(wanted is not None for wanted in (dtype, codecs, format, region))
-    part = _contiguous(region, array)
-    cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
-    new_chunks, new_shards = _new_grids(cut, chunks, shards, node_format, changes=changes)
-    base = converted(
-        cut.meta, array.node_format, node_format, where(store, below), dtype=dtype, codecs=codecs
-    )
-    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
-    made = Array(store, below, meta, node_format)
-    node_format.documents(meta, below)  # raises where the format cannot say it
-    _check_apart(array, made)
     if temp is not None:
         open_store(temp)  # raises where it cannot be had
-    check_place(store, below, node_format, overwrite=overwrite)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
-    memory = memory_budget(max_mem, workers)
-    ways = alternatives(
-        layout_of(array, part),
-        layout_of(made),
-        memory // workers.threads_per_process,
-        workers.threads,
-        model or CostModel(),
-        layout_between(array, made, temp),
+    resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
+    if not isinstance(source, list | tuple):
+        wanted = Wanted(chunks, shards, dtype, codecs, format, region)
+        place = (open_store(target, storage_options), normalise_path(path))
+        return _plan(source, *place, wanted, resources, overwrite=overwrite)
+    each = [
+        _for_each(given, len(source), name)
+        for name, given in (
+            ("target", target),
+            ("path", path),
+            ("chunks", chunks),
+            ("shards", shards),
+            ("dtype", dtype),
+            ("region", region),
+        )
+    ]
+    plans = tuple(
+        _plan(
+            one,
+            open_store(place, storage_options),
+            normalise_path(below),
+            Wanted(cells, outer, kind, codecs, format, part),
+            resources,
+            overwrite=overwrite,
+        )
+        for one, place, below, cells, outer, kind, part in zip(source, *each, strict=True)
     )
-    return RechunkPlan(
-        source=array,
-        region=part,
-        target=made,
-        stages=ways[0].stages,
-        max_mem=memory,
+    check_all_apart(plans)
+    return JointRechunkPlan(
+        members=plans,
+        max_mem=resources.max_mem,
         threads=workers.threads,
         threads_per_process=workers.threads_per_process,
         overwrite=overwrite,
-        temp=temp,
-        ways=tuple(ways),
     )
 
 
-def rechunk(
+def _for_each(given: Any, count: int, name: str) -> list[Any]:
+    """What is given for each of several arrays."""
+    if not count:
+        raise ValueError("there is no array to lay out anew: the list of sources is empty.")
+    items = list(given) if isinstance(given, list) else [given] * count
+    if len(items) != count:
+        raise ValueError(
+            f"{name} has {len(items)} items for {count} arrays: a list has one for each of them, "
+            "and what is meant for all is no list."
+        )
+    return items
+
+
+def _plan(
     source: Location | Array,
-    target: Location,
+    store: Store,
+    path: str,
+    wanted: Wanted,
+    resources: Resources,
+    *,
+    overwrite: bool,
+) -> RechunkPlan:
+    """The plan of one array."""
+    array = source if isinstance(source, Array) else open_array(source)
+    node_format = format_for_new(store, wanted.format or array.format, path)
+    part, made = new_array(array, store, path, node_format, wanted)
+    _check_apart(array, made)
+    check_place(store, path, node_format, overwrite=overwrite)
+    return planned(array, part, made, resources, overwrite=overwrite)
+
+
+@overload
+def rechunk(
+    source: Location | Array, target: Location, **options: Unpack[RechunkOptions]
+) -> RechunkReport: ...
+@overload
+def rechunk(
+    source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
+) -> JointReport: ...
+def rechunk(
+    source: Any,
+    target: Any,
     *,
     chunks: Any = None,
     shards: Any = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     overwrite: bool = False,
-    path: str = "",
+    path: Any = "",
     client: Client | None = None,
     progress: Callable[[Progress], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -194,8 +292,8 @@ def rechunk(
     resume: bool = False,
     journal: Location | None = None,
     verify: bool = False,
-) -> RechunkReport:
-    """Lay an array out anew within a bound of memory: `plan_rechunk`, then run.
+) -> RechunkReport | JointReport:
+    """Lay an array out anew, or several, within a bound of memory: `plan_rechunk`, then run.
 
     Parameters
     ----------
@@ -224,7 +322,7 @@ def rechunk(
     >>> float(zd.open_array(target)[...].sum())
     1024.0
     """
-    plan = plan_rechunk(
+    plan: RechunkPlan | JointRechunkPlan = plan_rechunk(
         source,
         target,
         chunks=chunks,
@@ -244,170 +342,6 @@ def rechunk(
     return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
 
 
-def _contiguous(region: Any, array: Array) -> Region:
-    part = checked_region(region, array.shape)
-    if any(s.step != 1 for s in part):
-        raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
-    return part
-
-
-def _cells_anew(grid: Grid, region: Region) -> Grid:
-    """Cells of the same sizes for what a region holds: equal ones begin anew, others are cut."""
-    return Grid(
-        tuple(
-            Fixed(dimension.size, s.stop - s.start)
-            if isinstance(dimension, Fixed)
-            else dimension.window(s.start, s.stop)
-            for dimension, s in zip(grid.dimensions, region, strict=True)
-        )
-    )
-
-
-def layout_of(array: Array, region: Region | None = None) -> Layout:
-    """How an array, or a region of it, is stored, for the planner."""
-    part = array.meta.grid.everything if region is None else region
-    region = None if part == array.meta.grid.everything else region
-    grid = array.meta.grid.window(part)
-    bound = array.meta.largest_bound()
-    chunk = array.chunks if bound.partial else array.write_chunks
-    cut = None
-    if bound.partial:
-        cut = Grid.regular(array.shape, chunk).window(part)
-    elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
-        cut = grid
-    itemsize = array.meta.data_type.typical_itemsize
-    speeds = speeds_of(array.meta.codecs)
-    kind = repr(array.meta.data_type)
-    stored = None if region is None else array.write_chunks
-    clipped = None
-    if region is not None:
-        clipped = tuple(
-            (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
-            for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
-        )
-    return Layout(
-        grid,
-        chunk,
-        itemsize,
-        bound.working,
-        *speeds,
-        kind=kind,
-        chunks=cut,
-        uneven=not bound.partial and array.meta.grid.cell_shape is None,
-        stored=stored,
-        clipped=clipped,
-        in_flight=_in_flight(array.store),
-    )
-
-
-def _in_flight(store: Store) -> int:
-    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
-    policy = store.coalescing
-    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
-
-
-def layout_between(source: Array, target: Array, temp: Location | None = None) -> Layout:
-    """How intermediate arrays are encoded; the grid is chosen by the planner."""
-    meta = narrower(source, target).meta
-    plain = replace(meta, codecs=plain_chain(meta))
-    kind = repr(meta.data_type)
-    itemsize = meta.data_type.typical_itemsize
-    working = plain.largest_bound().working if meta.data_type.variable else 0
-    return Layout(
-        meta.grid,
-        meta.grid.largest_cell,
-        itemsize,
-        working,
-        *speeds_of(plain.codecs),
-        kind=kind,
-        in_flight=_in_flight(target.store if temp is None else open_store(temp)),
-    )
-
-
-def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
-    """Bytes that one process may hold: what was said, else a share of its limit, else 1 GB."""
-    if max_mem is not None:
-        return parse_bytes(max_mem)
-    if workers.memory_limit is not None:
-        return int(workers.memory_limit * _SHARE_OF_LIMIT)
-    return _DEFAULT_MEMORY
-
-
-def _new_grids(
-    array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
-) -> tuple[Cells | None, Cells | None]:
-    """Chunks and shards to come, None for what is to stay or not to be."""
-    stored = _stored_cells(array)
-    if chunks is None and shards is None:
-        if not changes:
-            raise GridError("neither chunks nor shards are given: there is nothing to change.")
-        if array.shards is None:
-            return stored, None
-        return (None, stored) if node_format.has_shards else (None, None)
-    present = stored if array.shards is None else array.chunks
-    new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
-    if shards is None:
-        return new_chunks, None
-    base = new_chunks or array.chunks if array.shards is None else stored
-    cells = _cells(array, shards, base, "shards")
-    if new_chunks is not None:  # a whole dimension is a whole number of chunks
-        cells = tuple(
-            -(-length // chunk) * chunk
-            if isinstance(length, int) and isinstance(chunk, int) and length == extent
-            else length
-            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
-        )
-    return new_chunks, cells
-
-
-def _stored_cells(array: Array) -> Cells:
-    """The size of stored objects along each dimension, or the sizes where they differ."""
-    return tuple(
-        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
-        for dimension in array.meta.grid.dimensions
-    )
-
-
-def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
-    """Lengths or sizes by position or by name, -1 for a whole dimension."""
-    names = array.dimension_names or (None,) * array.ndim
-    if isinstance(given, Mapping):
-        known = [*(n for n in names if n is not None), *range(array.ndim)]
-        unknown = [key for key in given if key not in known]
-        if unknown:
-            raise GridError(
-                f"{what} names {unknown}, which are no dimensions of {array.where}; it has {known}."
-            )
-        by_axis = {names.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
-        items: Sequence[Any] = [by_axis.get(axis, present[axis]) for axis in range(array.ndim)]
-    elif isinstance(given, int | np.integer):
-        items = [given] * array.ndim
-    else:
-        items = list(given)
-    if len(items) != array.ndim or not all(map(_is_cell, items)):
-        raise GridError(
-            f"{what}={given!r}: expected {array.ndim} lengths of at least 1, or -1 for a whole "
-            f"dimension, or the sizes of all of them, for the shape {array.shape}."
-        )
-    return tuple(
-        tuple(map(int, item))
-        if isinstance(item, Sequence)
-        else (max(extent, 1) if item == -1 else int(item))
-        for item, extent in zip(items, array.shape, strict=True)
-    )
-
-
-def _is_cell(item: Any) -> bool:
-    """Whether an item is a length, -1, or the sizes of all cells of a dimension."""
-    if isinstance(item, Sequence) and not isinstance(item, str):
-        return len(item) > 0 and all(_is_length(size) and size >= 0 for size in item)
-    return _is_length(item) and (item == -1 or item >= 1)
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _check_apart(source: Array, target: Array) -> None:
     """Refuse a target that is, holds or lies within the source."""
     if overlap(real_place(source.store, source.path), real_place(target.store, target.path)):
@@ -416,3 +350,16 @@ def _check_apart(source: Array, target: Array) -> None:
             "writing would destroy what is still to be read. Choose another target, and replace "
             "the source by it afterwards."
         )
+
+
+def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
+    """Refuse targets that would get into each other's way, or into that of another source."""
+    for one, other in permutations(plans, 2):
+        _check_apart(one.source, other.target)
+    for one, other in combinations(plans, 2):
+        places = (real_place(plan.target.store, plan.target.path) for plan in (one, other))
+        if overlap(*places):
+            raise NodeExistsError(
+                f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
+                "replace the other. Give each a place of its own."
+            )

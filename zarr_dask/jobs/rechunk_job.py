@@ -110,19 +110,26 @@ class RechunkJob:
 
     # --- what is left -----------------------------------------------------------------------------
 
-    def done(self, stage: int, receipts: list[Receipt] | None = None) -> Receipts:
+    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
         """The valid receipts of a stage."""
         if self.journal is None:
             return Receipts({}, frozenset())
-        kept = list(self.journal.receipts()) if receipts is None else receipts
+        kept = self.journal.receipts() if receipts is None else receipts
         target = self.arrays[stage + 1]
         prefix = target.node_format.data_prefix(target.path)
         sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
         return collect(kept, self._creation(stage), sizes)
 
-    def left(self) -> list[Sequence[int]]:
-        """For each stage the numbers of its tasks that are still to be done."""
-        receipts = None if self.journal is None else list(self.journal.receipts())
+    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
+        """For each stage the numbers of its tasks that are still to be done.
+
+        Parameters
+        ----------
+        receipts
+            Those in the journal, where they were read already.
+        """
+        if receipts is None and self.journal is not None:
+            receipts = list(self.journal.receipts())
         found: list[Sequence[int]] = [() for _ in self.plan.stages]
         for number in reversed(range(len(self.plan.stages))):
             found[number] = self.missing(number, receipts)
@@ -130,7 +137,7 @@ class RechunkJob:
                 break  # what it has read is no longer needed
         return found
 
-    def missing(self, stage: int, receipts: list[Receipt] | None = None) -> Sequence[int]:
+    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
         """The numbers of a stage's tasks with an object that has no valid receipt."""
         done = self.done(stage, receipts)
         bound = self.stage(stage)
@@ -150,7 +157,7 @@ class RechunkJob:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def check_complete(self) -> None:
+    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
         """Refuse to end what is not complete; without a journal that cannot be told.
 
         Raises
@@ -161,7 +168,7 @@ class RechunkJob:
         target = self.plan.target
         if self.journal is not None:
             last = len(self.plan.stages) - 1
-            missing = self.missing(last)
+            missing = self.missing(last, receipts)
             if missing:
                 raise ResumeError(
                     f"{target.where} is not complete: {counted(len(missing), 'task')} of "

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from secrets import token_hex
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import (
@@ -29,10 +29,11 @@ from zarr_dask.jobs.matching import Matched, Matching, boxes_to_match
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
-from zarr_dask.jobs.rechunk_job import RechunkJob, begin_anew
+from zarr_dask.jobs.rechunk_job import Lone, RechunkJob, begin_anew
 from zarr_dask.jobs.rechunk_job import resume as resumed
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.journal import Journal
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import Location, open_store, real_place
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest"]
+__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "is_there_as_planned"]
 
 VERSION = 1
 """Of plans in JSON."""
@@ -202,39 +203,40 @@ class RechunkPlan:
                 "could tell whether it has been carried out. Delete it before, or use another "
                 "target."
             )
+        return json.dumps(self.facts(), indent=1)
+
+    def facts(self) -> dict[str, Any]:
+        """What `to_json` says, as values that JSON knows."""
         source, target = self.source, self.target
         documents = target.node_format.documents(target.meta, target.path)
-        return json.dumps(
-            {
-                "job": "rechunk",
-                "version": VERSION,
-                "source": {
-                    "store": describe(source.store),
-                    "path": source.path,
-                    "format": source.format,
-                    "digest": digest(source),
-                    "region": [[s.start, s.stop] for s in self.region],
-                },
-                "target": {
-                    "store": describe(target.store),
-                    "path": target.path,
-                    "format": target.format,
-                    "documents": {key: text.decode() for key, text in documents.items()},
-                },
-                "stages": [
-                    {"box": stage.box, "cell": stage.target.object_shape, "tasks": stage.tasks}
-                    for stage in self.stages
-                ],
-                "max_mem": self.max_mem,
-                "threads": self.threads,
-                "threads_per_process": self.threads_per_process,
-                "overwrite": self.overwrite,
-                "temp": None if self.temp is None else describe(open_store(self.temp)),
-                "creation": self.creation,
-                "explained": self.explain().splitlines(),
+        return {
+            "job": "rechunk",
+            "version": VERSION,
+            "source": {
+                "store": describe(source.store),
+                "path": source.path,
+                "format": source.format,
+                "digest": digest(source),
+                "region": [[s.start, s.stop] for s in self.region],
             },
-            indent=1,
-        )
+            "target": {
+                "store": describe(target.store),
+                "path": target.path,
+                "format": target.format,
+                "documents": {key: text.decode() for key, text in documents.items()},
+            },
+            "stages": [
+                {"box": stage.box, "cell": stage.target.object_shape, "tasks": stage.tasks}
+                for stage in self.stages
+            ],
+            "max_mem": self.max_mem,
+            "threads": self.threads,
+            "threads_per_process": self.threads_per_process,
+            "overwrite": self.overwrite,
+            "temp": None if self.temp is None else describe(open_store(self.temp)),
+            "creation": self.creation,
+            "explained": self.explain().splitlines(),
+        }
 
     def plot(self) -> Figure:
         """The grids of all stages as a matplotlib figure.
@@ -269,12 +271,24 @@ class RechunkPlan:
 
     def is_finished(self) -> bool:
         """Whether the target is there with the metadata of the plan."""
-        target = self.target
-        try:
-            found = open_array(target.store, target.path, format=target.format)
-        except (NodeNotFoundError, NodeTypeError, MetadataError):
-            return False
-        return digest(found) == digest(target)
+        return is_there_as_planned(self.target)
+
+    @property
+    def where(self) -> str:
+        """The target, for messages."""
+        return self.target.where
+
+    def matchings(self, threads: int) -> list[Matching]:
+        """As `matching`, as plans of several arrays have it."""
+        return [self.matching(threads)]
+
+    def as_job(self) -> Lone:
+        """The plan as `zarr_dask.jobs.beginning` takes it."""
+        return Lone(self)
+
+    def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
+        """The job with its receipts; `journal` is None where there is no place for them."""
+        return RechunkJob(self, creation, journal)
 
     def run(
         self,
@@ -376,7 +390,7 @@ class RechunkPlan:
             if progress is not None:
                 progress(Progress(stages, stages + 1, one.nbytes, self.nbytes))
 
-        run_tasks(matching, range(matching.tasks), workers, note, "zarr-compare")
+        run_tasks(matching, matching.numbers, workers, note, "zarr-compare")
         matching.check(results)
 
     def _stored(self, job: RechunkJob, copied: list[tuple[int, Copied]]) -> int:
@@ -412,6 +426,15 @@ def digest(array: Array) -> str:
     """Tells an array from itself with other metadata, whoever opens it."""
     documents = array.node_format.documents(array.meta, array.path)
     return sha256(b"\0".join(documents.values())).hexdigest()
+
+
+def is_there_as_planned(target: Array) -> bool:
+    """Whether an array is there with the metadata that were planned for it."""
+    try:
+        found = open_array(target.store, target.path, format=target.format)
+    except (NodeNotFoundError, NodeTypeError, MetadataError):
+        return False
+    return digest(found) == digest(target)
 
 
 def _duration(seconds: float) -> str:

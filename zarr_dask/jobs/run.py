@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ __all__ = [
     "find_workers",
     "listening",
     "run_batches",
+    "run_calls",
     "run_tasks",
 ]
 
@@ -182,6 +183,33 @@ def run_tasks(
     else:
         window = max(workers.threads * _WINDOW_PER_THREAD, 1)
         _run_window(function, iter(numbers), workers.client, window, on_result, name, {})
+
+
+def run_calls(
+    function: Callable[[Any], Any],
+    arguments: Iterable[Any],
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+) -> None:
+    """Call a function with each of many arguments, in any order; as `run_tasks` besides.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with an argument.
+    arguments
+        Asked for a window at a time.
+    workers, on_result, name
+        As for `run_tasks`.
+    """
+    waiting = iter(arguments)
+    if workers.client is not None:
+        window = max(workers.threads * _WINDOW_PER_THREAD, 1)
+        _run_window(function, waiting, workers.client, window, on_result, name, {})
+        return
+    while some := list(islice(waiting, _LOCAL_WINDOW)):
+        _run_local(_Chosen(function, some), range(len(some)), on_result, name)
 
 
 def _run_local(
@@ -509,14 +537,14 @@ def run_batches(
 
 
 class _Chosen:
-    """A function of the number of a range."""
+    """A function of the number of one of its arguments."""
 
-    def __init__(self, function: Callable[[range], Any], ranges: Sequence[range]) -> None:
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:
         self._function = function
-        self._ranges = ranges
+        self._arguments = arguments
 
     def __call__(self, number: int) -> Any:
-        return self._function(self._ranges[number])
+        return self._function(self._arguments[number])
 
 
 @contextmanager

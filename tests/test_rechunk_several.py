@@ -1,0 +1,271 @@
+"""Several arrays in one plan: one submission, one journal, one bound of memory, one end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import zarr_dask as zd
+from zarr_dask.cli import main
+from zarr_dask.errors import (
+    MemoryBudgetError,
+    NodeExistsError,
+    NodeNotFoundError,
+    PlanError,
+    SourceIsTargetError,
+    ValuesDifferError,
+)
+from zarr_dask.jobs.joint_job import JointJob
+from zarr_dask.stores import MemoryStore, Recording
+
+SHAPE = (512, 32, 32)
+TEMPERATURE = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
+STATION = np.arange(300, dtype="i2").reshape(20, 15)
+GRIDS = [(-1, 4, 4), (5, 15)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> list[zd.Array]:
+    place = tmp_path_factory.mktemp("source") / "a.zarr"
+    made = []
+    for path, values, chunks in (
+        ("t", TEMPERATURE, (1, 32, 32)),
+        ("s", STATION, (20, 3)),
+    ):
+        array = zd.create_array(place, path, shape=values.shape, dtype=values.dtype, chunks=chunks)
+        array[...] = values
+        made.append(array)
+    return made
+
+
+def assert_right(place, paths=("t", "s")) -> None:
+    for path, values, chunks in zip(paths, (TEMPERATURE, STATION), GRIDS, strict=True):
+        found = zarr.open_array(str(place), path=path, mode="r")
+        np.testing.assert_array_equal(found[...], values)
+        assert found.chunks == tuple(
+            n if c == -1 else c for n, c in zip(values.shape, chunks, strict=True)
+        )
+
+
+def planned(sources, place, **options):
+    options = {"max_mem": "1.5MB", **options}
+    return zd.plan_rechunk(sources, place, path=["t", "s"], chunks=GRIDS, **options)
+
+
+def test_one_plan(sources, tmp_path):
+    plan = planned(sources, tmp_path / "b.zarr")
+    assert [len(one.stages) for one in plan.plans] == [2, 1]
+    assert plan.tasks == sum(one.tasks for one in plan.plans)
+    assert plan.peak <= plan.max_mem
+    assert "2 arrays" in str(plan)
+    seen = []
+    report = plan.run(progress=seen.append)
+    assert_right(tmp_path / "b.zarr")
+    assert report.tasks == plan.tasks == len(seen)
+    assert [one.nbytes for one in report.arrays] == [TEMPERATURE.nbytes, STATION.nbytes]
+    assert report.stored == sum(
+        zd.open_array(tmp_path / "b.zarr", path).nbytes_stored() for path in ("t", "s")
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    for stage in (0, 1):
+        steps = [step for step in seen if step.stage == stage]
+        assert sum(step.nbytes for step in steps) == steps[0].total
+
+
+def test_targets_of_their_own(sources):
+    targets = [MemoryStore(), MemoryStore()]
+    zd.rechunk(sources, targets, chunks=GRIDS, dtype=[None, "i4"], verify=True)
+    assert zd.open_array(targets[1]).dtype == "i4"
+    np.testing.assert_array_equal(zd.open_array(targets[0])[...], TEMPERATURE)
+    np.testing.assert_array_equal(zd.open_array(targets[1])[...], STATION)
+
+
+def test_wrong_arguments(sources, tmp_path):
+    with pytest.raises(ValueError, match="chunks has 3 items for 2 arrays"):
+        zd.plan_rechunk(sources, tmp_path / "b", path=["t", "s"], chunks=[1, 2, 3])
+    with pytest.raises(ValueError, match="empty"):
+        zd.plan_rechunk([], tmp_path / "b", chunks=[])
+    with pytest.raises(NodeExistsError, match="place of its own"):
+        zd.plan_rechunk(sources, tmp_path / "b", chunks=GRIDS)
+    places = [tmp_path / "b", sources[0].store]
+    with pytest.raises(SourceIsTargetError):
+        zd.plan_rechunk(sources, places, path=["", "t"], chunks=GRIDS, overwrite=True)
+    with pytest.raises(MemoryBudgetError):
+        zd.plan_rechunk(sources, tmp_path / "b", path=["t", "s"], chunks=GRIDS, max_mem="1MB")
+    assert not (tmp_path / "b").exists()
+
+
+def test_nothing_is_visible_before_everything_is(sources, tmp_path):
+    plan = planned(sources, tmp_path / "b.zarr")
+    seen = []
+
+    def look(_) -> None:
+        for path in ("t", "s"):
+            with pytest.raises(NodeNotFoundError):
+                zd.open_array(tmp_path / "b.zarr", path)
+            seen.append(path)
+
+    plan.run(progress=look)
+    assert len(seen) == 2 * plan.tasks
+    assert_right(tmp_path / "b.zarr")
+
+
+class StopError(Exception):
+    """What ends a job in the middle."""
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 1])
+def test_what_is_done_is_not_done_again(sources, tmp_path, share):
+    plan = planned(sources, tmp_path / "b.zarr")
+    before, count = max(int(plan.tasks * share), 1), 0
+
+    def stop(_) -> None:
+        nonlocal count
+        count += 1
+        if count == before:
+            raise StopError
+
+    with pytest.raises(StopError):
+        plan.run(progress=stop)
+    with pytest.raises(NodeNotFoundError):
+        zd.open_array(tmp_path / "b.zarr", "t")
+    report = planned(sources, tmp_path / "b.zarr").run(resume=True)
+    assert report.tasks == plan.tasks - before
+    assert_right(tmp_path / "b.zarr")
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
+    """One target is visible, the other one not: the same call ends it."""
+    from zarr_dask.jobs.rechunk_job import RechunkJob
+
+    publish, count = RechunkJob.publish, 0
+
+    def die(job) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise StopError
+        publish(job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RechunkJob, "publish", die)
+        with pytest.raises(StopError):
+            planned(sources, tmp_path / "b.zarr").run()
+    options = {"chunks": GRIDS, "max_mem": "1.5MB", "resume": True}
+    report = zd.rechunk(sources, tmp_path / "b.zarr", path=["t", "s"], **options)
+    assert report.tasks == 0
+    assert_right(tmp_path / "b.zarr")
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def test_one_that_differs_keeps_all_invisible(sources):
+    class Lying(Recording):
+        def set(self, key, buffers):
+            if key.endswith("s/c/1/0"):
+                buffers = [bytes(b"".join(buffers))[::-1]]
+            super().set(key, buffers)
+
+    plain = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    target = Lying(MemoryStore())
+    with pytest.raises(ValuesDifferError, match=r"/s does not hold"):
+        zd.rechunk(sources, target, path=["t", "s"], chunks=GRIDS, codecs=plain, verify=True)
+    for path in ("t", "s"):
+        with pytest.raises(NodeNotFoundError):
+            zd.open_array(target, path)
+
+
+KILLED = """
+import sys
+import dask
+import zarr_dask as zd
+
+source, target = sys.argv[1:]
+arrays = [zd.open_array(source, path) for path in ("t", "s")]
+options = {"path": ["t", "s"], "chunks": [(-1, 4, 4), (5, 15)], "max_mem": "1.5MB"}
+with dask.config.set(scheduler="sync"):
+    zd.rechunk(
+        arrays, target, progress=lambda _: print("done", flush=True), resume=True, **options
+    )
+"""
+
+
+def test_a_killed_process(sources, tmp_path):
+    target = tmp_path / "b.zarr"
+    command = [sys.executable, "-c", KILLED, sources[0].store.root, str(target)]
+    for wanted in (1, 9):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for _ in range(wanted):
+                process.stdout.readline()
+            os.kill(process.pid, signal.SIGKILL)
+    last = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    tasks = planned(sources, tmp_path / "c.zarr").tasks
+    assert len(last.stdout.splitlines()) <= tasks - 10
+    assert_right(target)
+    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+
+
+def cli(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def test_plan_files(sources, tmp_path):
+    plan = planned(sources, tmp_path / "b.zarr", threads=1)
+    file = tmp_path / "plan.json"
+    file.write_text(plan.to_json())
+    again = zd.load_plan(file.read_text())
+    assert [one.stages for one in again.plans] == [one.stages for one in plan.plans]
+    assert again.token == plan.token
+    assert "not begun" in cli("status", file, code=1)
+    for number, _ in enumerate(plan.stages, 1):
+        for part in ("1/2", "2/2"):
+            cli("run", file, "--stage", number, "--part", part)
+    assert "all tasks are done" in cli("status", file, code=1)
+    with pytest.raises(NodeNotFoundError):
+        zd.open_array(tmp_path / "b.zarr", "t")
+    assert "--array=1-" in cli("script", file, "--slurm")
+    assert "is finished" in cli("finish", file, "--verify")
+    assert_right(tmp_path / "b.zarr")
+    assert "finished" in cli("status", file)
+    assert "finished already" in cli("run", file)
+
+
+def test_plans_of_strangers(sources, tmp_path):
+    document = json.loads(planned(sources, tmp_path / "b.zarr").to_json())
+    for change, said in (
+        ({"arrays": []}, "no arrays"),
+        ({"creation": "x"}, "32 hexadecimal"),
+        ({"max_mem": 1000}, "more than its max_mem"),
+        ({"arrays": [document["arrays"][0]] * 2}, "place of its own"),
+        ({"arrays": 7}, "missing or wrong"),
+    ):
+        with pytest.raises((PlanError, NodeExistsError), match=said):
+            zd.load_plan(json.dumps({**document, **change}))
+
+
+def test_bound_of_a_process_is_that_of_its_largest_tasks(sources, tmp_path):
+    plan = zd.plan_rechunk(
+        sources, tmp_path / "b.zarr", path=["t", "s"], chunks=GRIDS, threads=2, max_mem="10MB"
+    )
+    stage = plan.stages[0]
+    each = sorted((part.memory(1) for part in stage.parts for _ in range(2)), reverse=True)
+    assert stage.memory(2) <= sum(each[:2])
+    assert stage.memory(2) >= max(part.memory(2) for part in stage.parts)
+    assert isinstance(plan.bound("0" * 32, None), JointJob)

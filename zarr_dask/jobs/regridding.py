@@ -1,0 +1,301 @@
+"""What an array becomes that is laid out anew, and with what a plan for that may reckon.
+
+From the words of users (grids by name or by position, a data type, codecs, a format, a region) to
+the metadata of the new array, and from two arrays to their layouts and the plan between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.create import converted, plain_chain, regridded
+from zarr_dask.errors import GridError
+from zarr_dask.formats.base import Format, where
+from zarr_dask.grid import Cells, Fixed, Grid, Region
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.plan import format_region, parse_bytes
+from zarr_dask.jobs.planner import alternatives
+from zarr_dask.jobs.rechunk_job import narrower
+from zarr_dask.jobs.rechunk_plan import RechunkPlan
+from zarr_dask.jobs.run import Workers
+from zarr_dask.jobs.speeds import speeds_of
+from zarr_dask.jobs.stages import CostModel, Layout
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location, open_store
+
+__all__ = [
+    "Resources",
+    "Wanted",
+    "layout_between",
+    "layout_of",
+    "memory_budget",
+    "new_array",
+    "planned",
+]
+
+_DEFAULT_MEMORY = 10**9
+_SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be other than in the source; see `plan_rechunk`."""
+
+    chunks: Any = None
+    shards: Any = None
+    dtype: Any = None
+    codecs: Any = None
+    format: str | None = None
+    region: Any = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is something to do if the grid stays."""
+        others = (self.dtype, self.codecs, self.format, self.region)
+        return any(wanted is not None for wanted in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """With what a plan may reckon."""
+
+    workers: Workers
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    model: CostModel
+    temp: Location | None = None
+    """Where to put intermediate data."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes that one task may hold."""
+        return self.max_mem // self.workers.threads_per_process
+
+
+def new_array(
+    array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
+) -> tuple[Region, Array]:
+    """What is copied of an array, and the new one; nothing is written.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If there can be no such array.
+    """
+    part = _contiguous(wanted.region, array)
+    cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+    grids = (wanted.chunks, wanted.shards)
+    new_chunks, new_shards = _new_grids(cut, *grids, node_format, changes=wanted.changes)
+    base = converted(
+        cut.meta,
+        array.node_format,
+        node_format,
+        where(store, path),
+        dtype=wanted.dtype,
+        codecs=wanted.codecs,
+    )
+    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
+    node_format.documents(meta, path)  # raises where the format cannot say it
+    return part, Array(store, path, meta, node_format)
+
+
+def planned(
+    array: Array, part: Region, made: Array, resources: Resources, *, overwrite: bool
+) -> RechunkPlan:
+    """How to copy a region of an array into a new one.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If there is too little memory for one stored object of the new one.
+    """
+    workers = resources.workers
+    ways = alternatives(
+        layout_of(array, part),
+        layout_of(made),
+        resources.budget,
+        workers.threads,
+        resources.model,
+        layout_between(array, made, resources.temp),
+    )
+    return RechunkPlan(
+        source=array,
+        region=part,
+        target=made,
+        stages=ways[0].stages,
+        max_mem=resources.max_mem,
+        threads=workers.threads,
+        threads_per_process=workers.threads_per_process,
+        overwrite=overwrite,
+        temp=resources.temp,
+        ways=tuple(ways),
+    )
+
+
+def _contiguous(region: Any, array: Array) -> Region:
+    part = checked_region(region, array.shape)
+    if any(s.step != 1 for s in part):
+        raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
+    return part
+
+
+def _cells_anew(grid: Grid, region: Region) -> Grid:
+    """Cells of the same sizes for what a region holds: equal ones begin anew, others are cut."""
+    return Grid(
+        tuple(
+            Fixed(dimension.size, s.stop - s.start)
+            if isinstance(dimension, Fixed)
+            else dimension.window(s.start, s.stop)
+            for dimension, s in zip(grid.dimensions, region, strict=True)
+        )
+    )
+
+
+def layout_of(array: Array, region: Region | None = None) -> Layout:
+    """How an array, or a region of it, is stored, for the planner."""
+    part = array.meta.grid.everything if region is None else region
+    region = None if part == array.meta.grid.everything else region
+    grid = array.meta.grid.window(part)
+    bound = array.meta.largest_bound()
+    chunk = array.chunks if bound.partial else array.write_chunks
+    cut = None
+    if bound.partial:
+        cut = Grid.regular(array.shape, chunk).window(part)
+    elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
+        cut = grid
+    itemsize = array.meta.data_type.typical_itemsize
+    speeds = speeds_of(array.meta.codecs)
+    kind = repr(array.meta.data_type)
+    stored = None if region is None else array.write_chunks
+    clipped = None
+    if region is not None:
+        clipped = tuple(
+            (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
+            for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
+        )
+    return Layout(
+        grid,
+        chunk,
+        itemsize,
+        bound.working,
+        *speeds,
+        kind=kind,
+        chunks=cut,
+        uneven=not bound.partial and array.meta.grid.cell_shape is None,
+        stored=stored,
+        clipped=clipped,
+        in_flight=_in_flight(array.store),
+    )
+
+
+def _in_flight(store: Store) -> int:
+    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
+    policy = store.coalescing
+    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
+
+
+def layout_between(source: Array, target: Array, temp: Location | None = None) -> Layout:
+    """How intermediate arrays are encoded; the grid is chosen by the planner."""
+    meta = narrower(source, target).meta
+    plain = replace(meta, codecs=plain_chain(meta))
+    kind = repr(meta.data_type)
+    itemsize = meta.data_type.typical_itemsize
+    working = plain.largest_bound().working if meta.data_type.variable else 0
+    return Layout(
+        meta.grid,
+        meta.grid.largest_cell,
+        itemsize,
+        working,
+        *speeds_of(plain.codecs),
+        kind=kind,
+        in_flight=_in_flight(target.store if temp is None else open_store(temp)),
+    )
+
+
+def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
+    """Bytes that one process may hold: what is said, what the workers' limit leaves, or 1 GB."""
+    if max_mem is not None:
+        return parse_bytes(max_mem)
+    if workers.memory_limit is not None:
+        return int(workers.memory_limit * _SHARE_OF_LIMIT)
+    return _DEFAULT_MEMORY
+
+
+def _new_grids(
+    array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
+) -> tuple[Cells | None, Cells | None]:
+    """Chunks and shards to come, None for what is to stay or not to be."""
+    stored = _stored_cells(array)
+    if chunks is None and shards is None:
+        if not changes:
+            raise GridError("neither chunks nor shards are given: there is nothing to change.")
+        if array.shards is None:
+            return stored, None
+        return (None, stored) if node_format.has_shards else (None, None)
+    present = stored if array.shards is None else array.chunks
+    new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
+    if shards is None:
+        return new_chunks, None
+    base = new_chunks or array.chunks if array.shards is None else stored
+    cells = _cells(array, shards, base, "shards")
+    if new_chunks is not None:  # a whole dimension is a whole number of chunks
+        cells = tuple(
+            -(-length // chunk) * chunk
+            if isinstance(length, int) and isinstance(chunk, int) and length == extent
+            else length
+            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
+        )
+    return new_chunks, cells
+
+
+def _stored_cells(array: Array) -> Cells:
+    """The size of stored objects along each dimension, or the sizes where they differ."""
+    return tuple(
+        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
+        for dimension in array.meta.grid.dimensions
+    )
+
+
+def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
+    """Lengths or sizes by position or by name, -1 for a whole dimension."""
+    names = array.dimension_names or (None,) * array.ndim
+    if isinstance(given, Mapping):
+        known = [*(n for n in names if n is not None), *range(array.ndim)]
+        unknown = [key for key in given if key not in known]
+        if unknown:
+            raise GridError(
+                f"{what} names {unknown}, which are no dimensions of {array.where}; it has {known}."
+            )
+        by_axis = {names.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
+        items: Sequence[Any] = [by_axis.get(axis, present[axis]) for axis in range(array.ndim)]
+    elif isinstance(given, int | np.integer):
+        items = [given] * array.ndim
+    else:
+        items = list(given)
+    if len(items) != array.ndim or not all(map(_is_cell, items)):
+        raise GridError(
+            f"{what}={given!r}: expected {array.ndim} lengths of at least 1, or -1 for a whole "
+            f"dimension, or the sizes of all of them, for the shape {array.shape}."
+        )
+    return tuple(
+        tuple(map(int, item))
+        if isinstance(item, Sequence)
+        else (max(extent, 1) if item == -1 else int(item))
+        for item, extent in zip(items, array.shape, strict=True)
+    )
+
+
+def _is_cell(item: Any) -> bool:
+    """Whether an item is a length, -1, or the sizes of all cells of a dimension."""
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        return len(item) > 0 and all(_is_length(size) and size >= 0 for size in item)
+    return _is_length(item) and (item == -1 or item >= 1)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
