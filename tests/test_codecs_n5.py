@@ -7,9 +7,10 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
-from zarr_dask.codecs.compress import Gzip, Zstd
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
+from zarr_dask.codecs.streams import Gzip
+from zarr_dask.codecs.zstd import Zstd
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, MetadataError
 from zarr_dask.stores.memory import MemoryStore

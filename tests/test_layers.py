@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices"}
+    {"blocks", "dimensions", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices"}
     | {"points", "pool", "scratch", "selection"},
     {"stores"},
     {"codecs"},

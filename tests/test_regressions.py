@@ -192,7 +192,8 @@ def test_configurations_of_v2_codecs_are_checked_when_an_array_is_made_or_opened
 
 
 def test_codec_values_are_checked_as_documents_are():
-    from zarr_dask.codecs.compress import Blosc, Gzip, Zlib
+    from zarr_dask.codecs.blosc import Blosc
+    from zarr_dask.codecs.streams import Gzip, Zlib
 
     for codec in (Gzip(100), Blosc("nope", typesize=4), Zlib(1)):
         with pytest.raises(MetadataError, match="codecs"):

@@ -23,8 +23,11 @@ import zarr_dask as zd
 from tests.fuzz.child import limit_memory
 from tests.fuzz.targets import streaming_zstd
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
-from zarr_dask.codecs.compress import Blosc, Bz2, Gzip, Lz4, Lzma, Zlib, Zstd
+from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.lz4 import Lz4
+from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.vlen import Json2, Msgpack2, VlenArray, VlenBytes, VlenUtf8
+from zarr_dask.codecs.zstd import Zstd
 from zarr_dask.dtypes import VARIABLE_BYTES
 from zarr_dask.stores.memory import MemoryStore
 

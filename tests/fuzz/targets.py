@@ -19,8 +19,8 @@ import numpy as np
 import zarr_dask as zd
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
+from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import Blosc
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import Stored, chain_from_v3
 from zarr_dask.codecs.registry_numcodecs import (

@@ -28,7 +28,7 @@ ARRAY_FILTERS = frozenset(
 """Filters that treat the bytes as numbers."""
 _CHECKSUMS = {"adler32": 4, "crc32": 4, "crc32c": 4, "fletcher32": 4, "jenkins_lookup3": 4}
 FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"shuffle"}
-"""Ids of the filters offered here; compressors are in `zarr_dask.codecs.compress`."""
+"""Ids of the filters offered here; compressors have modules of their own."""
 
 _LARGEST_ITEM = 1 << 16
 

@@ -13,22 +13,13 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Codec, Serializer
+from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.compress import (
-    BLOSC_CNAMES,
-    BLOSC_SHUFFLES,
-    ZSTD_LEVELS,
-    Blosc,
-    Bz2,
-    Gzip,
-    Lz4,
-    Lzma,
-    Zlib,
-    Zstd,
-)
 from zarr_dask.codecs.filters import Prefixed
+from zarr_dask.codecs.lz4 import Lz4
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
+from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.vlen import (
     Json2,
     Msgpack2,
@@ -38,6 +29,7 @@ from zarr_dask.codecs.vlen import (
     VlenBytes,
     VlenUtf8,
 )
+from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.errors import Problem
 
 __all__ = [

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarr_dask.codecs.base import BytesCodec
-from zarr_dask.codecs.compress import Blosc
+from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, NodeMeta, ReadOptions
 from zarr_dask.formats.draft_document import array_from_json, group_from_json

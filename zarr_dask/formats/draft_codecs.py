@@ -21,8 +21,8 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Endian, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec
+from zarr_dask.codecs.blosc import BLOSC_SHUFFLES
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import BLOSC_SHUFFLES
 from zarr_dask.codecs.registry import codec_from_v3, completed
 from zarr_dask.codecs.registry_numcodecs import is_object_codec, numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding

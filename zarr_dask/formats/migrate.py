@@ -19,12 +19,13 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, MixedBytes, endian_of
 from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, Reading, joined
+from zarr_dask.codecs.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import BLOSC_LARGEST_TYPESIZE, Blosc, Gzip
 from zarr_dask.codecs.filters import PREFIX
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
+from zarr_dask.codecs.streams import Gzip
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,

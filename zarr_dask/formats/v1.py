@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec
+from zarr_dask.codecs.blosc import BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import BLOSC_SHUFFLES, Blosc, Bz2, Lzma, Zlib
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
+from zarr_dask.codecs.streams import Bz2, Lzma, Zlib
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (

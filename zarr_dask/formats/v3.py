@@ -15,8 +15,8 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
+from zarr_dask.codecs.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.compress import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.registry import (
     Stored,
     Unremarkable,

@@ -1,0 +1,165 @@
+"""``blosc``: shuffled and compressed in blocks, by any of its compressors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+from numcodecs import blosc as _blosc
+
+from zarr_dask.codecs.base import ChunkSpec, Size
+from zarr_dask.codecs.compressor import Compressor, check_size
+from zarr_dask.codecs.snappy import decompress_frame, is_snappy
+from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["BLOSC_CNAMES", "BLOSC_LARGEST_TYPESIZE", "BLOSC_SHUFFLES", "Blosc", "Shuffle"]
+
+Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
+
+_BLOSC_HEADER = struct.Struct("<4xIII")
+BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
+_BLOSC_WRITES = tuple(_blosc.list_compressors())
+"""What this build of numcodecs has; snappy is missing from most."""
+BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
+_NO_SNAPPY = "snappy" not in _BLOSC_WRITES
+BLOSC_LARGEST_TYPESIZE = 255
+"""Bytes of an element; blosc takes larger ones for bytes."""
+_BLOSC_MAX_NBYTES = (1 << 31) - 17
+
+
+@dataclass(frozen=True)
+class Blosc(Compressor):
+    """Shuffled and compressed in blocks: a c-blosc 1 frame.
+
+    Parameters
+    ----------
+    cname
+        The compressor within.
+    clevel
+        0 (stored) to 9.
+    shuffle
+        How bytes (or bits) are regrouped beforehand; None for bits where elements have one
+        byte and bytes otherwise.
+    typesize
+        Bytes of what is shuffled; None for those of an element.
+    blocksize
+        Bytes per block; 0 lets blosc choose.
+    """
+
+    cname: str = "lz4"
+    clevel: int = 5
+    shuffle: Shuffle | None = "shuffle"
+    typesize: int | None = None
+    blocksize: int = 0
+    name: ClassVar[str] = "blosc"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle,
+            **({} if self.typesize is None else {"typesize": self.typesize}),
+            "blocksize": self.blocksize,
+        }
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """Blosc holds 2 GiB at most."""
+        if spec.nbytes > _BLOSC_MAX_NBYTES:
+            yield Problem(
+                "name",
+                "blosc",
+                f"a codec for chunks of {spec.nbytes} bytes; blosc takes {_BLOSC_MAX_NBYTES}",
+            )
+
+    def resolved(self, itemsize: int) -> Blosc:
+        """The same codec with shuffle and type size as they are for elements of `itemsize`."""
+        return Blosc(self.cname, self.clevel, *self._shuffle(itemsize), self.blocksize)
+
+    def _shuffle(self, itemsize: int) -> tuple[Shuffle, int]:
+        """How elements of `itemsize` are regrouped, and as which size."""
+        shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
+        return shuffle, self.typesize or itemsize
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
+        """See `BytesCodec.encode`.
+
+        Raises
+        ------
+        UnknownCodecError
+            If the build of blosc here lacks the compressor: snappy is read only.
+        """
+        if self.cname not in _BLOSC_WRITES:
+            expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
+            raise MetadataError.of("codec blosc", [Problem("cname", self.cname, expected, "codec")])
+        shuffle, typesize = self._shuffle(itemsize)
+        items, cname = _items(buffer, typesize), self.cname.encode()
+        number = BLOSC_SHUFFLES.index(shuffle)
+        return cast("bytes", _blosc.compress(items, cname, self.clevel, number, self.blocksize))
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
+        self.decode_into(buffer, out)
+        return out.data
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        if len(buffer) < 16:
+            _blosc_nbytes(buffer, Size.of(out.size))  # says what is wrong
+        nbytes, _, stored = _BLOSC_HEADER.unpack_from(buffer)
+        if nbytes != out.size:
+            _blosc_nbytes(buffer, Size.of(out.size))
+        if not nbytes:  # the library takes no frame of nothing
+            return
+        if stored > len(buffer):
+            raise CorruptObjectError(
+                f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
+            )
+        if buffer[2] & _BLOSC_UNUSUAL:
+            if _NO_SNAPPY and is_snappy(buffer):
+                decompress_frame(buffer, out)
+                return
+            _check_all_written(buffer)
+        try:
+            _blosc.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
+
+
+def _check_all_written(buffer: Buffer) -> None:
+    """The library leaves bytes as they are that are no whole element of a block of bits."""
+    flags, typesize = buffer[2], buffer[3]
+    if not flags & _BLOSC_BITS or flags & _BLOSC_STORED or not typesize:
+        return
+    nbytes, blocksize, _ = _BLOSC_HEADER.unpack_from(buffer)
+    for block in (blocksize, nbytes % blocksize if blocksize else 0):
+        if block > typesize and block % typesize and not block // typesize % 8:
+            raise CorruptObjectError(
+                f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
+            )
+
+
+_BLOSC_STORED, _BLOSC_BITS = 2, 4  # flags of the header
+_BLOSC_UNUSUAL = _BLOSC_BITS | 2 << 5  # set where a frame has bits shuffled, or is one of snappy
+
+
+def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
+    """The bytes as elements of `itemsize`, which is how blosc learns what to shuffle."""
+    raw = np.frombuffer(buffer, np.uint8)
+    if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
+        return raw
+    return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
+
+
+def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
+    """Decoded bytes according to the frame's header, checked against what is expected."""
+    if len(buffer) < 16:
+        raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a blosc header")
+    nbytes = int(_BLOSC_HEADER.unpack_from(buffer)[0])
+    check_size("blosc frame", nbytes, size)
+    return nbytes

@@ -1,0 +1,240 @@
+"""``gzip``, ``zlib``, ``bz2``, ``lzma``: streams that do not say how much they hold."""
+
+from __future__ import annotations
+
+import bz2 as _bz2
+import lzma as _lzma
+import zlib as _zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
+
+import numpy as np
+from isal import isal_zlib
+
+from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.compressor import Compressor, check_size
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["Bz2", "Gzip", "Lzma", "Zlib"]
+
+
+class _Decompressor(Protocol):
+    """What the decompressors of zlib, isal, bz2 and lzma share."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: Any, max_length: int, /) -> bytes: ...
+
+
+class _Inflater(_Decompressor, Protocol):
+    """What the decompressors of zlib and isal have besides."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+
+def _inflate(
+    what: str, new: Callable[[], _Decompressor], buffer: Buffer, size: Size, failures: Any
+) -> bytes:
+    """Decompress one stream, or several one after the other, up to the expected size."""
+    view = memoryview(buffer).cast("B")
+    pieces: list[bytes] = []
+    total = position = 0
+    window = len(view)
+    try:
+        while position < len(view):
+            stream = new()
+            fed = view[position : position + window]
+            piece = stream.decompress(fed, size.most - total + 1)
+            if total + len(piece) > size.most:
+                check_size(f"{what} stream", total + len(piece), Size(None, size.most))
+            if not stream.eof:
+                if len(fed) == len(view) - position:
+                    raise CorruptObjectError(f"its {what} stream ends too early")
+                window *= _WIDER
+                continue
+            total += len(piece)
+            pieces.append(piece)
+            if len(pieces) > _MOST_STREAMS:
+                raise CorruptObjectError(f"it has more than {_MOST_STREAMS} {what} streams")
+            length = len(fed) - len(stream.unused_data)
+            position += length
+            window = max(2 * length, _NARROWEST)
+    except failures as error:
+        raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
+    check_size(f"{what} stream", total, size)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _inflate_into(
+    what: str, stream: _Inflater, buffer: Buffer, out: np.ndarray, failures: Any
+) -> bool:
+    """Decompress one stream piece by piece, so that there is no second copy of a large chunk.
+
+    Returns
+    -------
+    bool
+        False if there is more than one stream; what was put into `out` is then of no use.
+    """
+    view = memoryview(buffer).cast("B")
+    total = position = 0
+    fed: Buffer = b""
+    try:
+        while not stream.eof:
+            if not fed:
+                fed = view[position : position + _FED]
+                position += len(fed)
+            piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
+            if total + len(piece) > out.size:
+                check_size(f"{what} stream", total + len(piece), Size.of(out.size))
+            if not piece and not fed:
+                raise CorruptObjectError(f"its {what} stream ends too early")
+            out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
+            total += len(piece)
+            fed = stream.unconsumed_tail
+    except failures as error:
+        raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
+    if position - len(stream.unused_data) < len(view):
+        return False
+    check_size(f"{what} stream", total, Size.of(out.size))
+    return True
+
+
+_FED = 1 << 16
+_PIECE = 1 << 20
+
+# A stream copies all that it is given beyond its end: the streams after the first are given about
+# as much as the one before them had, and more if that was not all.
+_NARROWEST = 1 << 12
+_WIDER = 64
+_MOST_STREAMS = 1 << 18
+
+_ISAL_LEVELS = range(1, 4)
+"""Where isal compresses as well as zlib at the same level, several times as fast."""
+
+
+_ISAL_FAILURES = (isal_zlib.error, EOFError)
+
+
+def _deflate(buffer: Buffer | np.ndarray, level: int, wbits: int) -> bytes:
+    data = memoryview(buffer)
+    if level in _ISAL_LEVELS:
+        return isal_zlib.compress(data, level, wbits)
+    return _zlib.compress(data, level, wbits)
+
+
+def _isal_decompressor(wbits: int) -> Callable[[], _Inflater]:
+    return lambda: cast("_Inflater", isal_zlib.decompressobj(wbits))
+
+
+@dataclass(frozen=True)
+class Gzip(Compressor):
+    """A gzip stream (RFC 1952) of the given level, 0 to 9."""
+
+    level: int = 1
+    copies: ClassVar[int] = 3
+    name: ClassVar[str] = "gzip"
+    wbits: ClassVar[int] = 31
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"level": self.level}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _deflate(buffer, self.level, self.wbits)
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        return _inflate(self.name, _isal_decompressor(self.wbits), buffer, size, _ISAL_FAILURES)
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        stream = _isal_decompressor(self.wbits)()
+        if out.size <= _PIECE or not _inflate_into(self.name, stream, buffer, out, _ISAL_FAILURES):
+            super().decode_into(buffer, out)
+
+
+@dataclass(frozen=True)
+class Zlib(Gzip):
+    """A zlib stream (RFC 1950) of the given level, 0 to 9."""
+
+    name: ClassVar[str] = "zlib"
+    wbits: ClassVar[int] = 15
+
+
+@dataclass(frozen=True)
+class Bz2(Compressor):
+    """A bzip2 stream of the given level, 1 to 9."""
+
+    level: int = 1
+    copies: ClassVar[int] = 3
+    name: ClassVar[str] = "bz2"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"level": self.level}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _bz2.compress(buffer, self.level)
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        return _inflate("bz2", _bz2.BZ2Decompressor, buffer, size, (OSError, EOFError))
+
+
+@dataclass(frozen=True)
+class Lzma(Compressor):
+    """An LZMA stream; the parameters are those of Python's `lzma`.
+
+    Parameters
+    ----------
+    format
+        1 xz, 2 the old "alone" form, 3 raw.
+    check
+        Integrity check of xz; -1 is the default of the format.
+    preset
+        0 to 9, or None.
+    filters
+        Filter chain as a tuple of (name, value) pairs each, or None.
+    """
+
+    format: int = 1
+    check: int = -1
+    preset: int | None = None
+    filters: tuple[tuple[tuple[str, int], ...], ...] | None = None
+    copies: ClassVar[int] = 3
+    name: ClassVar[str] = "lzma"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        filters = None if self.filters is None else [dict(chain) for chain in self.filters]
+        return {
+            "format": self.format,
+            "check": self.check,
+            "preset": self.preset,
+            "filters": filters,
+        }
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return _lzma.compress(buffer, **self.configuration())
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        filters = self.configuration()["filters"] if self.format == _lzma.FORMAT_RAW else None
+
+        def new() -> _Decompressor:
+            limit = None if filters else _LZMA_DICTIONARY + size.most
+            return _lzma.LZMADecompressor(self.format, limit, filters)
+
+        return _inflate("lzma", new, buffer, size, (_lzma.LZMAError, EOFError))
+
+
+_LZMA_DICTIONARY = 1 << 27
+"""Bytes of memory for the dictionary of any preset, with some to spare."""
