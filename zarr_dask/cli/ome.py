@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +24,7 @@ __all__ = ["ome"]
 
 @click.group()
 def ome() -> None:
-    """Look at images and plates of OME-Zarr, or convert them."""
+    """Look at images and plates of OME-Zarr, convert them."""
 
 
 @ome.command()
@@ -97,6 +98,35 @@ def validate(url: str, path: str, strict: bool, as_json: bool) -> None:
 def _facts(one: Violation) -> dict[str, Any]:
     found = None if one.found is ABSENT else str(one.found)
     return {"place": one.place, "found": found, "rule": one.rule, "level": one.level}
+
+
+@ome.command()
+@click.argument("url")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--path", default="", help="Path of the image below URL, such as A/1/0 in a plate.")
+@click.option(
+    "--size",
+    type=click.IntRange(1, 4096),
+    default=256,
+    show_default=True,
+    help="Pixels of the longer side; a smaller image is not enlarged.",
+)
+@traceback_option
+def thumbnail(url: str, out: Path, path: str, size: int) -> None:
+    """Draw a small picture of an image into the file OUT, as PNG.
+
+    Channels are coloured as omero says, or each is stretched to what it holds; along z the largest
+    values are shown. The smallest level is read that is large enough.
+    """
+    from zarr_dask.ome.png import png
+
+    pixels = zd.ome.thumbnail(url, path, size=size)
+    try:
+        out.write_bytes(png(pixels))
+    except OSError as error:
+        raise click.FileError(str(out), error.strerror) from error
+    height, width, _ = pixels.shape
+    say(f"{printable(str(out))}: {width} x {height} pixels")
 
 
 @ome.command(

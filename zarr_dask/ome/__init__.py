@@ -13,6 +13,7 @@ from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
+from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.validate import validate, validate_attributes
 from zarr_dask.ome.write import Labelled, plan_write, write
 
@@ -34,6 +35,7 @@ __all__ = [
     "open_plate",
     "plan_migration",
     "plan_write",
+    "thumbnail",
     "validate",
     "validate_attributes",
     "write",

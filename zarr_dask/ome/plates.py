@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.group import Group, open_group
+from zarr_dask.ome.display import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.read import Image, Level, image_of
 from zarr_dask.pool import for_each
@@ -102,6 +103,10 @@ class Plate(Mapping[str, Well]):
             f"<zarr_dask.ome.Plate {self.group.where} {len(self.rows)} rows, "
             f"{len(self.columns)} columns, {len(self)} wells, OME-Zarr {self.metadata.version}>"
         )
+
+    def _repr_html_(self) -> str:
+        title = f"zarr_dask.ome.Plate {self.group.where}"
+        return plate_html(title, self.metadata.version, self.layout)
 
     def mosaic(self, field: int = 0, level: int = 0, chunks: Any = None) -> da.Array:
         """All wells side by side, as one lazy dask array.

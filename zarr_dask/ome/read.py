@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import ABSENT, MetadataError, NodeNotFoundError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.group import Group, open_group
+from zarr_dask.ome.display import image_html
+from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
 from zarr_dask.stores.urls import Location
@@ -25,43 +26,6 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = ["Image", "Labels", "Level", "image_of", "open"]
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """One resolution of an image."""
-
-    array: Array
-    """The stored array."""
-    axes: tuple[str, ...]
-    """Names of the axes, in the order of the dimensions."""
-    scale: tuple[float, ...]
-    """Distance between pixels along each axis, in `units`."""
-    translation: tuple[float, ...]
-    """Where the first pixel is along each axis, in `units`."""
-    units: tuple[str | None, ...]
-    """Unit of each axis, None where none is told."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of pixels along each axis."""
-        return self.array.shape
-
-    def to_dask(self, chunks: Any = None) -> da.Array:
-        """The pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
-
-        Axes may be named: ``to_dask({"z": 1, "y": "auto"})``.
-        """
-        if isinstance(chunks, Mapping):
-            chunks = {self._axis(key): value for key, value in chunks.items()}
-        return self.array.to_dask(chunks)
-
-    def _axis(self, key: Any) -> Any:
-        return self.axes.index(key) if key in self.axes else key
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, self.shape, strict=True))
-        return f"<zarr_dask.ome.Level {self.array.where} ({sizes}) {self.array.dtype}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +117,10 @@ class Image:
             f"<zarr_dask.ome.Image {self.group.where} ({sizes}) {first.array.dtype}, "
             f"{len(self.levels)} levels, OME-Zarr {self.metadata.version}>"
         )
+
+    def _repr_html_(self) -> str:
+        title = f"zarr_dask.ome.Image {self.group.where}"
+        return image_html(title, self.metadata, self.multiscale, self.levels, self.labels.names)
 
 
 _SLACK = 1 + 1e-9
@@ -325,8 +293,16 @@ def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[
     if one.type == "identity":
         return (0.0,) * ndim
     numbers = {"scale": one.scale, "translation": one.translation}.get(one.type)
-    if numbers is None or len(numbers) != ndim or not all(map(isfinite, numbers)):
+    if numbers is None or len(numbers) != ndim or not all(map(_is_finite, numbers)):
         expected = f"a scale or a translation with one finite number for each of {ndim} axes"
         field_name = f"{member}.coordinateTransformations"
         raise MetadataError(group.where, [Problem(field_name, (one.type, numbers), expected)])
     return tuple(map(float, numbers))
+
+
+def _is_finite(number: float) -> bool:
+    """Whether a number of JSON, whose integers may have any size, is one of a computation."""
+    return abs(number) <= _LARGEST  # which NaN is not
+
+
+_LARGEST = 1e300

@@ -1,0 +1,110 @@
+"""Images and plates in notebooks: tables of HTML, with a small picture.
+
+Names come from strangers: all are escaped, and long lists are cut.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+
+from zarr_dask.errors import ZarrDaskError
+from zarr_dask.ome.levels import Level
+from zarr_dask.ome.model import Metadata, Multiscale, PlateLayout
+from zarr_dask.ome.picture import picture
+from zarr_dask.ome.png import png
+from zarr_dask.tree import facts_table
+
+__all__ = ["image_html", "plate_html"]
+
+_SIDE = 192
+"""Pixels of the longer side of a picture."""
+_BUDGET = 1 << 25
+"""Decoded bytes that a picture may take: it is made whenever a notebook shows the image."""
+_MOST = 20
+"""Levels and names that are listed."""
+
+
+def image_html(
+    title: str,
+    metadata: Metadata,
+    multiscale: Multiscale,
+    levels: Sequence[Level],
+    labels: Sequence[str],
+) -> str:
+    """Axes, levels, channels and label images of an image, and a picture of it."""
+    axes = (f"{axis.name} ({axis.unit})" if axis.unit else axis.name for axis in multiscale.axes)
+    facts: dict[str, object] = {
+        "version": metadata.version,
+        "name": multiscale.name or "none",
+        "axes": ", ".join(axes),
+        "data type": levels[0].array.meta.data_type.label,
+    }
+    for level in levels[:_MOST]:
+        array = level.array
+        sizes = " x ".join(f"{size:g}" for size in level.scale)
+        cut = f" in shards {array.shards}" if array.shards else ""
+        name = f"level {array.path.rpartition('/')[2]}"
+        facts[name] = f"{array.shape}, pixels of {sizes}, chunks {array.chunks}{cut}"
+    if len(levels) > _MOST:
+        facts["levels"] = f"{len(levels)} in all"
+    if metadata.omero is not None:
+        named = [one.label or str(i) for i, one in enumerate(metadata.omero.channels)]
+        facts["channels"] = _listed(named)
+    if labels:
+        facts["labels"] = _listed(labels)
+    return f"<div>{facts_table(title, facts)}{_picture(metadata, multiscale, levels)}</div>"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _picture(metadata: Metadata, multiscale: Multiscale, levels: Sequence[Level]) -> str:
+    """A picture as HTML; what is wrong if there is none, because the table shall be seen anyway."""
+    try:
+        pixels = picture(metadata, multiscale, levels, size=_SIDE, max_bytes=_BUDGET)
+    except (ZarrDaskError, OSError, MemoryError) as error:
+        return f"<p>no picture: {escape(str(error).partition(chr(10))[0])}</p>"
+    data = b64encode(png(pixels)).decode()
+    height, width, _ = pixels.shape
+    return (
+        f'<img alt="the image, small" width="{width}" height="{height}" '
+        f'src="data:image/png;base64,{data}">'
+    )
+
+
+_MOST_LINES = 48
+"""Rows and columns of a plate that are shown: those of a plate of 1536 wells."""
+
+
+def plate_html(title: str, version: str, layout: PlateLayout) -> str:
+    """A plate as a table, with a mark for each well that there is."""
+    rows = [row.name for row in layout.rows]
+    columns = [column.name for column in layout.columns]
+    facts: dict[str, object] = {
+        "version": version,
+        "name": layout.name or "none",
+        "wells": f"{len(layout.wells)} in {len(rows)} rows and {len(columns)} columns",
+    }
+    if layout.field_count is not None:
+        facts["fields"] = f"at most {layout.field_count} of a well"
+    if layout.acquisitions:
+        facts["acquisitions"] = _listed([one.name or str(one.id) for one in layout.acquisitions])
+    if len(rows) > _MOST_LINES or len(columns) > _MOST_LINES:
+        facts["shown"] = f"the first {_MOST_LINES} rows and columns"
+    there = {(well.row, well.column) for well in layout.wells}
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns[:_MOST_LINES])
+    lines = [
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(
+            f"<td>{'●' if (row, column) in there else ''}</td>"
+            for column in range(len(columns[:_MOST_LINES]))
+        )
+        + "</tr>"
+        for row, name in enumerate(rows[:_MOST_LINES])
+    ]
+    grid = f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
+    return f"<div>{facts_table(title, facts)}{grid}</div>"

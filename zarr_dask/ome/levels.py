@@ -1,0 +1,51 @@
+"""One resolution of an image: its array, and where its pixels are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array import Array
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Level"]
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One resolution of an image."""
+
+    array: Array
+    """The stored array."""
+    axes: tuple[str, ...]
+    """Names of the axes, in the order of the dimensions."""
+    scale: tuple[float, ...]
+    """Distance between pixels along each axis, in `units`."""
+    translation: tuple[float, ...]
+    """Where the first pixel is along each axis, in `units`."""
+    units: tuple[str | None, ...]
+    """Unit of each axis, None where none is told."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of pixels along each axis."""
+        return self.array.shape
+
+    def to_dask(self, chunks: Any = None) -> da.Array:
+        """The pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
+
+        Axes may be named: ``to_dask({"z": 1, "y": "auto"})``.
+        """
+        if isinstance(chunks, Mapping):
+            chunks = {self._axis(key): value for key, value in chunks.items()}
+        return self.array.to_dask(chunks)
+
+    def _axis(self, key: Any) -> Any:
+        return self.axes.index(key) if key in self.axes else key
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, self.shape, strict=True))
+        return f"<zarr_dask.ome.Level {self.array.where} ({sizes}) {self.array.dtype}>"

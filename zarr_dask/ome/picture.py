@@ -1,0 +1,281 @@
+"""Small pictures of images: channels coloured as ``omero`` says, the largest value along z.
+
+The smallest level is taken that is large enough. What is read is bounded: of an image without such
+a level some chunks at equal distances (`zarr_dask.ome.sampling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.dtypes import is_small
+from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.ome.levels import Level
+from zarr_dask.ome.model import Channel, ImageLabel, Metadata, Multiscale, Omero
+from zarr_dask.ome.sampling import Sampling, mean_to, nearest_to, sampled
+
+__all__ = ["picture"]
+
+_MOST_CHANNELS = 16
+"""Channels that are shown: each is read, and nobody can tell more of them apart."""
+
+
+def picture(
+    metadata: Metadata,
+    multiscale: Multiscale,
+    levels: Sequence[Level],
+    *,
+    size: int,
+    max_bytes: int,
+) -> np.ndarray:
+    """A small picture of an image; see `zarr_dask.ome.thumbnail`."""
+    view = _View.of(metadata, multiscale, levels[0].array.where)
+    level = _level(levels, view, size)
+    array = level.array
+    if array.dtype.kind not in "biufc" and not is_small(array.dtype):
+        raise DataTypeError(f"{array.where} is of {array.dtype}: a picture is made of numbers.")
+    if not array.size:
+        return np.zeros((1, 1, 3), np.uint8)
+    channels = view.channels(array)
+    budget = max_bytes // len(channels)
+    sampling = sampled(array, view.across, view.projected, size, budget)
+    shape = _shape(level, view.across, size)
+    meaning = metadata.image_label
+    if meaning is not None and array.dtype.kind in "biu":
+        plane = _plane(array, view, channels[0].index, sampling)
+        for axis, length in enumerate(shape):
+            plane = nearest_to(plane, axis, length)
+        return _labelled(plane, meaning)
+    shown = np.zeros((*shape, 3))
+    for channel in channels:
+        plane = _plane(array, view, channel.index, sampling)
+        shown += channel.coloured(mean_to(_as_numbers(plane), shape))
+    pixels: np.ndarray = np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)
+    return pixels
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One channel as it is displayed."""
+
+    index: int
+    rgb: tuple[float, float, float]
+    window: tuple[float, float] | None
+    inverted: bool = False
+
+    def coloured(self, plane: np.ndarray) -> np.ndarray:
+        """Its share of the red, green and blue of a picture."""
+        low, high = self.window or map(float, np.percentile(plane, (1, 99)))
+        if high > low:
+            shown = np.clip((plane - low) / (high - low), 0, 1)
+        else:  # no window: there is something, or not
+            shown = (plane > (low if self.window else 0)).astype(np.float64)
+        coloured: np.ndarray = (1 - shown if self.inverted else shown)[..., None] * self.rgb
+        return coloured
+
+
+@dataclass(frozen=True)
+class _View:
+    """Which axis of an image is which side of its picture."""
+
+    across: tuple[int, int]
+    """The vertical and the horizontal axis."""
+    projected: tuple[int, ...]
+    time: int | None
+    channel: int | None
+    omero: Omero | None
+
+    @staticmethod
+    def of(metadata: Metadata, multiscale: Multiscale, at: str) -> _View:
+        """That of an image; of axes that are none of space, time or channel, the beginning."""
+        axes = multiscale.axes
+        names = [axis.name for axis in axes]
+        ndim = len(names)
+        if {"x", "y"} <= set(names):
+            across = names.index("y"), names.index("x")
+        elif ndim >= 2:
+            across = ndim - 2, ndim - 1
+        else:
+            raise GridError(f"{at} has the axes {names}: a picture has two sides.")
+        rest = [n for n in range(ndim) if n not in across]
+        space = tuple(n for n in rest if axes[n].type == "space" or names[n] == "z")
+        times = [n for n in rest if axes[n].type == "time"]
+        others = [n for n in rest if n not in space and n not in times]
+        return _View(
+            across,
+            space,
+            times[0] if times else None,
+            others[-1] if others else None,
+            metadata.omero,
+        )
+
+    def channels(self, array: Array) -> list[_Shown]:
+        """The channels that are shown."""
+        count = 1 if self.channel is None else array.shape[self.channel]
+        told = () if self.omero is None else self.omero.channels[:count]
+        if not told:
+            count = min(count, _MOST_CHANNELS)
+            return [_Shown(i, _default_colour(i, count), None) for i in range(count)]
+        active = [i for i, one in enumerate(told) if one.active is not False]
+        shown = [
+            _displayed(i, told[i], len(told))
+            for i in active or range(min(len(told), _MOST_CHANNELS))
+        ]
+        return [_grey(shown[0])] if self._model() == "greyscale" else shown
+
+    def _model(self) -> object:
+        return self._rendering().get("model")
+
+    def _rendering(self) -> Mapping[str, Any]:
+        found = {} if self.omero is None else self.omero.extra.get("rdefs")
+        return found if isinstance(found, Mapping) else {}
+
+    def index(self, array: Array, channel: int, piece: Sequence[Any]) -> list[Any]:
+        """What is taken along each axis, but for those across."""
+        index: list[Any] = [0] * array.ndim
+        if self.time is not None:
+            wanted = self._rendering().get("defaultT", 0)
+            is_there = isinstance(wanted, int) and 0 <= wanted < array.shape[self.time]
+            index[self.time] = int(wanted) if is_there else 0
+        if self.channel is not None:
+            index[self.channel] = channel
+        for axis, taken in zip(self.projected, piece, strict=True):
+            index[axis] = taken
+        return index
+
+
+def _default_colour(index: int, count: int) -> tuple[float, float, float]:
+    if count == 1:
+        return 1.0, 1.0, 1.0
+    return _COLOURS[index % len(_COLOURS)]
+
+
+_COLOURS = (
+    (1.0, 0.0, 0.0),
+    (0.0, 1.0, 0.0),
+    (0.0, 0.0, 1.0),
+    (1.0, 0.0, 1.0),
+    (0.0, 1.0, 1.0),
+    (1.0, 1.0, 0.0),
+    (1.0, 1.0, 1.0),
+    (1.0, 0.5, 0.0),
+)
+
+
+def _displayed(index: int, told: Channel, count: int) -> _Shown:
+    """A channel as ``omero`` tells it, as far as that can be understood."""
+    window = told.window
+    limits = None if window is None else (_bounded(window.start), _bounded(window.end))
+    if limits is not None and not all(map(isfinite, limits)):
+        limits = None
+    colour = _colour(told.color) or _default_colour(index, count)
+    return _Shown(index, colour, limits, told.extra.get("inverted") is True)
+
+
+def _bounded(number: float) -> float:
+    """A number that fits into the computation; JSON has integers of any size."""
+    return float(min(max(number, -_FARTHEST), _FARTHEST))
+
+
+_FARTHEST = 1e300
+
+
+def _grey(one: _Shown) -> _Shown:
+    return _Shown(one.index, (1.0, 1.0, 1.0), one.window, one.inverted)
+
+
+def _colour(text: str | None) -> tuple[float, float, float] | None:
+    """Six hexadecimal digits, perhaps after a hash sign, as shares of red, green and blue."""
+    digits = (text or "").removeprefix("#")
+    if len(digits) < 6 or any(c not in "0123456789abcdefABCDEF" for c in digits):
+        return None
+    red, green, blue = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+    return red, green, blue
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _level(levels: Sequence[Level], view: _View, size: int) -> Level:
+    """The smallest level whose longer side has so many pixels; the finest if none has."""
+
+    def sides(level: Level) -> tuple[int, int]:
+        return level.shape[view.across[0]], level.shape[view.across[1]]
+
+    large = [level for level in levels if max(sides(level)) >= size]
+    if large:
+        return min(large, key=lambda level: level.array.size)
+    return max(levels, key=lambda level: level.array.size)
+
+
+def _shape(level: Level, across: tuple[int, int], size: int) -> tuple[int, int]:
+    """Height and width of the picture, in the proportions of the image."""
+    lengths = [level.shape[axis] * abs(level.scale[axis]) for axis in across]
+    ratio = lengths[0] / lengths[1] if lengths[1] else 0.0
+    pixels = [level.shape[axis] for axis in across]
+    if level.units[across[0]] != level.units[across[1]] or not 1 / _FLATTEST <= ratio <= _FLATTEST:
+        ratio = min(max(pixels[0] / pixels[1], 1 / size), size)
+    longest = min(size, max(pixels))
+    height, width = (1.0, 1 / ratio) if ratio > 1 else (ratio, 1.0)
+    return max(1, round(longest * height)), max(1, round(longest * width))
+
+
+_FLATTEST = 16
+"""Sides may differ by this factor; where they differ more, the sizes of pixels are wrong."""
+
+
+def _plane(array: Array, view: _View, channel: int, sampling: Sampling) -> np.ndarray:
+    """The largest values of one channel along projected axes, where they are looked at."""
+    planes = (_projected(array, view, channel, sampling, piece) for piece in sampling.pieces)
+    plane = reduce(np.fmax, planes)
+    return plane if view.across[0] < view.across[1] else plane.T
+
+
+def _projected(
+    array: Array, view: _View, channel: int, sampling: Sampling, piece: Sequence[slice]
+) -> np.ndarray:
+    """The largest values of one channel along a piece of the projected axes."""
+    index = view.index(array, channel, piece)
+    for axis, indices in zip(view.across, sampling.across, strict=True):
+        whole = len(indices) == array.shape[axis]
+        index[axis] = slice(None) if whole else indices
+    values = np.asarray(array.oindex[tuple(index)])
+    if values.dtype.kind == "c":
+        values = np.abs(values)
+    left = sorted((*view.across, *view.projected))
+    for axis in sorted(view.projected, reverse=True):
+        values = np.fmax.reduce(values, axis=left.index(axis))  # what is no number counts least
+    return values
+
+
+def _as_numbers(plane: np.ndarray) -> np.ndarray:
+    """Values that can be averaged; what is none counts as 0."""
+    numbers = plane.astype(np.float64)
+    return np.nan_to_num(numbers, copy=False, posinf=0.0, neginf=0.0)
+
+
+def _labelled(plane: np.ndarray, meaning: ImageLabel) -> np.ndarray:
+    """Labels in their colours: those of the metadata, or one that depends on the value."""
+    values, where = np.unique(plane, return_inverse=True)
+    told = {one.value: one.rgba for one in meaning.colors or () if one.rgba is not None}
+    picture = np.zeros((len(values), 3), np.uint8)
+    for row, value in enumerate(values):
+        rgba = told.get(int(value))
+        if rgba is not None and len(rgba) == 4:
+            picture[row] = [
+                min(max(part, 0), 255) * min(max(rgba[3], 0), 255) // 255 for part in rgba[:3]
+            ]
+        elif value:
+            mixed = int(value) * 0x9E3779B1 & 0xFFFFFF  # neighbours look different
+            picture[row] = [64 + (mixed >> shift & 0xFF) * 191 // 255 for shift in (16, 8, 0)]
+    return picture[where.reshape(plane.shape)]

@@ -1,0 +1,80 @@
+"""`thumbnail`: a small picture of an image, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.group import Group
+from zarr_dask.ome.picture import picture
+from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.stores.urls import Location
+
+__all__ = ["thumbnail"]
+
+_BUDGET = 1 << 28
+_LARGEST = 4096
+
+
+def thumbnail(
+    source: Location | Group | Image,
+    path: str = "",
+    *,
+    size: int = 256,
+    max_bytes: int = _BUDGET,
+    storage_options: Mapping[str, Any] | None = None,
+) -> np.ndarray:
+    """A small picture of an image.
+
+    Active channels are added in their colours, each between the start and the end of its window;
+    of several planes along z the largest value counts, of several times the one that ``omero``
+    names, else the first. Without ``omero``, each channel is stretched between its darkest and its
+    brightest hundredth. A label image shows the colours of its labels.
+
+    Parameters
+    ----------
+    source, path
+        The image, or where it is, as for `zarr_dask.ome.open`.
+    size
+        Pixels of the longer side. A smaller image is not enlarged.
+    max_bytes
+        Decoded bytes to look at, 256 MiB by default. Of an image that has more than that, and no
+        level that is small enough, some chunks at equal distances are shown side by side.
+    storage_options
+        As for `zarr_dask.ome.open`.
+
+    Returns
+    -------
+    numpy.ndarray
+        Red, green and blue: uint8 of the shape (height, width, 3).
+
+    Raises
+    ------
+    ValueError
+        If `size` is not from 1 to 4096.
+    DataTypeError
+        If the pixels are no numbers.
+    ZarrDaskError
+        As `zarr_dask.ome.open`, and if what is needed cannot be read.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> scale = [{"type": "scale", "scale": [1, 1]}]
+    >>> axes = [{"name": name, "type": "space"} for name in "yx"]
+    >>> level = {"path": "0", "coordinateTransformations": scale}
+    >>> ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [level]}]}
+    >>> group = zd.create_group({}, attributes={"ome": ome})
+    >>> pixels = group.create_array("0", shape=(400, 300), dtype="u2", dimension_names=("y", "x"))
+    >>> pixels[100:200, :] = 9
+    >>> zd.ome.thumbnail(group, size=100).shape
+    (100, 75, 3)
+    """
+    if not 1 <= size <= _LARGEST:
+        raise ValueError(f"size={size}: expected a number of pixels from 1 to {_LARGEST}.")
+    image = (
+        source if isinstance(source, Image) else open(source, path, storage_options=storage_options)
+    )
+    return picture(image.metadata, image.multiscale, image.levels, size=size, max_bytes=max_bytes)
