@@ -22,6 +22,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import (
+    MetadataChangedError,
     NodeExistsError,
     NodeNotFoundError,
     ResumeError,
@@ -705,10 +706,10 @@ def test_several_appends_that_die_at_their_end_are_not_done_twice(tmp_path, monk
     def die_after(journal):
         raise StoreError("killed")
 
-    def grow(self, before, *, ours, original=target.ArrayTarget._grow):
+    def grow(self, before, job, original=target.ArrayTarget._grow):
         if len(done) == grown:
             raise StoreError("killed")
-        original(self, before, ours=ours)
+        original(self, before, job)
         done.append(self)
 
     with monkeypatch.context() as patch:
@@ -727,6 +728,92 @@ def test_several_appends_that_die_at_their_end_are_not_done_twice(tmp_path, monk
         np.testing.assert_array_equal(array[15:], want)
     zd.to_zarr(both, tmp_path / "r", **options)  # no journal is left: values are appended anew
     assert zd.open_array(tmp_path / "r", "v").shape == (95, 30)
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["append", "create", "region"])
+def test_several_jobs_that_die_while_their_journals_go_are_not_done_twice(
+    tmp_path, monkeypatch, kind, removed
+):
+    """Killed before, or right after, so many of the three journals are gone."""
+    from zarr_dask.journal import Journal
+
+    names = ["u", "v", "w"]
+    if kind != "create":
+        for name in names:
+            zd.create_array(tmp_path / "r", name, shape=(40, 30), dtype="i8", chunks=10)[...] = -1
+    how = {"append": {"append": 0}, "create": {}, "region": {"mode": "r+"}}[kind]
+    values = [source() + number for number in range(3)]
+    options = {"component": names, "resume": True, **how}
+    gone = []
+
+    def remove(self, original=Journal.remove):
+        if len(gone) == removed:
+            raise StoreError("killed")
+        gone.append(self)
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", remove)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr(values, tmp_path / "r", **options)
+    COMPUTED.clear()
+    plan = zd.plan_write(values, tmp_path / "r", **options)
+    if kind == "append" and removed:  # somebody else is faster, and is not harmed
+        zd.to_zarr(source() * 0 - 5, tmp_path / "r", "w", append=0)
+        COMPUTED.clear()
+        plan = zd.plan_write(values, tmp_path / "r", **options)
+    steps = []
+    assert {report.objects for report in plan.run(progress=steps.append)} == {0}
+    assert not COMPUTED
+    assert [step.nbytes for step in steps] == [plan.nbytes]
+    for number, name in enumerate(names):
+        array = zd.open_array(tmp_path / "r", name)
+        first = 40 if kind == "append" else 0
+        np.testing.assert_array_equal(array[first : first + 40], expected() + number)
+        others = 40 if name == "w" and kind == "append" and removed else 0
+        assert array.shape == (first + 40 + others, 30)
+    assert {path.name for path in tmp_path.iterdir()} == {"r"}
+
+
+def test_an_append_of_others_is_not_taken_for_the_own_one(tmp_path):
+    """A job died half way, and another one has appended as many rows since."""
+    zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
+    fail(source(), tmp_path / "a", 7, append=0, resume=True)
+    array = zd.open_array(tmp_path / "a", mode="r+")
+    array.append(np.full((40, 30), 7), axis=0)
+    with pytest.raises(ResumeError, match="has grown since"):
+        zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
+    zd.to_zarr(source(), tmp_path / "a", append=0)
+    found = zd.open_array(tmp_path / "a")[...]
+    np.testing.assert_array_equal(found[10:50], 7)
+    np.testing.assert_array_equal(found[50:], expected())
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_the_last_task_of_an_append_may_run_again_in_another_process(tmp_path, resume):
+    """A worker dies when it has made the array longer, before anybody knows."""
+    zd.create_array(tmp_path / "a", shape=(15, 30), dtype="i8", chunks=10)[...] = -1
+    plan = zd.plan_write(source(), tmp_path / "a", append=0, resume=resume)
+    begun = plan.begun("", ends=False)
+    for _ in range(2):
+        begun.write.compute()
+        target._GROWN.clear()  # what only the process knew that died
+    found = zd.open_array(tmp_path / "a")[...]
+    np.testing.assert_array_equal(found[15:], expected())
+    np.testing.assert_array_equal(found[:15], -1)
+
+
+def test_of_two_appends_for_one_end_the_second_does_not_end(tmp_path, monkeypatch):
+    """Its journal is open and the array as long as it should be, but not by its work."""
+    monkeypatch.setattr(target.ArrayTarget, "_check_place_once", lambda self: None)
+    zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
+    plans = [zd.plan_write(source(), tmp_path / "a", append=0) for _ in range(2)]
+    first, second = (plan.begun("", ends=False) for plan in plans)
+    first.write.compute()
+    with pytest.raises(MetadataChangedError, match="another job has appended"):
+        second.write.compute()
 
 
 def test_several_arrays_in_one_call_are_resumed_together(tmp_path):
@@ -766,6 +853,17 @@ def test_a_resumed_job_in_windows(tmp_path):
     assert report.objects == sum(COMPUTED.values())
     assert 12 - 7 <= report.objects <= 12 - 3
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], 2 * expected())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_progress_begins_with_what_is_done(tmp_path, several):
+    steps = []
+    names, values = (["a", "b"], [source(), source() + 1]) if several else ("a", source())
+    fail(values, tmp_path / "r", 7, names, resume=True)
+    plan = zd.plan_write(values, tmp_path / "r", names, resume=True)
+    plan.run(progress=steps.append)
+    assert steps[0].nbytes == 7 * 10 * 10 * 8
+    assert sum(step.nbytes for step in steps) == steps[0].total == plan.nbytes
 
 
 def test_verify_takes_a_manifest(tmp_path):

@@ -210,8 +210,25 @@ def test_windows_on_local_schedulers(tmp_path, scheduler, window):
 def test_windows_of_nothing(window):
     with pytest.raises(ValueError, match="window"):
         zd.to_zarr(computed(4, 2), {}, window=window)
-    with pytest.raises(ValueError, match="one array"):
-        zd.to_zarr([computed(4, 2)] * 2, {}, ["a", "b"], window=3)
+    with pytest.raises(ValueError, match="window"):
+        zd.to_zarr([computed(4, 2)] * 2, {}, ["a", "b"], window=window)
+
+
+def test_windows_of_several_arrays(tmp_path):
+    """Where nothing is made for two of them; each is written in windows of its own."""
+    source, steps = stored(), []
+    x, y = zd.from_zarr(source) + 1, computed(20, 2)
+    source.store.clear()
+    with dask.config.set(**THREADS):
+        reports = zd.to_zarr([x, y], tmp_path, ["x", "y"], window=4, progress=steps.append)
+    assert [report.objects for report in reports] == [12, 100]
+    assert sum(step.nbytes for step in steps) == x.nbytes + y.nbytes
+    assert set(source.store.per_key().values()) == {1}
+    np.testing.assert_array_equal(zd.open_array(tmp_path, "x")[...], VALUES + 1)
+    np.testing.assert_array_equal(zd.open_array(tmp_path, "y")[...], y.compute(scheduler="sync"))
+    with pytest.raises(ValueError, match="two of the arrays are made from"):
+        zd.to_zarr([x, x * 2], tmp_path, ["a", "b"], window=4)
+    assert not list(tmp_path.glob("[ab]"))
 
 
 def test_a_failed_window_leaves_no_document():
@@ -268,6 +285,20 @@ def test_progress_through_a_cluster(tmp_path, client):
     plan.run(progress=steps.append)
     assert sum(step.nbytes for step in steps) == plan.nbytes
     assert len(steps) >= 1
+
+
+def test_progress_of_several_arrays_through_a_cluster(tmp_path, client):
+    """Blocks at one place of two arrays are two blocks: each is counted."""
+    steps = []
+    plan = zd.plan_write([lazy(), lazy() + 1], tmp_path, ["a", "b"])
+
+    def note(step):
+        steps.append(step)
+        time.sleep(0.001)
+
+    plan.run(progress=note)
+    assert sum(step.nbytes for step in steps) == plan.nbytes
+    assert max(step.nbytes for step in steps) < plan.nbytes // 2
 
 
 def test_a_client_that_is_not_the_default_one(tmp_path, cluster):

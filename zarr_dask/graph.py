@@ -488,6 +488,8 @@ def write_array(
         None,
         topic,
         None,
+        token,
+        None,
         numblocks={array.name: array.numblocks},
         dependencies=(),
     )
@@ -526,14 +528,16 @@ def _together(end: Callable[[tuple[Any, ...]], tuple[Any, ...]], *results: Any) 
     return end(results)
 
 
-def _write_block(block: np.ndarray, region: tuple[slice, ...], target: Target, topic: str) -> Any:
+def _write_block(
+    block: np.ndarray, region: tuple[slice, ...], target: Target, topic: str, token: str
+) -> Any:
     result = target.write(block, region)
     if topic:
-        _tell(topic, tuple(s.start for s in region), np.asarray(block).nbytes)
+        _tell(topic, (token, *(s.start for s in region)), np.asarray(block).nbytes)
     return result
 
 
-def _tell(topic: str, start: tuple[int, ...], nbytes: int) -> None:
+def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
     """Log an event, which costs a task nothing, where it runs in a worker of a cluster."""
     from distributed import get_worker
 
@@ -541,7 +545,7 @@ def _tell(topic: str, start: tuple[int, ...], nbytes: int) -> None:
         worker = get_worker()
     except ValueError:
         return
-    worker.log_event(topic, {"start": start, "nbytes": nbytes})
+    worker.log_event(topic, {"task": task, "nbytes": nbytes})
 
 
 def _merge(target: Target, *results: Any) -> Any:

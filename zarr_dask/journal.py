@@ -27,7 +27,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -122,6 +122,10 @@ class Job:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else a kind of job must keep."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    growing: bool = False
+    """Whether an append has begun to show the new length, or has shown it."""
+    ended: bool = False
+    """Whether it has ended, and all that began with it; only journals are left to be removed."""
 
     def to_json(self) -> bytes:
         """As the journal holds it."""
@@ -213,6 +217,12 @@ class Journal:
     def job(self) -> Job | None:
         """The job that keeps its journal here now; None if it has ended."""
         return _job_at(self.store, self.prefix)
+
+    def note_end(self) -> None:
+        """Say that the job has ended, and all that began with it, before any journal goes."""
+        job = self.job()
+        if job is not None:
+            self.note(replace(job, ended=True))
 
     def remove(self) -> None:
         """End the job: nothing of the journal stays, nor folders that have become empty."""

@@ -32,7 +32,15 @@ from zarr_dask.stores.urls import Location, real_place
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["Resume", "ResumeOptions", "ResumePlan", "grown_before", "missing_blocks", "plan_resume"]
+__all__ = [
+    "Resume",
+    "ResumeOptions",
+    "ResumePlan",
+    "Runs",
+    "grown_before",
+    "missing_blocks",
+    "plan_resume",
+]
 
 Resume = bool | str
 """Begin anew, go on with the same job, or with the job of this name."""
@@ -49,6 +57,8 @@ class ResumeOptions:
     journal: Location | None = None
     manifest: str | os.PathLike[str] | None = None
     sha256: bool = False
+    ended: bool = False
+    """Whether another array of the same call says that all of them are written."""
 
     @property
     def needs_journal(self) -> bool:
@@ -74,6 +84,11 @@ class ResumePlan:
     """The journal that it goes on with."""
     replaced: tuple[Journal, ...]
     """Journals of jobs whose work this one writes over."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all is written, by all jobs of one call, and only journals are left."""
+        return self.resumed is not None and self.resumed[1].ended
 
     def explain(self) -> str | None:
         """A line of the plan."""
@@ -144,14 +159,15 @@ def plan_resume(
     resume, required = options.resume, options.needs_journal
     place = _place(target, options.journal, required=required)
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume)
-    others = [pair for pair in _open_at(target, place) if pair[1].meets(job.region)]
+    others = [pair for pair in _open_at(target, place) if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
         _refuse_other(job, target, others)
     if same is not None:
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
-    keeps_one = required or (creates and place is not None and isinstance(place.store, Appender))
+    local = place is not None and isinstance(place.store, Appender)
+    keeps_one = required or ((creates or grows) and local)
     return ResumePlan(
         job=job,
         place=place if keeps_one else None,
@@ -178,6 +194,12 @@ def _open_at(target: Array, place: Place | None) -> list[tuple[Journal, Job]]:
     default = default_place(target.store, target.path)
     places = [place] if default == place else [place, default]
     return [pair for one in places if one is not None for pair in journals_at(one)]
+
+
+def _in_the_way(other: Job, job: Job) -> bool:
+    """Whether two jobs write to the same elements, or both would make the array longer."""
+    grow = other.facts.get("grows") and job.facts.get("grows")
+    return bool(grow) or other.meets(job.region)
 
 
 def _is_same(job: Job, other: Job) -> bool:
@@ -212,9 +234,11 @@ def grown_before(
     )
     if back == region or any(s.start < 0 for s in back):
         return None
+    if options.ended:
+        return back
     job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
     found = _open_at(present, _place(present, options.journal, required=True))
-    return back if any(_is_same(job, other) for _, other in found) else None
+    return back if any(_is_same(job, other) and other.growing for _, other in found) else None
 
 
 def _job(
@@ -306,6 +330,8 @@ def _difference(job: Job, other: Job) -> str:
         )
     if len(known) > len(set(job.layers)):
         return "its graph had more layers."
+    if job.facts.get("grows") and job.region != other.region:
+        return "the array has grown since, by other means."
     changed = [name for name, value in job.facts.items() if other.facts.get(name) != value]
     return f"its {' and '.join(changed) or 'region'} was another one."
 
@@ -321,7 +347,7 @@ def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, J
     only its journal was left.
     """
     journal, job = found
-    if not job.creates:
+    if not job.creates or job.ended:
         return found
     try:
         read_node(target.store, target.path, None, ReadOptions())

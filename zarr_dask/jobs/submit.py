@@ -8,7 +8,7 @@ happens with many tasks on a cluster, and wherever a window is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from secrets import token_hex
 from threading import Lock
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import BlockWrites, StoredWrite
 
-__all__ = ["WriteProgress", "compute_write"]
+__all__ = ["WriteProgress", "compute_writes"]
 
 WriteProgress = Callable[[Progress], None] | Literal[True]
 """What is called with every step; True for a bar."""
@@ -34,29 +34,32 @@ _MERGED = 64
 """Results that are kept before they are merged."""
 
 
-def compute_write(
-    collection: Callable[[str], StoredWrite],
+def compute_writes(
+    begin: Callable[[str], tuple[Sequence[StoredWrite], int]],
     nbytes: int,
     client: Client | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
-) -> Any:
-    """Make a collection, and compute it.
+) -> tuple[Any, ...]:
+    """Make one collection or several, and compute them as one, or each in windows.
 
     Parameters
     ----------
-    collection
-        Makes it; called with the topic under which its tasks tell how far they are.
+    begin
+        Makes them; called with the topic under which their tasks tell how far they are. Says how
+        many bytes were written before.
     nbytes
-        Decoded bytes that are written.
+        Decoded bytes that are written, those written before included.
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     progress
         Called with the bytes of each task that is done, on a cluster from a thread of the client;
-        True for a bar.
+        at first with those that were written before. True for a bar.
     window
-        Tasks that the scheduler may know of at a time, of a graph that can be run in windows.
+        Tasks that the scheduler may know of at a time, of graphs that can be run in windows.
     """
+    from zarr_dask.graph import join_writes
+
     workers = find_workers(client)
     with ExitStack() as stack:
         steps = None
@@ -64,30 +67,46 @@ def compute_write(
             told = stack.enter_context(bar("writing", nbytes)) if progress is True else progress
             steps = _Steps(told, nbytes)
         topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
-        write = collection(topic)
-        separate = _separate(write, workers, window)
+        writes, done = begin(topic)
+        if steps is not None:
+            steps.advance(done)
+        if topic and steps is not None:
+            stack.enter_context(listening(workers, topic, steps.heard))
+        noted = None if steps is None else steps.returned
+
+        def whole(write: StoredWrite) -> Any:
+            return compute(write, workers, _writing_layers(write), noted)
+
+        separate = _separate(writes, workers, window)
         if separate is not None:
-            result = _compute_windows(separate, workers, steps, window)
+            results = tuple(
+                whole(write) if one is None else _compute_windows(one, workers, steps, window)
+                for write, one in zip(writes, separate, strict=True)
+            )
+        elif len(writes) == 1:
+            results = (whole(writes[0]),)
         else:
-            names = _writing_layers(write)
-            if topic and steps is not None:
-                stack.enter_context(listening(workers, topic, steps.heard))
-            noted = None if steps is None else steps.returned
-            result = compute(write, workers, names, noted)
+            results = whole(join_writes(writes, tuple))
         if steps is not None:
             steps.end()
-        return result
+        return results
 
 
-def _separate(write: StoredWrite, workers: Workers, window: int | None) -> BlockWrites | None:
-    """The tasks one by one, if they can and are to be run in windows."""
+def _separate(
+    writes: Sequence[StoredWrite], workers: Workers, window: int | None
+) -> list[BlockWrites | None] | None:
+    """The tasks one by one, if they are to be run in windows; None for a write that cannot be.
+
+    Where a window is asked for, that is one with nothing left to write.
+    """
     from zarr_dask.graph import separate_writes
 
-    if window is None and workers.client is None:
+    if window is not None:
+        return [separate_writes(write) for write in writes]
+    if workers.client is None or len(writes) > 1:
         return None
-    separate = separate_writes(write)
-    wanted = separate is not None and (window is not None or len(separate) > _MANY)
-    return separate if wanted else None
+    (found,) = map(separate_writes, writes)
+    return [found] if found is not None and len(found) > _MANY else None
 
 
 def _writing_layers(write: StoredWrite) -> list[str]:
@@ -123,22 +142,23 @@ class _Steps:
 
     def returned(self, report: Any) -> None:
         """A task has returned its report."""
-        self._advance(report.nbytes)
+        self.advance(report.nbytes)
 
     def heard(self, message: Any) -> None:
         """A task on a cluster has told that it is done."""
-        start = message["start"]
+        task = tuple(message["task"])
         with self._lock:
-            if start in self._seen:
+            if task in self._seen:
                 return
-            self._seen.add(start)
-        self._advance(message["nbytes"])
+            self._seen.add(task)
+        self.advance(message["nbytes"])
 
     def end(self) -> None:
         """All is done; what was told too late counts now."""
-        self._advance(self._total - self._done)
+        self.advance(self._total - self._done)
 
-    def _advance(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
+        """So many bytes more are written."""
         with self._lock:
             nbytes = min(nbytes, self._total - self._done)
             self._done += nbytes

@@ -23,7 +23,7 @@ from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.shared import change_part
 from zarr_dask.jobs.swap import Swap
-from zarr_dask.journal import Journal
+from zarr_dask.journal import Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
 from zarr_dask.scratch import keeping_freed_memory
@@ -75,7 +75,7 @@ class Records:
     sha256: bool = False
     """Whether receipts have the SHA-256 of stored objects as well."""
     ends: bool = True
-    """Whether the last task ends the job; not where several arrays are written by one."""
+    """Whether the last task ends the job; else whoever waits for it does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,8 @@ class ArrayTarget:
         ResumeError
             If another job has begun to write to the same place anew.
         """
-        array, records = self.array, self._open_records()
+        array, job = self.array, self._open_job()
+        records = None if job is None else self.records
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
@@ -212,19 +213,19 @@ class ArrayTarget:
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
-            self._grow(self.before, ours=records is not None)
+            self._grow(self.before, job)
         if records is not None and records.ends:
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         return result
 
-    def _grow(self, before: ArrayMeta, *, ours: bool) -> None:
-        """Make the new length visible; `ours` says that the journal of this job is open still."""
+    def _grow(self, before: ArrayMeta, job: Job | None) -> None:
+        """Make the new length visible; the open journal says before that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
             present = current(*place, before, array.options)
         except MetadataChangedError as error:
-            if ours or self.token in _GROWN:  # this task runs again: it has been done
+            if (job is not None and job.growing) or self.token in _GROWN:  # this task runs again
                 current(*place, array.meta, array.options)
                 return
             raise MetadataChangedError(
@@ -233,11 +234,13 @@ class ArrayTarget:
                 "have written to the same elements. Look at the end of the array, and append "
                 "one after the other."
             ) from error
+        if job is not None and self.records is not None:
+            self.records.journal.note(replace(job, growing=True))
         put_changed(*place, present, replace(array.meta, attributes=present.attributes))
         _remember(_GROWN, self.token)
 
-    def _open_records(self) -> Records | None:
-        """What to end; None if there is nothing, or the job has been ended before."""
+    def _open_job(self) -> Job | None:
+        """The job to end; None if there is none, or it has been ended before."""
         if self.records is None:
             return None
         job = self.records.journal.job()
@@ -246,7 +249,7 @@ class ArrayTarget:
                 f"{self.array.where} is being written anew by a job that began at {job.begun}, so "
                 "that this one cannot end. Let only one of them run."
             )
-        return None if job is None else self.records
+        return job
 
     def _keep(self, records: Records, place: ManifestPlace) -> None:
         """Write the manifest, with the documents as they are, or are about to be."""
@@ -281,13 +284,17 @@ def _remember(tokens: OrderedDict[str, None], token: str) -> None:
 class JobsEnd:
     """Ends the jobs of several arrays when all of them are written.
 
-    Until then the journal of each stays, so that all of them can be resumed by one call.
+    Until then the journal of each stays, so that all of them can be resumed by one call. The first
+    one says that all have ended before the others go, and goes last: who repeats the call after a
+    crash in between finds it, and writes nothing once more.
     """
 
     journals: tuple[Journal, ...]
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """The reports as they are."""
-        for journal in self.journals:
+        if len(self.journals) > 1:
+            self.journals[0].note_end()
+        for journal in reversed(self.journals):
             journal.remove()
         return reports

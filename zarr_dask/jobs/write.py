@@ -269,9 +269,13 @@ def plan_write(
     if not isinstance(arr, list | tuple):
         return _plan(arr, request)
     requests = _one_by_one(request, len(arr))
-    plans = tuple(_plan(one, asked) for one, asked in zip(arr, requests, strict=True))
+    first, *others = zip(arr, requests, strict=True)
+    plans = [_plan(*first)]
+    ended = plans[0].has_ended  # its journal is the last one to go
+    for values, asked in others:
+        plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
     check_apart(plans)
-    return JointWritePlan(plans)
+    return JointWritePlan(tuple(plans))
 
 
 def _one_by_one(request: _Request, count: int) -> list[_Request]:
@@ -345,7 +349,8 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
             grows=request.append is not None,
             options=options,
         )
-    if request.creates and (resume is None or resume.resumed is None):
+    over = request.resume.ended or (resume is not None and resume.has_ended)
+    if request.creates and not over and (resume is None or resume.resumed is None):
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
@@ -360,6 +365,7 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         compares=request.partial == "compare",
         resume=resume,
         swap=swap,
+        has_ended=over,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from functools import reduce
+from itertools import accumulate, combinations, groupby, pairwise
 from math import prod
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
@@ -16,9 +19,9 @@ from zarr_dask.grid import Blocks, Region
 from zarr_dask.hierarchy import prepare_above, prepare_array_place
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
-from zarr_dask.jobs.resume import ResumePlan, missing_blocks
+from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.run import check_in_reach
-from zarr_dask.jobs.submit import WriteProgress, compute_write
+from zarr_dask.jobs.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.swap import Swap
 from zarr_dask.jobs.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
 from zarr_dask.journal import Journal
@@ -66,6 +69,8 @@ class WritePlan:
 
     swap: Swap | None = None
     """Where it is written until it takes the place of an array; None for no such detour."""
+    has_ended: bool = False
+    """Whether all of it was written by a call that died before it had removed its journals."""
 
     @property
     def regrouped(self) -> bool:
@@ -222,15 +227,17 @@ class WritePlan:
         topic
             Under which tasks tell the clients of their cluster that they are done.
         """
-        return self.begun(topic, ends=True)[0]
+        return self.begun(topic, ends=True).write
 
-    def begun(self, topic: str, *, ends: bool) -> tuple[StoredWrite, Journal | None]:
-        """The tasks, and the journal that they end or leave to others to end."""
+    def begun(self, topic: str, *, ends: bool) -> Begun:
+        """The tasks, after making room; `ends` says whether the last of them ends the job."""
         from zarr_dask.graph import write_array
 
         target, resume = self.target, self.resume
         check_in_reach(target.store)
         token = token_hex(8)
+        if self.has_ended:
+            return self._nothing(token)
         ArrayTarget(target, self.creates, self.before, token=token).check_place()
         if self.swap is not None:
             self.swap.begin()
@@ -270,8 +277,27 @@ class WritePlan:
             self.swap,
             token,
         )
-        name = f"{target.token}-{token}"
-        return write_array(values, writer, origin, name, only, topic), journal
+        write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
+        return Begun(write, journal, self._done(only))
+
+    def _done(self, missing: Runs | None) -> int:
+        """Decoded bytes of the blocks that need not be written any more."""
+        if missing is None:
+            return 0
+        ends = np.cumsum(reduce(np.multiply.outer, map(np.array, self.blocks), np.array(1)))
+        ends = np.concatenate([[0], ends])
+        left = sum(int(ends[first + count] - ends[first]) for first, count in missing)
+        return self.nbytes - left * self.target.meta.data_type.typical_itemsize
+
+    def _nothing(self, token: str) -> Begun:
+        """A write of nothing, and the journal that is left to be removed."""
+        from zarr_dask.graph import write_array
+
+        found = None if self.resume is None else self.resume.resumed
+        nobody = ArrayTarget(self.target, creates=False, token=token)
+        origin = tuple(s.start for s in self.region)
+        write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
+        return Begun(write, None if found is None else found[0], self.nbytes)
 
     def run(
         self,
@@ -301,17 +327,23 @@ class WritePlan:
         ValueError
             If there is to be a window, but blocks are made from what they have in common.
         """
-        self._check_window(window)
+        self.check_window(window)
         try:
-            return compute_write(  # type: ignore[no-any-return]
-                self.collection, self.nbytes, client, progress, window
-            )
+            (report,) = _run((self,), client, progress, window)
         except BaseException:
             if self.swap is not None:
                 self.swap.remove()
             raise
+        return report
 
-    def _check_window(self, window: int | None) -> None:
+    def check_window(self, window: int | None) -> None:
+        """Refuse windows of tasks that have something in common.
+
+        Raises
+        ------
+        ValueError
+            If they have.
+        """
         from zarr_dask.graph import has_separate_blocks
 
         if window is None:
@@ -375,8 +407,7 @@ class JointWritePlan:
         from zarr_dask.graph import join_writes
 
         begun = [plan.begun(topic, ends=False) for plan in self.plans]
-        journals = tuple(journal for _, journal in begun if journal is not None)
-        return join_writes([write for write, _ in begun], JobsEnd(journals))
+        return join_writes([one.write for one in begun], _end_of(begun))
 
     def run(
         self,
@@ -384,22 +415,71 @@ class JointWritePlan:
         progress: WriteProgress | None = None,
         window: int | None = None,
     ) -> tuple[WriteReport, ...]:
-        """Do it; see `WritePlan.run`. Several arrays are one submission, without windows.
+        """Do it; see `WritePlan.run`. Several arrays are one submission, but for windows.
 
         Raises
         ------
         ValueError
-            If there is to be a window.
+            If there is to be a window, but blocks are made from what they have in common, those of
+            two arrays included.
         """
+        for plan in self.plans:
+            plan.check_window(window)
         if window is not None:
-            raise ValueError("window= is for one array; several are submitted as one graph.")
-        return compute_write(  # type: ignore[no-any-return]
-            self.collection, self.nbytes, client, progress
-        )
+            self._check_apart()
+        return _run(self.plans, client, progress, window)
+
+    def _check_apart(self) -> None:
+        """Whether nothing is computed for two of the arrays."""
+        for one, other in combinations(self.plans, 2):
+            common = set(one.values.dask.layers) & set(other.values.dask.layers)
+            if common:
+                raise ValueError(
+                    f"window= was given, but two of the arrays are made from {min(common)!r}, "
+                    "which would be computed again for the second one. Leave window out, or write "
+                    "one array after the other."
+                )
 
     def stored(self) -> tuple[da.Array, ...]:
         """The targets as dask arrays."""
         return tuple(plan.stored() for plan in self.plans)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A write for which there is room."""
+
+    write: StoredWrite
+    journal: Journal | None
+    """Of its job."""
+    done: int
+    """Decoded bytes that were written before, by the job that it goes on with."""
+
+
+def _end_of(begun: Iterable[Begun]) -> JobsEnd:
+    return JobsEnd(tuple(one.journal for one in begun if one.journal is not None))
+
+
+def _run(
+    plans: tuple[WritePlan, ...],
+    client: Client | None,
+    progress: WriteProgress | None,
+    window: int | None,
+) -> tuple[WriteReport, ...]:
+    """Write one array or several, and end their jobs.
+
+    Here, not in the last task: a task may be run again when a worker dies with its result, and an
+    append is known by its journal then.
+    """
+    begun: list[Begun] = []
+
+    def begin(topic: str) -> tuple[list[StoredWrite], int]:
+        begun.extend(plan.begun(topic, ends=False) for plan in plans)
+        return [one.write for one in begun], sum(one.done for one in begun)
+
+    nbytes = sum(plan.nbytes for plan in plans)
+    reports = compute_writes(begin, nbytes, client, progress, window)
+    return _end_of(begun)(tuple(reports))
 
 
 def _grids(target: Array) -> str:
