@@ -27,7 +27,7 @@ from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk import Progress
 from zarr_dask.jobs.rechunk_plan import digest
 from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_tasks
-from zarr_dask.jobs.submit import compute_write
+from zarr_dask.jobs.submit import compute_writes
 from zarr_dask.jobs.target import WriteReport
 from zarr_dask.journal import (
     Job,
@@ -273,11 +273,11 @@ def _compute(
     graphs: Sequence[tuple[CellWriter, da.Array, Sequence[int]]], workers: Workers, steps: _Steps
 ) -> CellReport:
     """Run tasks whose super-cells come from graphs, by one submission."""
-    from zarr_dask.graph import join_writes, write_array
+    from zarr_dask.graph import write_array
 
     total = sum(int(values.nbytes) for _, values, _ in graphs)
 
-    def collection(topic: str) -> StoredWrite:
+    def collection(topic: str) -> tuple[list[StoredWrite], int]:
         writes = [
             write_array(
                 values,
@@ -289,12 +289,12 @@ def _compute(
             )
             for writer, values, missing in graphs
         ]
-        return join_writes(writes, tuple)
+        return writes, 0
 
     def told(step: Progress) -> None:
         steps.add(step.nbytes)
 
-    reports = compute_write(collection, total, workers.client, told)
+    reports = compute_writes(collection, total, workers.client, told)
     return merged(reports)
 
 
