@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zarr_dask.jobs.bars import byte_bars
+from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,22 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["Lines", "migration_progress", "rechunk_progress"]
 
 
-def _stage_names(stages: int, *, verify: bool) -> list[str]:
-    names = [f"stage {n} of {stages}" for n in range(1, stages + 1)] if stages > 1 else ["copying"]
-    return [*names, "comparing"] if verify else names
-
-
 @contextmanager
 def rechunk_progress(
     plan: RechunkPlan, *, verify: bool = False
 ) -> Iterator[Callable[[Progress], None]]:
     """What shows the progress of a rechunking: a bar for each stage, else lines."""
     console = _terminal()
-    names = _stage_names(len(plan.stages), verify=verify)
+    names = stage_names(len(plan.stages), verify=verify)
     if console is None:
         yield Lines(names)
         return
-    with _stage_bars(plan, names, console) as advance:
+    with stage_bars(console, dict.fromkeys(names, plan.nbytes)) as advance:
         yield advance
 
 
@@ -71,30 +66,6 @@ def _terminal() -> Console | None:
     console = Console(stderr=True)
     can_move = sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
     return console if can_move else None
-
-
-@contextmanager
-def _stage_bars(
-    plan: RechunkPlan, names: Sequence[str], console: Console
-) -> Iterator[Callable[[Progress], None]]:
-    stages = len(names)
-    # one task may take a minute: the rate is that of many
-    with byte_bars(console, speed_estimate_period=600) as bars:
-        total = plan.nbytes
-        ids = [bars.add_task(name, start=False, total=total) for name in names]
-
-        def start(stage: int) -> None:
-            bars.start_task(ids[stage])
-            bars.advance(ids[stage], 0)  # the rate counts from here
-
-        def advance(step: Progress) -> None:
-            task = ids[step.stage]
-            bars.advance(task, step.nbytes)
-            if bars.tasks[step.stage].finished and step.stage + 1 < stages:
-                start(step.stage + 1)
-
-        start(0)
-        yield advance
 
 
 @dataclass

@@ -8,6 +8,7 @@ allow.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +36,7 @@ from zarr_dask.grid import Region, Shape
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import WHOLE, Buffer
 
-__all__ = ["BoundChain", "Chain", "build", "fill_absent"]
+__all__ = ["BoundChain", "Chain", "build", "decoded_here", "fill_absent"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,20 @@ def _shape_of(region: Region) -> Shape:
     return tuple(len(range(s.start, s.stop, s.step)) for s in region)
 
 
+class _Decoded(threading.local):
+    """What the current thread has decoded."""
+
+    nbytes = 0
+
+
+_DECODED = _Decoded()
+
+
+def decoded_here() -> int:
+    """Bytes of all chunks that the current thread has decoded so far, of each all that it holds."""
+    return _DECODED.nbytes
+
+
 class BoundChain:
     """A chain for chunks of one shape, data type and fill value."""
 
@@ -175,6 +190,8 @@ class BoundChain:
         self._to_memory = bool(chain.bytes) and in_place
         self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
         """Whether the elements lie in another order when encoded."""
+        self.counted = 0 if self._serializer.partial else self.spec.nbytes
+        """What `decoded_here` grows by: a shard leaves that to its chunks."""
         only = self._to_memory and len(chain.bytes) == 1 and self._swapped is None
         self._straight = only and not self._stages
         """Whether one codec turns bytes into elements as they are: what small reads hurry by."""
@@ -216,6 +233,7 @@ class BoundChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
+        _DECODED.nbytes += self.counted
         if region is None and self._straight and out.flags.c_contiguous:
             self._last_decoder.decode_into(buffer, out.ravel().view(_BYTE))
         elif self._stages:

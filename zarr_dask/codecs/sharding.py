@@ -142,6 +142,7 @@ class _BoundSharding(BoundSerializer):
         self._inner = codec.codecs.bind(spec.with_shape(codec.chunk_shape))
         self._index_spec = _index_spec(spec.shape, codec.chunk_shape)
         self._index = codec.index_codecs.bind(self._index_spec)
+        self._index.counted = 0  # it holds no elements
         self._index_size = self._index.size.most
         self._index_first = codec.index_location == "start"
         # gaps between chunks are legal, so the bound is generous

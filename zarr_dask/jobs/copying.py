@@ -8,21 +8,29 @@ are converted, and a number that the new one cannot hold is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.chain import decoded_here
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.converting import misfit
 from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.resident import Memory, process_name
 from zarr_dask.jobs.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.scratch import keeping_freed_memory, lasting
+from zarr_dask.stores.tally import Tally
 
-__all__ = ["Copied", "Records", "Stage", "as_in"]
+__all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
+
+
+_LARGE = 1 << 18
+"""Bytes of a stored object beside which a look at the memory costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,12 @@ class Stage:
             Asked before each object: whether to leave the rest to another run. What has been
             written by then has its receipt.
         """
+        begun = perf_counter()
+        memory = Memory()
         with keeping_freed_memory():
-            return self._copy(self._region(number), stop)
+            copied = self._copy(self._region(number), stop, memory)
+        process = Process(process_name(), memory.first, memory.peak)
+        return replace(copied, seconds=perf_counter() - begun, process=process)
 
     def keys(self, number: int) -> Iterator[str]:
         """Keys of the stored objects that a task writes, below the array's prefix."""
@@ -69,25 +81,41 @@ class Stage:
         boxes = self.plan.boxes
         return boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
 
-    def _copy(self, region: Region, stop: Callable[[], bool] | None) -> Copied:
+    def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+        tally = Tally(self.source.store)
         values = lasting(tuple(s.stop - s.start for s in region), self.source.dtype)
-        self.source.read(shifted(region, self.origin), out=values, threads=1)
+        before = decoded_here()
+        source = replace(self.source, store=tally)
+        source.read(shifted(region, self.origin), out=values, threads=1)
+        decoded = decoded_here() - before
+        memory.look()
         written: list[StoredObject] = []
         empty: list[str] = []
+        encoded = 0
         for part in self.target.meta.grid.parts(region):
             if stop is not None and stop():
                 break
             key = self.target.meta.keys.key(part.coords)
-            stored = self._write(*self._converted(part, values, region), key)
+            stored = self._write(*self._converted(part, values, region), key, memory)
             if stored is None:
                 empty.append(key)
             else:
                 written.append(stored)
+                encoded += self.target.meta.bound(part.coords).spec.nbytes
         if self.records is not None:
             journal = self.records.journal
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
         nbytes = sum(item.nbytes for item in written)
-        return Copied(values.nbytes, nbytes, len(written) + len(empty))
+        traffic = tally.traffic
+        return Copied(
+            values.size * self.plan.source.itemsize,
+            nbytes,
+            len(written) + len(empty),
+            decoded=decoded,
+            encoded=encoded,
+            read=traffic.nbytes,
+            reads=traffic.requests,
+        )
 
     def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
         """A part and the values it is of, in the data type of the target.
@@ -101,16 +129,21 @@ class Stage:
         converted = as_in(self.target, cut(values, part.out), self.source, where)
         return part._replace(out=alone), converted
 
-    def _write(self, part: Part, values: np.ndarray, key: str) -> StoredObject | None:
+    def _write(
+        self, part: Part, values: np.ndarray, key: str, memory: Memory
+    ) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""
         target = self.target
         buffers = target.encode_part(part, values)
         if buffers is None:
             target.store.delete(target.key(part.coords))
             return None
+        nbytes = sum(len(buffer) for buffer in buffers)
+        if nbytes >= _LARGE:
+            memory.look()
         target.store.set(target.key(part.coords), buffers)
         if self.records is None:
-            return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
+            return StoredObject(key, nbytes, 0)
         return stored_object(key, buffers, with_sha256=False)
 
 
@@ -154,6 +187,17 @@ def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTy
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """The process that a task ran in."""
+
+    name: str = ""
+    idle: int = 0
+    """Resident bytes when the task began."""
+    peak: int = 0
+    """The most resident bytes that were seen: after reading, and with each large object."""
+
+
+@dataclass(frozen=True, slots=True)
 class Copied:
     """What one task has done."""
 
@@ -163,3 +207,14 @@ class Copied:
     """Encoded bytes written."""
     objects: int
     """Stored objects that were written, or left out because they hold fill values only."""
+    decoded: int = 0
+    """Decoded bytes of all chunks that were read, each as a whole."""
+    encoded: int = 0
+    """Decoded bytes of the objects that were written, each as a whole."""
+    read: int = 0
+    """Encoded bytes read."""
+    reads: int = 0
+    """Requests that read them."""
+    seconds: float = 0.0
+    process: Process = field(default_factory=Process)
+    """Where it ran."""

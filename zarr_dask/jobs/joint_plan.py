@@ -15,10 +15,11 @@ from hashlib import sha256
 from itertools import pairwise, takewhile
 from secrets import token_hex
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place
+from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.beginning import begin_anew
 from zarr_dask.jobs.beginning import resume as resumed
 from zarr_dask.jobs.copying import Copied
@@ -239,7 +240,7 @@ class JointPlan:
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
         *,
         resume: bool = False,
         journal: Location | None = None,
@@ -255,7 +256,7 @@ class JointPlan:
         client
             A cluster; by default the current client's, or the scheduler dask is configured for.
         progress
-            Called after each task.
+            Called after each task; True for bars that count bytes, one for each stage.
         resume
             Go on with the same job, if it has died; by default whatever it has left goes.
         journal
@@ -282,6 +283,10 @@ class JointPlan:
         for member in self.members:
             check_in_reach(member.source.store)
             check_in_reach(member.target.store)
+        if progress is True:
+            totals = [stage.nbytes for stage in self.stages]
+            with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
+                return self.run(client, advance, resume=resume, journal=journal, verify=verify)
         matchings = self.matchings(workers.threads_per_process) if verify else []
         job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
         run = _Run(self, job, workers, progress, len(self.stages) + verify)

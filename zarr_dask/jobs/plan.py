@@ -83,6 +83,15 @@ class Costs:
     """Requests that read."""
     writes: int = 0
     """Requests that write."""
+    read: int = 0
+    """Encoded bytes that are read; in a plan, an estimate."""
+    stored: int = 0
+    """Encoded bytes that are written; in a plan, an estimate."""
+
+    @property
+    def requests(self) -> int:
+        """Of both kinds."""
+        return self.reads + self.writes
 
     def __add__(self, other: Costs) -> Costs:
         return Costs(
@@ -90,4 +99,6 @@ class Costs:
             self.written + other.written,
             self.reads + other.reads,
             self.writes + other.writes,
+            self.read + other.read,
+            self.stored + other.stored,
         )

@@ -312,7 +312,10 @@ class _Side:
     def reads(self, boxes: np.ndarray) -> np.ndarray:
         """How many requests read what boxes take; see `StagePlan.costs`."""
         met = self.meetings(boxes)
-        return 2 * met - self._whole_in(boxes) if self.sharded else met
+        if not self.sharded:
+            return met
+        asked: np.ndarray = met + max(self.layout.indices, 1) * (met - self._whole_in(boxes))
+        return asked
 
     def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
         """See `Layout.whole_in`; only of layouts, because what lies between has no shards."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeExistsError, SourceIsTargetError
@@ -80,7 +80,7 @@ class RechunkOptions(TypedDict, total=False):
     overwrite: bool
     path: Any
     client: Client | None
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[Progress], None] | Literal[True] | None
     storage_options: Mapping[str, Any] | None
     dtype: Any
     codecs: Any
@@ -283,7 +283,7 @@ def rechunk(
     overwrite: bool = False,
     path: Any = "",
     client: Client | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | Literal[True] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     dtype: Any = None,
     codecs: Any = None,
@@ -304,7 +304,7 @@ def rechunk(
     resume, journal, verify
         As for `RechunkPlan.run`. The same arguments make the same job.
     progress
-        Called after each task.
+        Called after each task; True for bars that count bytes, one for each stage.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from secrets import token_hex
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.errors import (
@@ -24,6 +24,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.grid import Region
 from zarr_dask.group import open_array
+from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.copying import Copied
 from zarr_dask.jobs.matching import Matched, Matching, boxes_to_match
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
@@ -31,8 +32,9 @@ from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.rechunk_job import Lone, RechunkJob, begin_anew
 from zarr_dask.jobs.rechunk_job import resume as resumed
+from zarr_dask.jobs.rechunk_report import Ledger, Progress, RechunkReport
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
-from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.jobs.stages import CostModel, StagePlan, seconds
 from zarr_dask.journal import Journal
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import Location, open_store, real_place
@@ -45,42 +47,6 @@ __all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "is_
 
 VERSION = 1
 """Of plans in JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One more task is done."""
-
-    stage: int
-    """Which stage, from 0."""
-    stages: int
-    """How many there are."""
-    nbytes: int
-    """Bytes of the array that the task has copied."""
-    total: int
-    """Bytes of the array."""
-
-
-@dataclass(frozen=True, slots=True)
-class RechunkReport:
-    """What a rechunking has done."""
-
-    nbytes: int
-    """Decoded bytes of the array."""
-    stored: int
-    """Encoded bytes of the target."""
-    objects: int
-    """Stored objects of the target."""
-    tasks: int
-    seconds: float
-
-    def __str__(self) -> str:
-        rate = format_bytes(self.nbytes / self.seconds) if self.seconds else "-"
-        return (
-            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
-            f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
-            f"({rate}/s)"
-        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +68,8 @@ class RechunkPlan:
     temp: Location | None = None
     ways: tuple[Alternative, ...] = field(default=(), compare=False)
     """All that were costed, the chosen one first."""
+    model: CostModel = field(default_factory=CostModel, compare=False)
+    """How long things take, for saying what was to be expected."""
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Tells what the plan writes from what may be at the same place later."""
 
@@ -124,6 +92,11 @@ class RechunkPlan:
     def costs(self) -> Costs:
         """What all stages together do."""
         return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes by the cost model."""
+        return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
 
     def __str__(self) -> str:
         return self.explain()
@@ -293,7 +266,7 @@ class RechunkPlan:
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
         *,
         resume: bool = False,
         journal: Location | None = None,
@@ -310,7 +283,7 @@ class RechunkPlan:
         client
             A cluster; by default the current client's, or the scheduler dask is configured for.
         progress
-            Called after each task.
+            Called after each task; True for bars that count bytes, one for each stage.
         resume
             Go on with the same job, if it has died; by default whatever it has left goes.
         journal
@@ -337,14 +310,19 @@ class RechunkPlan:
         workers = find_workers(client)
         self._check_memory(workers)
         matching = self.matching(workers.threads_per_process) if verify else None
+        if progress is True:
+            totals = [self.nbytes] * len(self.stages)
+            with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
+                return self.run(client, advance, resume=resume, journal=journal, verify=verify)
         job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
-        copied: list[tuple[int, Copied]] = []
+        ledger = Ledger(len(self.stages))
         try:
             for number, tasks in enumerate(job.left()):
                 if tasks:
-                    on_result = partial(self._note, number, copied, progress)
+                    on_result = partial(self._note, number, ledger, progress)
                     name = f"zarr-copy-{number + 1}"
-                    run_tasks(job.stage(number).copy, tasks, workers, on_result, name)
+                    copy = job.stage(number).copy
+                    run_tasks(copy, tasks, workers, on_result, name, ledger.begin)
                     job.tidy_up(number)
             if matching is not None:
                 self._match(matching, workers, progress)
@@ -352,14 +330,22 @@ class RechunkPlan:
             if job.journal is None or not isinstance(error, Exception):
                 job.remove_intermediates()
             raise
-        stored = self._stored(job, copied)
+        stored = self._stored(job, ledger)
         job.finish()
         return RechunkReport(
             nbytes=self.nbytes,
             stored=stored,
             objects=self.target.meta.grid.ncells,
-            tasks=len(copied),
+            tasks=ledger.tasks,
             seconds=perf_counter() - begun,
+            stages=ledger.stages(
+                [stage.tasks for stage in self.stages],
+                [stage.costs for stage in self.stages],
+                [seconds(stage, workers.threads, self.model) for stage in self.stages],
+            ),
+            bound=max(stage.memory(workers.threads_per_process) for stage in self.stages),
+            peaks=ledger.peaks,
+            repeated=ledger.repeated,
         )
 
     def matching(self, threads: int) -> Matching:
@@ -393,11 +379,11 @@ class RechunkPlan:
         run_tasks(matching, matching.numbers, workers, note, "zarr-compare")
         matching.check(results)
 
-    def _stored(self, job: RechunkJob, copied: list[tuple[int, Copied]]) -> int:
+    def _stored(self, job: RechunkJob, ledger: Ledger) -> int:
         """Encoded bytes of the target, what a job that died before has written included."""
         last = len(self.stages) - 1
         if job.journal is None:
-            return sum(one.stored for stage, one in copied if stage == last)
+            return ledger.stored(last)
         return sum(item.nbytes for item in job.done(last).objects.values())
 
     def _check_memory(self, workers: Workers) -> None:
@@ -413,13 +399,16 @@ class RechunkPlan:
     def _note(
         self,
         stage: int,
-        copied: list[tuple[int, Copied]],
+        ledger: Ledger,
         progress: Callable[[Progress], None] | None,
         one: Copied,
     ) -> None:
-        copied.append((stage, one))
+        ledger.note(stage, one)
         if progress is not None:
-            progress(Progress(stage, len(self.stages), one.nbytes, self.nbytes))
+            # what lies between may have a narrower data type than the source
+            first, here = self.stages[0].source.itemsize, self.stages[stage].source.itemsize
+            nbytes = one.nbytes // here * first
+            progress(Progress(stage, len(self.stages), nbytes, self.nbytes))
 
 
 def digest(array: Array) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.base import Codec
 from zarr_dask.create import converted, plain_chain, regridded
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
@@ -134,6 +135,7 @@ def planned(
         overwrite=overwrite,
         temp=resources.temp,
         ways=tuple(ways),
+        model=resources.model,
     )
 
 
@@ -159,7 +161,8 @@ def _cells_anew(grid: Grid, region: Region) -> Grid:
 def layout_of(array: Array, region: Region | None = None) -> Layout:
     """How an array, or a region of it, is stored, for the planner."""
     part = array.meta.grid.everything if region is None else region
-    region = None if part == array.meta.grid.everything else region
+    if [(s.start, s.stop) for s in part] == [(0, n) for n in array.shape]:
+        region = None
     grid = array.meta.grid.window(part)
     bound = array.meta.largest_bound()
     chunk = array.chunks if bound.partial else array.write_chunks
@@ -189,8 +192,15 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         uneven=not bound.partial and array.meta.grid.cell_shape is None,
         stored=stored,
         clipped=clipped,
+        indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
         in_flight=_in_flight(array.store),
     )
+
+
+def _depth(codecs: Sequence[Codec]) -> int:
+    """How many shards lie around the innermost chunks."""
+    inner = [getattr(codec, "inner_codecs", ()) for codec in codecs]
+    return max((1 + _depth(within) for within in inner if within), default=0)
 
 
 def _in_flight(store: Store) -> int:

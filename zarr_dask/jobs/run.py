@@ -162,6 +162,7 @@ def run_tasks(
     workers: Workers,
     on_result: Callable[[Any], None],
     name: str,
+    on_begin: Callable[[Any], None] | None = None,
 ) -> None:
     """Call a function on every number, in any order.
 
@@ -177,12 +178,34 @@ def run_tasks(
         Called with what each call returns, as soon as it is there.
     name
         Of the tasks, for dashboards.
+    on_begin
+        Called with a number, in a thread of the client, whenever a worker of a cluster begins a
+        call: once more for each that was lost with a worker.
     """
     if workers.client is None:
         _run_local(function, numbers, on_result, name)
-    else:
-        window = max(workers.threads * _WINDOW_PER_THREAD, 1)
-        _run_window(function, iter(numbers), workers.client, window, on_result, name, {})
+        return
+    window = max(workers.threads * _WINDOW_PER_THREAD, 1)
+    client, left = workers.client, iter(numbers)
+    if on_begin is None:
+        _run_window(function, left, client, window, on_result, name, {})
+        return
+    topic = f"{name}-{token_hex(8)}"
+    with listening(workers, topic, on_begin):
+        _run_window(_Announced(function, topic), left, client, window, on_result, name, {})
+
+
+class _Announced:
+    """A function that logs an event before each call; that costs a task nothing."""
+
+    def __init__(self, function: Callable[[int], Any], topic: str) -> None:
+        self._function, self._topic = function, topic
+
+    def __call__(self, number: int) -> Any:
+        from distributed import get_worker
+
+        get_worker().log_event(self._topic, number)
+        return self._function(number)
 
 
 def run_calls(

@@ -70,6 +70,9 @@ class Layout:
     clipped: tuple[tuple[bool, bool], ...] | None = None
     """For each dimension, whether the first and the last stored object lie in the layout in part
     only, as in a region."""
+    indices: int = 0
+    """How many indices lie around a chunk of a shard, where that is known: more than one where
+    shards are nested, one where a shard holds a single chunk, too."""
     in_flight: int = 0
     """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
 
@@ -95,8 +98,8 @@ class Layout:
 
     @property
     def sharded(self) -> bool:
-        """Whether a stored object holds several chunks."""
-        return self.chunk != self.object_shape
+        """Whether the chunks of a stored object can be read one by one."""
+        return self.indices > 0 or self.chunk != self.object_shape
 
     @property
     def padded(self) -> bool:
@@ -216,13 +219,17 @@ class StagePlan:
             )
         )
         # of a shard that a box meets in part, the index is asked for first
-        reads = 2 * self.reads - source.whole_in(self.box) if source.sharded else self.reads
+        reads = self.reads
+        if source.sharded:
+            reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
         written = prod(d.start(d.count) for d in target.grid.dimensions)
         return Costs(
             decoded=decoded * source.itemsize,
             written=written * target.itemsize,
             reads=reads,
             writes=target.grid.ncells,
+            read=round(decoded * source.itemsize * source.ratio),
+            stored=round(written * target.itemsize * target.ratio),
         )
 
 

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.jobs.bars import bar
-from zarr_dask.jobs.rechunk_plan import Progress
+from zarr_dask.jobs.rechunk_report import Progress
 from zarr_dask.jobs.run import Workers, compute, find_workers, listening, run_batches
 
 if TYPE_CHECKING:

@@ -1,0 +1,154 @@
+"""What a rechunking says of itself afterwards, against counting and against its plan."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.stores import MemoryStore, Recording
+
+SHAPE = (24, 36)
+VALUES = np.arange(1, 24 * 36 + 1, dtype="i4").reshape(SHAPE)
+SHARDS = {"chunks": (4, 6), "shards": (12, 18)}
+GRIDS = [{"chunks": (3, 36)}, {"chunks": (24, 5)}, {"chunks": (7, 7)}, SHARDS]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def made(store, values=VALUES, **options) -> zd.Array:
+    array = zd.create_array(store, shape=values.shape, dtype=values.dtype, **options)
+    array[...] = values
+    return array
+
+
+@pytest.mark.parametrize("target", GRIDS, ids=str)
+@pytest.mark.parametrize("source", GRIDS, ids=str)
+def test_the_report_has_counted_what_the_plan_has_predicted(tmp_path, source, target):
+    old = made(tmp_path / "a", **source)
+    plan = zd.plan_rechunk(old, tmp_path / "b", max_mem="8MB", **target)
+    report = plan.run()
+    for stage, planned in zip(report.stages, plan.stages, strict=True):
+        assert stage.predicted == planned.costs
+        assert stage.actual.decoded == stage.predicted.decoded
+        assert stage.actual.written == stage.predicted.written
+        assert stage.actual.reads == stage.predicted.reads
+        assert stage.actual.writes == stage.predicted.writes
+        assert stage.done == stage.tasks == planned.tasks
+    assert report.stages[-1].actual.stored == report.stored
+    assert report.bound == plan.peak
+    assert report.repeated == 0
+
+
+@given(st.data())
+def test_requests_of_regions_of_shards_are_predicted(data):
+    """Shards that a region cuts are read in part: their index is asked for first."""
+    source = Recording(MemoryStore())
+    chunks = tuple(data.draw(st.integers(1, 5)) for _ in SHAPE)
+    shards = tuple(c * data.draw(st.integers(1, 3)) for c in chunks)
+    old = made(source, chunks=chunks, shards=shards)
+    bounds = [data.draw(st.tuples(st.integers(0, n), st.integers(0, n))) for n in SHAPE]
+    region = tuple(slice(min(pair), max(pair)) for pair in bounds)
+    wanted = tuple(data.draw(st.integers(1, 40)) for _ in SHAPE)
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_rechunk(old, {}, region=region, chunks=wanted, max_mem="8MB")
+        report = plan.run()
+    (stage,) = report.stages
+    assert stage.actual.reads == stage.predicted.reads
+    assert stage.actual.decoded == stage.predicted.decoded
+
+
+def test_a_nested_shard_is_asked_once_more():
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    index = [little, {"name": "crc32c"}]
+
+    def sharding(shape, codecs):
+        configuration = {"chunk_shape": shape, "codecs": codecs, "index_codecs": index}
+        return {"name": "sharding_indexed", "configuration": configuration}
+
+    codecs = [sharding([6, 6], [sharding([2, 3], [little])])]
+    old = made({}, chunks=(12, 18), codecs=codecs)
+    for wanted in ((24, 6), (5, 36), (12, 18)):
+        plan = zd.plan_rechunk(old, {}, chunks=wanted, max_mem="8MB", codecs=["zstd"])
+        (stage,) = plan.run().stages
+        assert stage.actual.reads == stage.predicted.reads
+        assert stage.actual.decoded == stage.predicted.decoded
+
+
+def test_bytes_that_were_read_and_written_are_those_of_the_stores(tmp_path):
+    old = made(tmp_path / "a", chunks=(3, 36), codecs=["zstd"])
+    stored = old.nbytes_stored()
+    report = zd.rechunk(old, tmp_path / "b", chunks=(24, 12), max_mem="8MB")
+    (stage,) = report.stages
+    assert stage.actual.read == stored * (stage.actual.decoded // old.nbytes)
+    assert stage.actual.stored == zd.open_array(tmp_path / "b").nbytes_stored()
+
+
+def test_progress_reaches_the_bytes_of_each_stage_whatever_lies_between(tmp_path):
+    values = np.arange(512 * 32 * 32, dtype="f8").reshape(512, 32, 32)
+    old = made(tmp_path / "a", values, chunks=(1, 32, 32))
+    options = {"chunks": (-1, 4, 4), "max_mem": "1.9MB", "dtype": "f4"}
+    plan = zd.plan_rechunk(old, tmp_path / "b", **options)
+    assert len(plan.stages) > 1
+    steps = []
+    plan.run(progress=steps.append)
+    for stage in range(len(plan.stages)):
+        assert sum(one.nbytes for one in steps if one.stage == stage) == values.nbytes
+        reached = list(accumulate(one.nbytes for one in steps if one.stage == stage))
+        assert reached[-1] == steps[0].total
+
+
+def test_a_run_that_goes_on_says_what_it_has_done_itself(tmp_path):
+    old = made(tmp_path / "a", chunks=(3, 36))
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(24, 1), max_mem="1.1MB")
+
+    class StopError(Exception):
+        pass
+
+    def stop(_) -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        plan.run(progress=stop)
+    report = plan.run(resume=True)
+    assert sum(stage.done for stage in report.stages) == report.tasks == plan.tasks - 1
+    assert report.stored == zd.open_array(tmp_path / "b").nbytes_stored()
+
+
+def test_memory_is_looked_at_in_each_process(tmp_path):
+    values = np.random.default_rng(0).random((64, 256, 256))
+    old = made(tmp_path / "a", values, chunks=(4, 256, 256))
+    report = zd.rechunk(old, tmp_path / "b", chunks=(64, 64, 64), max_mem="60MB")
+    (peak,) = report.peaks.values()
+    assert peak == report.peak
+    assert 0 < peak <= report.bound
+
+
+def test_it_can_be_printed_and_shown(tmp_path):
+    report = zd.rechunk(made(tmp_path / "a", chunks=(3, 36)), tmp_path / "b", chunks=(24, 4))
+    text, html = report.explain(), report._repr_html_()
+    for word in ("stage 1 of 1", "decoded", "requests", "predicted", "memory above idle"):
+        assert word in text
+        assert word in html
+    assert str(report) in text
+    assert html.startswith("<table>")
+
+
+def test_bars_for_each_stage(tmp_path, capsys):
+    values = np.arange(512 * 32 * 32, dtype="f4").reshape(512, 32, 32)
+    old = made(tmp_path / "a", values, chunks=(1, 32, 32))
+    options = {"chunks": (-1, 4, 4), "max_mem": "1.5MB"}
+    zd.rechunk(old, tmp_path / "b", progress=True, **options)
+    shown = capsys.readouterr().err
+    assert shown.count("100%") == 2
+    assert "stage 1 of 2" in shown
+    assert "stage 2 of 2" in shown

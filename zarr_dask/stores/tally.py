@@ -1,0 +1,89 @@
+"""What goes between a task and a store, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from zarr_dask.stores.base import Buffer, OpenValue, Range, open_value
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = ["Tally", "Traffic"]
+
+
+@dataclass
+class Traffic:
+    """How much was read."""
+
+    requests: int = 0
+    """Requests that read; what an open file is asked for at once counts as one."""
+    nbytes: int = 0
+    """Bytes that came."""
+
+
+@dataclass(frozen=True)
+class Tally(Wrapper):
+    """Adds up what one thread reads.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> store = Tally(MemoryStore({"a": b"123"}))
+    >>> store.get("a"), store.get("b")
+    (b'123', None)
+    >>> store.traffic
+    Traffic(requests=2, nbytes=3)
+    """
+
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return self._came(self.store.get(key))
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self._came(self.store.borrow(key))
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return [self._came(buffer) for buffer in self.store.get_ranges(requests)]
+
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.open_value`."""
+        return _TalliedValue(open_value(self.store, key), self.traffic)
+
+    def _came(self, buffer: Buffer | None) -> Buffer | None:
+        self.traffic.requests += 1
+        self.traffic.nbytes += 0 if buffer is None else len(buffer)
+        return buffer
+
+
+class _TalliedValue:
+    """A value of which parts are read."""
+
+    def __init__(self, value: OpenValue, traffic: Traffic) -> None:
+        self._value, self._traffic = value, traffic
+
+    def __enter__(self) -> Self:
+        self._value.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._value.__exit__(*error)
+
+    def validator(self) -> Hashable:
+        """See `zarr_dask.stores.base.OpenValue.validator`."""
+        return self._value.validator()
+
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
+        self._traffic.requests += 1
+        received = self._value.get_ranges(ranges)
+        return None if received is None else self._counting(received)
+
+    def _counting(self, buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+        for buffer in buffers:
+            self._traffic.nbytes += len(buffer)
+            yield buffer
