@@ -475,7 +475,7 @@ def in_two(source, target, *_):
     stages = StagePlan(source, middle, first), StagePlan(middle, target, second)
     return [Alternative("in 2 stages", stages, 1.0)]
 
-import_module("zarr_dask.jobs.rechunk").alternatives = in_two
+import_module("zarr_dask.jobs.regridding").alternatives = in_two
 main(sys.argv[1:])
 """
 """The program with a planner that always takes two stages, of four tasks each."""
