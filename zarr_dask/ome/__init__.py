@@ -7,6 +7,12 @@ images: `describe` makes their metadata, `grids` their arrays, `downsample` coar
 carries it out.
 """
 
+from zarr_dask.ome.additions import (
+    add_level,
+    plan_add_level,
+    plan_write_labels,
+    write_labels,
+)
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
@@ -16,6 +22,7 @@ from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.validate import validate, validate_attributes
 from zarr_dask.ome.write import Labelled, plan_write, write
+from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 
 __all__ = [
     "Image",
@@ -28,15 +35,21 @@ __all__ = [
     "Plate",
     "Violation",
     "Well",
+    "add_level",
     "detect_version",
     "from_attributes",
     "migrate",
     "open",
     "open_plate",
+    "plan_add_level",
     "plan_migration",
     "plan_write",
+    "plan_write_labels",
+    "plan_write_plate",
     "thumbnail",
     "validate",
     "validate_attributes",
     "write",
+    "write_labels",
+    "write_plate",
 ]

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.errors import MemoryBudgetError, NodeExistsError, ResumeError, StoreError
+from zarr_dask.errors import (
+    MemoryBudgetError,
+    NodeExistsError,
+    ResumeError,
+    StoreError,
+    StoreKeyError,
+)
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.grid import Shape
 from zarr_dask.hierarchy import check_place, prepare_above, prepare_place, put_documents
@@ -120,6 +126,8 @@ class _Plan(Protocol):
 
 
 _KIND = "pyramid"
+_ARRAYS = "arrays"
+"""The fact of a job that says which arrays it writes."""
 _WAVE = 32
 """Images whose tasks run side by side; what each of them reads and writes goes with every task."""
 
@@ -395,6 +403,7 @@ def _begun(plan: _Plan, resume: bool | str, journal: Location | None) -> _Pyrami
         creates=plan.creates,
         objects=plan.objects,
         documents={key: text.decode() for key, text in plan.documents.items()},
+        facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
     )
     found = [] if place is None else open_journals(place)
     same = [pair for pair in found if resume and pair[1].token == job.token]
@@ -409,7 +418,8 @@ def _begun(plan: _Plan, resume: bool | str, journal: Location | None) -> _Pyrami
     elif resume:
         _refuse_other(at, found)
     _make_room(plan)
-    for old_journal, _ in found:
+    for old_journal, old in found:
+        _remove_leftovers(plan, old)
         old_journal.remove()
     keeps_one = required or (place is not None and isinstance(place.store, Appender))
     if place is None or not keeps_one:
@@ -462,14 +472,25 @@ def _make_room(plan: _Plan) -> None:
     """Remove what is replaced, and what a job that has died has left."""
     store, node_format = plan.store, plan.node_format
     _check_places(plan, overwrite=plan.overwrite)
+    for begin in plan.first:
+        begin()
     if plan.creates:
         prepare_place(store, plan.path, node_format, overwrite=plan.overwrite, is_group=True)
         discard_journals(store, plan.path)
-    for begin in plan.first:
-        begin()
     for pyramid in plan.pyramids:
         for array in pyramid.arrays:
             store.delete_prefix(prefix_of(array.path))
+
+
+def _remove_leftovers(plan: _Plan, job: Job) -> None:
+    """Remove what a job that has died has left of arrays that are not written now."""
+    told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
+    for path in told:
+        if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
+            continue
+        with suppress(NodeExistsError, StoreKeyError):  # somebody has put a node there since
+            check_place(plan.store, path, plan.node_format, overwrite=False)
+            plan.store.delete_prefix(prefix_of(path))
 
 
 # --- telling jobs apart ---------------------------------------------------------------------------

@@ -34,7 +34,9 @@ __all__ = ["Blocked", "Stage", "blocked", "plan_stages"]
 _LIKED = 1 << 25
 """Bytes of a super-cell if it can have so many: enough for a task."""
 _PER_THREAD = 4
-"""Super-cells for each thread at least, where there can be so many; else some threads idle."""
+"""Super-cells for each thread at least, where small ones could be put together."""
+_ROUNDS_OF_ONE_IDLE = 6
+"""Tasks for each that threads could do besides while they wait for the last ones."""
 _SLABS = 8 << 20
 """What making coarser pixels takes besides: a few slabs of the widest type."""
 
@@ -171,8 +173,10 @@ class _Planner:
 
     def _is_busy(self, stage: Stage, source: Blocked) -> bool:
         """Whether no thread has to wait for long while others work."""
+        rounds = -(-stage.tasks // self.threads)
+        idle = rounds * self.threads - stage.tasks
         small = prod(stage.cell) * source.itemsize <= _LIKED
-        return small or stage.tasks >= _PER_THREAD * self.threads
+        return small or (rounds > 1 and idle * _ROUNDS_OF_ONE_IDLE <= stage.tasks)
 
     def _stage(self, source: Blocked, first: int, last: int) -> Stage:
         """The stage of some levels with the smallest super-cells, cutting no unit if it can."""

@@ -43,7 +43,18 @@ from zarr_dask.stores.wrappers import ReadOnly
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Labelled", "plan_write", "write"]
+__all__ = [
+    "Labelled",
+    "PlannedImage",
+    "Request",
+    "label_method",
+    "plan_image",
+    "plan_label",
+    "plan_of",
+    "plan_write",
+    "requested",
+    "write",
+]
 
 _LABEL_METHODS = ("nearest", "mode", "max")
 
@@ -75,7 +86,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """Where images go, and how they are stored."""
 
     store: Store
@@ -97,7 +108,7 @@ def requested(
     max_mem: str | int | None,
     client: Client | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[_Request, str]:
+) -> tuple[Request, str]:
     """Where images go, and the path below the store."""
     store, below = open_store(url, storage_options), normalise_path(path)
     at = where(store, below)
@@ -106,7 +117,7 @@ def requested(
         raise ReadOnlyError(f"{at} is open for reading only.")
     node_format = format_for_new(store, FORMATS[version], below)
     budget = Budget.of(max_mem, client)
-    return _Request(store, version, node_format, chunks, shards, codecs, budget), below
+    return Request(store, version, node_format, chunks, shards, codecs, budget), below
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +134,7 @@ class PlannedImage:
 
 
 def plan_image(
-    request: _Request,
+    request: Request,
     values: Any,
     path: str,
     *,
@@ -178,7 +189,7 @@ def plan_image(
     return PlannedImage(path, frame, steps, pyramid, attributes, chunks, shards)
 
 
-def _grids(request: _Request, pixels: Any, frame: Frame) -> tuple[Shape, Shape | None]:
+def _grids(request: Request, pixels: Any, frame: Frame) -> tuple[Shape, Shape | None]:
     given, outer = request.chunks, request.shards
     if given is None and outer is None and isinstance(pixels, Array):
         if pixels.shards is None or not request.node_format.has_shards:
@@ -198,7 +209,7 @@ def _type_of(pixels: Any) -> Any:
 
 
 def plan_labels(
-    request: _Request, image: PlannedImage, labels: Mapping[str, Any]
+    request: Request, image: PlannedImage, labels: Mapping[str, Any]
 ) -> list[PlannedImage]:
     """The plans of the label images of an image that is planned, too."""
     shapes = [array.shape for array in image.pyramid.arrays]
@@ -219,7 +230,7 @@ def plan_labels(
 
 
 def plan_label(
-    request: _Request,
+    request: Request,
     given: Labelled,
     path: str,
     name: str,
@@ -471,7 +482,7 @@ def plan_write(
 
 
 def plan_of(
-    request: _Request,
+    request: Request,
     path: str,
     images: Sequence[tuple[PlannedImage, Sequence[PlannedImage]]],
     groups: Mapping[str, Mapping[str, Any]] | None = None,
@@ -513,7 +524,7 @@ def plan_of(
     return plan
 
 
-def _by_name(labels: Any, request: _Request, path: str) -> Mapping[str, Any]:
+def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
     """Label images by name, each of which is one part of a path."""
     if labels is None:
         return {}

@@ -1,0 +1,384 @@
+"""Adding to images of OME-Zarr that exist: label images, and coarser levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array import Array
+from zarr_dask.create import regridded
+from zarr_dask.errors import GridError, MetadataError, NodeExistsError, Problem, ReadOnlyError
+from zarr_dask.formats.base import GroupMeta
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.group import Group, open_group
+from zarr_dask.hierarchy import check_place, put_documents
+from zarr_dask.jobs.target import WriteReport
+from zarr_dask.ome.describe import Frame, coarser, dataset_of, steps_of
+from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
+from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attributes
+from zarr_dask.ome.plan import ImageWritePlan, PyramidPlan
+from zarr_dask.ome.read import Image, image_of
+from zarr_dask.ome.source import Budget, planned
+from zarr_dask.ome.validate import find
+from zarr_dask.ome.write import Labelled, Request, label_method, plan_label, plan_of
+from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.urls import Location
+from zarr_dask.stores.wrappers import ReadOnly
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["add_level", "plan_add_level", "plan_write_labels", "write_labels"]
+
+
+def _opened(url: Location | Group, path: str, storage_options: Mapping[str, Any] | None) -> Image:
+    group = open_group(url, path, "r+", storage_options=storage_options)
+    if isinstance(group.store, ReadOnly):
+        raise ReadOnlyError(f"{group.where} is open for reading only; open it with mode='r+'.")
+    return image_of(group)
+
+
+def _frame(image: Image) -> Frame:
+    first = image.levels[0]
+    return Frame(image.multiscale.axes, first.scale, first.translation)
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def plan_write_labels(
+    url: Location | Group,
+    values: Any,
+    name: str,
+    path: str = "",
+    *,
+    axes: Any = None,
+    colors: Any = None,
+    properties: Any = None,
+    method: str | Method | Reduce = "nearest",
+    codecs: Any = None,
+    overwrite: bool = False,
+    max_mem: str | int | None = None,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ImageWritePlan:
+    """Plan how to add a label image to an image; nothing is written.
+
+    It gets as many levels as the image, of the same shapes, and chunks and shards alike.
+
+    Parameters
+    ----------
+    url, path
+        The group of the image; a group that is open for writing may stand for both.
+    values
+        The labels, integers: a dask array, a NumPy array, or a `zarr_dask.Array`.
+    name
+        Of the label image.
+    axes, colors, properties, method
+        As for `Labelled`.
+    codecs
+        As for `zarr_dask.create_array`.
+    overwrite
+        Replace the label image of that name.
+    max_mem, client
+        As for `zarr_dask.ome.plan_write`.
+    storage_options
+        Options of the store.
+
+    Raises
+    ------
+    DataTypeError
+        If the labels are no integers.
+    GridError
+        If they are not as many as the pixels of the image, or its levels are not made of whole
+        cells.
+    MetadataError
+        If axes, colours or properties break a rule, such as a value that stands twice.
+    NodeExistsError
+        If there is a label image of that name.
+    ValueError
+        If the method makes values that are no labels.
+    """
+    image = _opened(url, path, storage_options)
+    group = image.group
+    if not name or "/" in name:
+        raise MetadataError(group.where, [Problem("name", name, "a name without '/'")])
+    version = image.metadata.version
+    request = Request(
+        group.store, version, group.node_format, None, None, codecs, Budget.of(max_mem, client)
+    )
+    labels = join(group.path, "labels")
+    below = join(labels, name)
+    check_place(group.store, below, group.node_format, overwrite=overwrite, is_group=True)
+    arrays = [level.array for level in image.levels]
+    shapes = [array.shape for array in arrays]
+    steps = tuple(_factors(fine, made, group.where) for fine, made in pairwise(shapes))
+    given = Labelled(values, axes, colors, properties, method)
+    planned_label = plan_label(
+        request,
+        given,
+        below,
+        name,
+        _frame(image),
+        shapes,
+        steps,
+        arrays[0].chunks,
+        arrays[0].shards,
+    )
+    plan = plan_of(request, below, [(planned_label, ())], overwrite=overwrite, title="write labels")
+    return replace(
+        plan,
+        first=(partial(_make_list, group, labels, version),),
+        amends=(partial(_list_label, group, labels, name),),
+    )
+
+
+def _factors(fine: Shape, made: Shape, where: str) -> Shape:
+    """By what one level of an image that exists is coarser than the one before."""
+    factors = tuple(max(round(n / m), 1) if m else 1 for n, m in zip(fine, made, strict=True))
+    most = coarser(fine, factors)
+    if any(m > there for m, there in zip(made, most, strict=True)):
+        raise GridError(
+            f"{where}: a level of shape {made} is not made of whole cells of the one before, of "
+            f"shape {fine}, so that labels of the same shapes cannot be made either."
+        )
+    return factors
+
+
+def _make_list(group: Group, path: str, version: str) -> None:
+    """Make the group of label images if there is none, so that it never lacks its list."""
+    if find(group, "labels") is None:
+        meta = GroupMeta(Metadata(version, labels=()).to_attributes())
+        put_documents(group.store, group.node_format.documents(meta, path))
+
+
+def _list_label(group: Group, path: str, name: str) -> None:
+    """Put a name into the list of label images."""
+    labels = open_group(group.store, path, "r+", format=group.format)
+    attributes = labels.attributes
+    if detect_version(attributes) is None:
+        version = from_attributes(group.attributes, where=group.where).version
+        metadata = Metadata(version, labels=())
+    else:
+        metadata = from_attributes(attributes, where=labels.where)
+    names = metadata.labels or ()
+    if name not in names:
+        labels.update_attributes(replace(metadata, labels=(*names, name)).to_attributes())
+
+
+def write_labels(
+    url: Location | Group,
+    values: Any,
+    name: str,
+    path: str = "",
+    *,
+    client: Client | None = None,
+    progress: ImageProgress | None = None,
+    resume: bool | str = False,
+    journal: Location | None = None,
+    **options: Any,
+) -> WriteReport:
+    """Add a label image to an image that exists: `plan_write_labels`, then run.
+
+    It is listed among the labels of the image when all of it is there.
+
+    Parameters
+    ----------
+    url, values, name, path, client
+        As for `plan_write_labels`.
+    progress, resume, journal
+        As for `zarr_dask.ome.plan.ImageWritePlan.run`.
+    **options
+        As for `plan_write_labels`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> _ = zd.ome.write(np.ones((300, 400), "u2"), store, axes="yx")
+    >>> cells = np.zeros((300, 400), "u4")
+    >>> cells[100:200, 100:300] = 7
+    >>> _ = zd.ome.write_labels(store, cells, "cells", colors={7: "#ff0000"})
+    >>> zd.ome.open(store).labels["cells"].levels[1].array[60, 60]
+    np.uint32(7)
+    """
+    overwrite = options.pop("overwrite", False)
+    plan = plan_write_labels(
+        url, values, name, path, client=client, overwrite=bool(overwrite or resume), **options
+    )
+    return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
+
+
+# --- levels ---------------------------------------------------------------------------------------
+
+
+def plan_add_level(
+    url: Location | Group,
+    path: str = "",
+    *,
+    factors: Any = "isotropic",
+    method: str | Method | Reduce | None = None,
+    max_mem: str | int | None = None,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ImageWritePlan:
+    """Plan how to add a coarser level to an image, and to its label images; nothing is written.
+
+    Parameters
+    ----------
+    url, path
+        The group of the image; a group that is open for writing may stand for both.
+    factors
+        By how much the new level is coarser than the last one: ``"isotropic"``, a number for all
+        axes of space, or numbers for the axes, by position or by name.
+    method
+        How pixels are made; as the image says of its levels (``type``) by default, or ``"mean"``.
+        Those of label images are made as they say, or ``"nearest"``.
+    max_mem, client
+        As for `zarr_dask.ome.plan_write`.
+    storage_options
+        Options of the store.
+
+    Raises
+    ------
+    GridError
+        If the last level cannot be made coarser.
+    MemoryBudgetError
+        If `max_mem` is too small for one stored object.
+    NodeExistsError
+        If there is something where the level would be.
+    ValueError
+        If there is no such method, or it makes values that are no labels.
+    """
+    image = _opened(url, path, storage_options)
+    group, last = image.group, image.levels[-1]
+    budget = Budget.of(max_mem, client)
+    frame = Frame(image.multiscale.axes, last.scale, last.translation)
+    (step,) = steps_of(last.shape, frame, 2, factors)
+    by_name = dict(zip(frame.names, step, strict=True))
+    additions = [_addition(image, step, _method_of(image, method), budget)]
+    for label in image.labels.values():
+        if len(label.levels) == len(image.levels):
+            own = tuple(by_name.get(axis, 1) for axis in label.axes)
+            additions.append(_addition(label, own, _method_of(label, None), budget))
+    workers = budget.workers
+    return ImageWritePlan(
+        store=group.store,
+        path=group.path,
+        node_format=group.node_format,
+        pyramids=tuple(pyramid for pyramid, _ in additions),
+        groups={},
+        amends=tuple(amend for _, amend in reversed(additions)),
+        creates=False,
+        max_mem=budget.max_mem,
+        threads=workers.threads,
+        threads_per_process=workers.threads_per_process,
+        title="add a level to",
+    )
+
+
+def _method_of(image: Image, method: str | Method | Reduce | None) -> Method:
+    is_label = image.metadata.image_label is not None
+    known = image.multiscale.type
+    if method is None:
+        method = known if known in METHODS else "nearest" if is_label else "mean"
+    return label_method(method) if is_label else method_named(method)
+
+
+def _addition(
+    image: Image, step: Shape, method: Method, budget: Budget
+) -> tuple[PyramidPlan, Callable[[], None]]:
+    """The plan of one more level, and what lists it at the end."""
+    group, last = image.group, image.levels[-1].array
+    name = _next_name([dataset.path for dataset in image.multiscale.datasets])
+    array = _like(last, join(group.path, name), coarser(last.shape, step))
+    check_place(group.store, array.path, group.node_format, overwrite=False)
+    pyramid = planned(last, (array,), (step,), method, budget)
+    before = image.multiscale.datasets[-1]
+    scale, translation = (1.0,) * last.ndim, (0.0,) * last.ndim
+    for one in before.transformations:
+        scale = tuple(one.scale or scale)
+        translation = tuple(one.translation or translation)
+    moved = tuple(
+        at + size * method.offset(factor)
+        for at, size, factor in zip(translation, scale, step, strict=True)
+    )
+    larger = tuple(size * factor for size, factor in zip(scale, step, strict=True))
+    dataset = dataset_of(name, larger, moved if any(moved) else None)
+    number = (image.metadata.multiscales or ()).index(image.multiscale)
+    return pyramid, partial(_list_level, group.store, group.path, group.format, number, dataset)
+
+
+def _next_name(paths: Sequence[str]) -> str:
+    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``."""
+    last = paths[-1]
+    stem = last.rstrip("0123456789")
+    digits = last[len(stem) :]
+    name = f"{stem}{int(digits) + 1}" if digits else f"{last}-{len(paths)}"
+    if name in paths:
+        raise NodeExistsError(f"the image has a level {name!r} already, before the last one.")
+    return name
+
+
+def _like(array: Array, path: str, shape: Shape) -> Array:
+    """An array that is stored as another one, of another shape."""
+    chunks = tuple(max(min(c, n), 1) for c, n in zip(array.chunks, shape, strict=True))
+    shards = None
+    if array.shards is not None:
+        whole = (max(-(-n // c), 1) * c for c, n in zip(chunks, shape, strict=True))
+        shards = tuple(map(min, array.shards, whole))
+    meta = replace(array.meta, grid=Grid.regular(shape, array.write_chunks))
+    meta = regridded(meta, array.node_format, chunks, shards, chunks)
+    return replace(array, path=path, meta=meta)
+
+
+def _list_level(store: Store, path: str, form: str, number: int, dataset: Dataset) -> None:
+    """Put a level at the end of the list of an image."""
+    group = open_group(store, path, "r+", format=form)
+    metadata = from_attributes(group.attributes, where=group.where)
+    multiscales = list(metadata.multiscales or ())
+    present = multiscales[number]
+    if dataset.path in [one.path for one in present.datasets]:
+        return  # this job has come to its end before
+    multiscales[number] = replace(present, datasets=(*present.datasets, dataset))
+    group.update_attributes(replace(metadata, multiscales=tuple(multiscales)).to_attributes())
+
+
+def add_level(
+    url: Location | Group,
+    path: str = "",
+    *,
+    client: Client | None = None,
+    progress: ImageProgress | None = None,
+    resume: bool | str = False,
+    journal: Location | None = None,
+    **options: Any,
+) -> WriteReport:
+    """Add a coarser level to an image, and to its label images: `plan_add_level`, then run.
+
+    Parameters
+    ----------
+    url, path, client
+        As for `plan_add_level`.
+    progress, resume, journal
+        As for `zarr_dask.ome.plan.ImageWritePlan.run`.
+    **options
+        As for `plan_add_level`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> _ = zd.ome.write(np.ones((300, 400), "u2"), store, axes="yx")
+    >>> _ = zd.ome.add_level(store)
+    >>> [level.shape for level in zd.ome.open(store).levels]
+    [(300, 400), (150, 200), (75, 100)]
+    """
+    plan = plan_add_level(url, path, client=client, **options)
+    return plan.run(client, progress, resume=resume, journal=journal)

@@ -1,0 +1,352 @@
+"""Writing plates of OME-Zarr: all wells by one job, the metadata of the plate last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
+from zarr_dask.formats.base import where
+from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.jobs.target import WriteReport
+from zarr_dask.members import is_int
+from zarr_dask.ome.describe import checked_attributes
+from zarr_dask.ome.downsample import Method, Reduce
+from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.model import (
+    NESTED,
+    Acquisition,
+    Field,
+    Line,
+    Metadata,
+    PlateLayout,
+    WellFields,
+    WellPlace,
+)
+from zarr_dask.ome.plan import ImageWritePlan
+from zarr_dask.ome.source import checked_pixels
+from zarr_dask.ome.write import PlannedImage, Request, plan_image, plan_of, requested
+from zarr_dask.stores.base import join
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["plan_write_plate", "write_plate"]
+
+_WELL = re.compile("[A-Za-z0-9]+/[A-Za-z0-9]+", re.ASCII)
+_NUMBERS = re.compile("([0-9]+)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Image:
+    """One field of a well."""
+
+    well: str
+    number: int
+    acquisition: int | None
+    values: Any
+
+    @property
+    def path(self) -> str:
+        """Below the plate."""
+        return f"{self.well}/{self.number}"
+
+
+def plan_write_plate(
+    wells: Mapping[str, Any],
+    url: Location,
+    path: str = "",
+    *,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    name: str | None = None,
+    acquisitions: Sequence[Any] | None = None,
+    axes: Any = None,
+    scale: Any = None,
+    translation: Any = None,
+    units: Any = None,
+    channels: Any = None,
+    version: str = "0.5",
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    levels: Any = "auto",
+    factors: Any = "isotropic",
+    method: str | Method | Reduce = "mean",
+    overwrite: bool = False,
+    max_mem: str | int | None = None,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ImageWritePlan:
+    """Plan how to write a plate; nothing is written.
+
+    Parameters
+    ----------
+    wells
+        The images of each well by its path ``"row/column"``: one image, a list of them (its
+        fields), or such by the id of their acquisition. Images are dask arrays, NumPy arrays or
+        arrays of `zarr_dask`, alike in data type, number of dimensions, and in shape but for the
+        last two axes.
+    url, path
+        Where the group of the plate will be.
+    rows, columns
+        Names of all rows and columns, those without a well included; those of the wells by default.
+    name
+        Of the plate.
+    acquisitions
+        Ids, mappings, or `zarr_dask.ome.model.Acquisition`; needed for wells that name several.
+    axes, scale, translation, units, channels, version, chunks, shards, codecs
+        As for `zarr_dask.ome.plan_write`, for all images.
+    levels, factors, method, overwrite, max_mem, client, storage_options
+        As for `zarr_dask.ome.plan_write`. All images have as many levels as the first.
+
+    Raises
+    ------
+    DataTypeError
+        If images are of different data types.
+    GridError
+        If they are of different shapes.
+    MetadataError
+        If names of wells, rows and columns do not match, or metadata would break another rule.
+    ZarrDaskError
+        As `zarr_dask.ome.plan_write`.
+    """
+    request, below = requested(
+        url, path, version, chunks, shards, codecs, max_mem, client, storage_options
+    )
+    at = where(request.store, below)
+    check_place(request.store, below, request.node_format, overwrite=overwrite, is_group=True)
+    images = list(_images(wells, at))
+    layout = _layout(images, rows, columns, name, acquisitions, version, at)
+    plate = checked_attributes(Metadata(version, plate=layout), "plate", at)
+    _check_alike(images, at)
+    options = {
+        "axes": axes,
+        "scale": scale,
+        "translation": translation,
+        "units": units,
+        "channels": channels,
+        "factors": factors,
+        "method": method,
+    }
+    planned: list[PlannedImage] = []
+    for image in images:
+        count = len(planned[0].steps) + 1 if planned else levels
+        planned.append(
+            plan_image(
+                request,
+                image.values,
+                join(below, image.path),
+                name=image.path,
+                levels=count,
+                **options,
+            )
+        )
+    groups = _groups(request, images, below, at)
+    groups[below] = plate
+    pairs = [(image, ()) for image in planned]
+    return plan_of(request, below, pairs, groups, overwrite=overwrite, title="write plate")
+
+
+def _images(wells: Any, at: str) -> Iterator[_Image]:
+    """All fields of all wells."""
+    if not isinstance(wells, Mapping) or not wells:
+        problem = Problem("wells", wells, "a mapping of at least one well to its images")
+        raise MetadataError(at, [problem])
+    wrong = [
+        well for well in wells if not (isinstance(well, str) and _WELL.fullmatch(well) is not None)
+    ]
+    if wrong:
+        expected = "'row/column', each of letters and digits only"
+        raise MetadataError(at, [Problem("wells", well, expected) for well in wrong])
+    for well, given in wells.items():
+        found = list(_fields(given, well, at))
+        if not found:
+            raise MetadataError(at, [Problem(f"wells.{well}", given, "at least one image")])
+        for number, (acquisition, values) in enumerate(found):
+            yield _Image(well, number, acquisition, values)
+
+
+def _fields(given: Any, well: str, at: str) -> Iterator[tuple[int | None, Any]]:
+    if not isinstance(given, Mapping):
+        yield from ((None, image) for image in _listed(given))
+        return
+    for acquisition, images in given.items():
+        if not is_int(acquisition):
+            problem = Problem(f"wells.{well}", acquisition, "the id of an acquisition, an integer")
+            raise MetadataError(at, [problem])
+        yield from ((acquisition, image) for image in _listed(images))
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    is_image = is_dask(given) or isinstance(given, np.ndarray | Array)
+    return given if isinstance(given, Sequence) and not is_image else (given,)
+
+
+# --- what a plate says of its wells ---------------------------------------------------------------
+
+
+def _layout(
+    images: Sequence[_Image],
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    name: str | None,
+    acquisitions: Sequence[Any] | None,
+    version: str,
+    at: str,
+) -> PlateLayout:
+    wells = list(dict.fromkeys(image.well for image in images))
+    places = [well.split("/") for well in wells]
+    row_names = _names(rows, [row for row, _ in places], "rows", at)
+    column_names = _names(columns, [column for _, column in places], "columns", at)
+    known = _acquisitions(acquisitions, images, at)
+    counts = [sum(1 for image in images if image.well == well) for well in wells]
+    return PlateLayout(
+        rows=tuple(Line(one) for one in row_names),
+        columns=tuple(Line(one) for one in column_names),
+        wells=tuple(
+            WellPlace(well, row_names.index(row), column_names.index(column))
+            for well, (row, column) in zip(wells, places, strict=True)
+        ),
+        acquisitions=known or None,
+        field_count=max(counts),
+        name=name,
+        version=version,
+    )
+
+
+def _names(given: Sequence[str] | None, met: list[str], what: str, at: str) -> list[str]:
+    """Names of all rows or columns; every well must be in one."""
+    if given is None:
+        return sorted(set(met), key=_natural)
+    names = list(given)
+    absent = sorted(set(met) - set(names), key=_natural)
+    if absent:
+        problem = Problem(what, names, f"the names of all, {', '.join(absent)} of wells included")
+        raise MetadataError(at, [problem])
+    return names
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """So that 2 comes before 10, and Z before AA."""
+    parts = _NUMBERS.split(name)
+    return [(len(part), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
+def _acquisitions(
+    given: Sequence[Any] | None, images: Sequence[_Image], at: str
+) -> tuple[Acquisition, ...]:
+    met = sorted({image.acquisition for image in images if image.acquisition is not None})
+    if given is None:
+        return tuple(Acquisition(one) for one in met)
+    found = tuple(_acquisition(one, at) for one in given)
+    absent = [one for one in met if one not in [acquisition.id for acquisition in found]]
+    if absent:
+        problem = Problem("acquisitions", given, f"all that wells name, {absent} included")
+        raise MetadataError(at, [problem])
+    untold = [image.path for image in images if image.acquisition is None]
+    if len(found) > 1 and untold:
+        problem = Problem(f"wells.{untold[0]}", None, "the id of one of several acquisitions")
+        raise MetadataError(at, [problem])
+    return found
+
+
+def _acquisition(one: Any, at: str) -> Acquisition:
+    if isinstance(one, Acquisition):
+        return one
+    if is_int(one):
+        return Acquisition(one)
+    if isinstance(one, Mapping) and is_int(one.get("id")):
+        return Acquisition(
+            one["id"],
+            one.get("name"),
+            one.get("description"),
+            one.get("maximumfieldcount"),
+            one.get("starttime"),
+            one.get("endtime"),
+        )
+    raise MetadataError(at, [Problem("acquisitions", one, "an id, or an object with one")])
+
+
+def _groups(
+    request: Request, images: Sequence[_Image], below: str, at: str
+) -> dict[str, Mapping[str, Any]]:
+    """Path and attributes of the groups of wells and rows."""
+    version = request.version
+    wells: dict[str, list[Field]] = {}
+    for image in images:
+        wells.setdefault(image.well, []).append(Field(str(image.number), image.acquisition))
+    groups: dict[str, Mapping[str, Any]] = {}
+    told = None if version in NESTED else version
+    for well, fields in wells.items():
+        metadata = Metadata(version, well=WellFields(tuple(fields), told))
+        groups[join(below, well)] = checked_attributes(metadata, "well", f"{at}/{well}")
+    for well in wells:
+        groups.setdefault(join(below, well.partition("/")[0]), {})
+    return groups
+
+
+def _check_alike(images: Sequence[_Image], at: str) -> None:
+    """Refuse images that would not make one plate."""
+    first = checked_pixels(images[0].values, f"{at}/{images[0].path}")
+    for image in images[1:]:
+        values = checked_pixels(image.values, f"{at}/{image.path}")
+        if values.dtype.newbyteorder("=") != first.dtype.newbyteorder("="):
+            raise DataTypeError(
+                f"{at}: the image {image.path} is of {values.dtype}, {images[0].path} of "
+                f"{first.dtype}: all images of a plate have one data type."
+            )
+        if (values.ndim, values.shape[:-2]) != (first.ndim, first.shape[:-2]):
+            raise GridError(
+                f"{at}: the image {image.path} has the shape {values.shape}, {images[0].path} "
+                f"{first.shape}: images of a plate differ along the last two axes only."
+            )
+
+
+def write_plate(
+    wells: Mapping[str, Any],
+    url: Location,
+    path: str = "",
+    *,
+    client: Client | None = None,
+    progress: ImageProgress | None = None,
+    resume: bool | str = False,
+    journal: Location | None = None,
+    **options: Any,
+) -> WriteReport:
+    """Write a plate, wells side by side: `plan_write_plate`, then run.
+
+    The groups of wells and of the plate get their metadata when all images are there.
+
+    Parameters
+    ----------
+    wells, url, path, client
+        As for `plan_write_plate`.
+    progress, resume, journal
+        As for `zarr_dask.ome.plan.ImageWritePlan.run`.
+    **options
+        As for `plan_write_plate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> wells = {"A/1": np.ones((300, 400), "u2"), "B/2": [np.full((300, 400), 2, "u2")] * 2}
+    >>> _ = zd.ome.write_plate(wells, store, axes="yx", name="screen 7")
+    >>> plate = zd.ome.open_plate(store)
+    >>> plate.rows, plate.columns, len(plate["B/2"])
+    (('A', 'B'), ('1', '2'), 2)
+    """
+    overwrite = options.pop("overwrite", False)
+    plan = plan_write_plate(
+        wells, url, path, client=client, overwrite=bool(overwrite or resume), **options
+    )
+    return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
