@@ -27,6 +27,7 @@ from zarr_dask.group import (
     open_group,
 )
 from zarr_dask.manifest import Manifest
+from zarr_dask.stores.zip_writer import ZipWriter
 from zarr_dask.views import View
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "ReadOptions",
     "View",
     "Writer",
+    "ZipWriter",
     "compare",
     "consolidate",
     "create_array",

@@ -23,6 +23,7 @@
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── ConditionalWriteError                     no value can be put on a condition there
+    │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
     │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
@@ -106,6 +107,7 @@ __all__ = [
     "ValuesDifferError",
     "WorkerLostError",
     "WriterNotFoundError",
+    "WrittenOnceError",
     "ZarrDaskError",
     "ZarrDaskWarning",
 ]
@@ -371,6 +373,10 @@ class ListingError(StoreError):
 
 class ConditionalWriteError(StoreError):
     """A stored object cannot be shared with other jobs: the store, or its file system, cannot."""
+
+
+class WrittenOnceError(StoreError, FileExistsError):
+    """A value that would take the place of another in a store that is written once."""
 
 
 class ReadOnlyError(StoreError, PermissionError):

@@ -26,6 +26,7 @@ from zarr_dask.pool import cores
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,7 +87,7 @@ def _current_client() -> Client | None:
 
 
 def check_in_reach(store: Store) -> None:
-    """Refuse a store in the memory of this process where tasks run in other processes.
+    """Refuse a store that this process alone can write where tasks run in other processes.
 
     Raises
     ------
@@ -95,7 +96,7 @@ def check_in_reach(store: Store) -> None:
     """
     while isinstance(store, Wrapper):
         store = store.store
-    if not isinstance(store, MemoryStore):
+    if not isinstance(store, MemoryStore | ZipWriter):
         return
     client = _current_client()
     if client is None:
@@ -105,9 +106,9 @@ def check_in_reach(store: Store) -> None:
         elsewhere = any(not address.startswith("inproc://") for address in workers)
     if elsewhere:
         raise StoreOutOfReachError(
-            f"{store.url} lives in the memory of this process, and dask's processes or the "
+            f"{store.url} can be written by this process alone, and dask's processes or the "
             "distributed scheduler run each task in another process: what it writes would be lost. "
-            "Write to a local or remote store."
+            "Write to a local or remote store, or compute with threads."
         )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from os import PathLike
+from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 
@@ -42,6 +43,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zip import ZipStore
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -451,9 +453,13 @@ class _Job:
         store = self.store
         while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
             store = store.store
-        if not isinstance(store, LocalStore):
+        if isinstance(store, ZipStore):  # a writer of it has them beside it
+            store, folder = LocalStore(str(Path(store.root).parent)), None
+        elif isinstance(store, LocalStore):
+            folder = prefix_of(self.path)
+        else:
             return
-        for key, changed in store.list_temporaries(prefix_of(self.path)):
+        for key, changed in store.list_temporaries(folder):
             age = time() - changed
             if sweep and age > _OLD:
                 store.delete(key)

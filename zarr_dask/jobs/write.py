@@ -28,6 +28,7 @@ from zarr_dask.grid import Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.destination import existing_array, grown, new_array
 from zarr_dask.jobs.dialect import target_of
 from zarr_dask.jobs.guards import check_apart, check_not_read
@@ -459,33 +460,40 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
-    plan = plan_write(
-        arr,
-        url,
-        component,
-        storage_options,
-        region,
-        mode,
-        chunks=chunks,
-        shards=shards,
-        codecs=codecs,
-        fill_value=fill_value,
-        dimension_names=dimension_names,
-        attributes=attributes,
-        format=format,
-        overwrite=overwrite,
-        append=append,
-        casting=casting,
-        partial=partial,
-        resume=resume,
-        journal=journal,
-        manifest=manifest,
-        sha256=sha256,
-        **keywords,
-    )
-    if not compute and not return_stored:
-        return plan.collection()
-    report = plan.run(progress=progress, window=window)
+    replaces = (overwrite or mode == "w") and not component
+    with archive_or_place(url, storage_options, replaces=replaces) as (place, place_options):
+        if place is not url and not compute and not return_stored:
+            raise ValueError(
+                f"{place.url} is a zip archive, which is there when this call has ended: leave "
+                "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
+            )
+        plan = plan_write(
+            arr,
+            place,
+            component,
+            place_options,
+            region,
+            mode,
+            chunks=chunks,
+            shards=shards,
+            codecs=codecs,
+            fill_value=fill_value,
+            dimension_names=dimension_names,
+            attributes=attributes,
+            format=format,
+            overwrite=overwrite,
+            append=append,
+            casting=casting,
+            partial=partial,
+            resume=resume,
+            journal=journal,
+            manifest=manifest,
+            sha256=sha256,
+            **keywords,
+        )
+        if not compute and not return_stored:
+            return plan.collection()
+        report = plan.run(progress=progress, window=window)
     return plan.stored() if return_stored else report
 
 

@@ -6,6 +6,7 @@ from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import Faulty, ReadOnly, Recording
 from zarr_dask.stores.zip import ZipStore
+from zarr_dask.stores.zip_writer import ZipWriter
 
 __all__ = [
     "WHOLE",
@@ -20,5 +21,6 @@ __all__ = [
     "Recording",
     "Store",
     "ZipStore",
+    "ZipWriter",
     "open_store",
 ]

@@ -173,7 +173,7 @@ class LocalStore:
                 os.close(descriptor)
             os.replace(temporary, path)
             if self.fsync:
-                _fsync_folder(folder)
+                fsync_folder(folder)
         except BaseException as error:
             with suppress(OSError):  # what was written before a disk was full must not stay
                 os.unlink(temporary)
@@ -219,7 +219,7 @@ class LocalStore:
             _append(descriptor, data)
             if self.fsync:
                 os.fsync(descriptor)
-                _fsync_folder(os.path.dirname(path))
+                fsync_folder(os.path.dirname(path))
         except OSError as error:
             raise self.failed("write", key, error) from error
         finally:
@@ -288,12 +288,13 @@ class LocalStore:
             with self._reporting("inspect", key), suppress(FileNotFoundError):  # it has gone
                 yield key, entry.stat().st_size
 
-    def list_temporaries(self, prefix: str) -> Iterator[tuple[str, float]]:
+    def list_temporaries(self, prefix: str | None) -> Iterator[tuple[str, float]]:
         """Temporary files below a prefix, which no other listing shows, and when they changed.
 
-        A writer that is killed leaves them; one that is at work has them for a moment.
+        A writer that is killed leaves them; one that is at work has them for a moment. Where the
+        prefix is None, only those that lie directly in the store.
         """
-        pending = [prefix]
+        pending = [prefix or ""]
         while pending:
             above = pending.pop()
             with (
@@ -303,7 +304,7 @@ class LocalStore:
             ):
                 for entry in entries:
                     if entry.is_dir():
-                        if not _is_circle(entry):
+                        if prefix is not None and not _is_circle(entry):
                             pending.append(f"{above}{entry.name}/")
                     elif _TEMPORARY.fullmatch(entry.name):
                         with suppress(FileNotFoundError):  # it was at work, and is done
@@ -517,6 +518,22 @@ def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
             first += 1
 
 
+def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:
+    """Write all buffers one after the other, from a byte of a file on."""
+    pending = [view for view in map(_flat, buffers) if len(view)]
+    first = 0
+    while first < len(pending):
+        done = os.pwritev(descriptor, pending[first : first + _MAX_BUFFERS_PER_CALL], start)
+        start += done
+        while done:
+            view = pending[first]
+            if done < len(view):
+                pending[first] = view[done:]
+                break
+            done -= len(view)
+            first += 1
+
+
 def _append(descriptor: int, data: bytes) -> None:
     """One call, so that threads that append at the same time do not mix their bytes."""
     done = os.write(descriptor, data)
@@ -529,7 +546,7 @@ def _flat(buffer: Buffer) -> memoryview:
     return view if view.ndim == 1 and view.itemsize == 1 else view.cast("B")
 
 
-def _fsync_folder(folder: str) -> None:
+def fsync_folder(folder: str) -> None:
     descriptor = os.open(folder, _READ)
     try:
         os.fsync(descriptor)

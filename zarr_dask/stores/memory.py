@@ -13,11 +13,11 @@ from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from secrets import token_hex
 from typing import ClassVar
 
-from zarr_dask.errors import ConditionalWriteError, StoreError
+from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
 from zarr_dask.stores.conditional import tag_of
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryStore", "elsewhere"]
 
 
 class MemoryStore:
@@ -142,7 +142,17 @@ _LIVING: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictio
 
 def _same_store(identity: str, process: int) -> MemoryStore:
     living = _LIVING.get(identity) if process == os.getpid() else None
-    return MemoryStore(_Elsewhere(identity)) if living is None else living
+    if living is not None:
+        return living
+    return elsewhere(
+        f"the memory store {identity} lives in another process or is gone; use a local "
+        "or remote store to share data between processes."
+    )
+
+
+def elsewhere(message: str) -> MemoryStore:
+    """A store that says to whoever uses it why it cannot be reached here."""
+    return MemoryStore(_Elsewhere(message))
 
 
 class _Elsewhere(MutableMapping[str, bytes]):
@@ -152,14 +162,11 @@ class _Elsewhere(MutableMapping[str, bytes]):
     job would wait for ever.
     """
 
-    def __init__(self, identity: str) -> None:
-        self._identity = identity
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def _refuse(self) -> StoreError:
-        return StoreError(
-            f"the memory store {self._identity} lives in another process or is gone; use a local "
-            "or remote store to share data between processes."
-        )
+        return StoreOutOfReachError(self._message)
 
     def __getitem__(self, key: str) -> bytes:
         raise self._refuse()

@@ -1,4 +1,4 @@
-"""The entries of a local zip archive, for reading.
+"""The entries of a local zip archive, for reading; `zarr_dask.stores.zip_writer` writes.
 
 The directory of an archive is read once per process; a stored entry is then read like a file, in
 parts where parts are asked for, and a deflated one is inflated as a whole. Whatever an archive
@@ -23,16 +23,18 @@ from typing import ClassVar, NamedTuple
 from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
 from zarr_dask.stores.listed import below_of, listing_of
-from zarr_dask.stores.local import read_at
+from zarr_dask.stores.local import read_at, write_at
 
-__all__ = ["ZipStore"]
+__all__ = ["DOCUMENTS", "ZipStore"]
 
+_PIECE = 1 << 24  # bytes that are copied at a time
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
 _SIGNATURE = b"PK\x03\x04"
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _ENCRYPTED = 0x1
 _MOST_INFLATED = 1040  # deflate makes at most 1032 bytes of one
-_DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
+DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
+"""Names of metadata documents, of all formats."""
 _NOT_DATA = "__MACOSX/"  # what macOS puts into archives besides
 
 
@@ -119,7 +121,7 @@ class ZipStore:
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
-        found = [(self._entry(key), key, wanted) for key, wanted in requests]
+        found = [(self.entry(key), key, wanted) for key, wanted in requests]
         if all(entry is None for entry, _, _ in found):
             return [None] * len(found)
         with self._opened() as descriptor:
@@ -155,20 +157,33 @@ class ZipStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        entry = self._entry(key)
+        entry = self.entry(key)
         return None if entry is None else entry.size
 
     def validator(self, key: str) -> Hashable:
         """See `zarr_dask.stores.base.validator_of`; no changed archive is read."""
-        entry = self._entry(key)
+        entry = self.entry(key)
         return None if entry is None else (self.stamp, entry)
+
+    def copy_entries(self, descriptor: int) -> int:
+        """Copy all up to the directory to the beginning of a file; the number of bytes."""
+        with self._opened() as source:
+            with open(source, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+                length = archive.start_dir
+            done = 0
+            while done < length:
+                piece = read_at(source, done, min(_PIECE, length - done))
+                write_at(descriptor, [piece], done)
+                done += len(piece)
+        return length
 
     # --- one entry --------------------------------------------------------------------------------
 
     def _entries(self) -> Mapping[str, _Entry]:
         return {} if self.stamp is None else _directory(self.root, self.stamp).entries
 
-    def _entry(self, key: str) -> _Entry | None:
+    def entry(self, key: str) -> _Entry | None:
+        """What the directory says of a value; None if there is none."""
         check_key(key)
         return self._entries().get(self.folder + key)
 
@@ -236,8 +251,8 @@ class ZipStore:
 
     def _refusal(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(
-            f"{self.root} is a zip archive, which can only be read: {key!r} was not changed. Write "
-            "into a folder, and zip it."
+            f"{self.root} is a zip archive, which is written in one go: {key!r} was not changed. "
+            "Use zarr_dask.ZipWriter as the store, with mode='a' to add to an archive."
         )
 
 
@@ -290,7 +305,7 @@ def _leading_folder(entries: Mapping[str, object]) -> str:
     folder = first[0] + first[1]
     if not first[1] or not all(name.startswith(folder) for name in entries):
         return ""
-    return folder if any(folder + name in entries for name in _DOCUMENTS) else ""
+    return folder if any(folder + name in entries for name in DOCUMENTS) else ""
 
 
 @contextmanager
