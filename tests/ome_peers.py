@@ -35,8 +35,9 @@ def by_ngff_zarr(path):
 
 def by_ome_zarr(path):
     """Levels of an image, or of the mosaic of a plate."""
-    (node, *_) = ome_zarr_reader.Reader(ome_zarr_io.parse_url(str(path)))()
-    return node.data
+    place = ome_zarr_io.parse_url(str(path))
+    # of a label image, the image that it is for comes first
+    return next(node.data for node in ome_zarr_reader.Reader(place)() if node.zarr == place)
 
 
 def by_models(path, version):

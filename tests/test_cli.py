@@ -634,7 +634,7 @@ def test_wrong_usage(maps, target, tmp_path):
 
 
 def test_dead_scheduler(maps, target, monkeypatch):
-    monkeypatch.setattr("zarr_dask.cli.rechunk._SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("zarr_dask.cli.rechunk.SCHEDULER_TIMEOUT", 0.5)
     job = ["rechunk", maps, target, "--chunks", "2"]
     message = refuse(*job, "--scheduler", "tcp://127.0.0.1:1")
     assert "no dask scheduler answers at tcp://127.0.0.1:1" in message

@@ -157,6 +157,44 @@ def test_peers_read_our_plates(tmp_path, public_data, version):
     same([one.data for one in image.images], [wells["B/2"], wells["B/2"][::2, ::2]])
 
 
+@pytest.mark.parametrize(("version", "shards"), [("0.4", None), ("0.5", (1, 1, 1, 64, 64))])
+def test_peers_read_what_write_makes(tmp_path, public_data, version, shards):
+    values = numbers(2, 2, 3, 70, 61)
+    zd.ome.write(
+        values,
+        tmp_path,
+        axes="tczyx",
+        scale={"z": 2.0, "y": 0.5, "x": 0.5},
+        translation={"z": 1.5},
+        units={"t": "second", "z": "micrometer", "y": "micrometer", "x": "micrometer"},
+        channels=["DAPI", {"label": "GFP", "color": "00FF00"}],
+        version=version,
+        chunks=(1, 1, 1, 16, 16),
+        shards=shards,
+        levels=3,
+        labels={"cells": numbers(2, 3, 70, 61, dtype="i4")},
+    )
+    assert zd.ome.validate(tmp_path) == []
+    assert schema_problems(public_data, tmp_path, version) == []
+    levels = [level.array[...] for level in zd.ome.open(tmp_path).levels]
+    np.testing.assert_array_equal(levels[0], values)
+    cells = zd.ome.open(tmp_path).labels["cells"]
+    for place, expected in (
+        (tmp_path, levels),
+        (tmp_path / "labels" / "cells", [level.array[...] for level in cells.levels]),
+    ):
+        same(by_ome_zarr(place), expected)
+        same(by_ngff_zarr(place), expected)
+    assert by_models(tmp_path, version) == "Image"
+    assert by_models(tmp_path / "labels", version) == "Labels"
+    assert by_models(tmp_path / "labels" / "cells", version) == "ImageLabel"
+    first = ngff_zarr.from_ome_zarr(str(tmp_path), validate=True).images[0]
+    assert (first.scale["y"], first.translation["z"]) == (0.5, 1.5)
+    assert first.axes_units["x"] == "micrometer"
+    thumbnail = zd.ome.thumbnail(tmp_path, size=32)
+    assert thumbnail.shape[:2] == (32, 28)
+
+
 # --- what they write ------------------------------------------------------------------------------
 
 

@@ -373,30 +373,3 @@ def test_validate(tmp_path, version, monkeypatch):
     (one,) = json.loads(run("validate", tmp_path, "--json", code=1))
     assert (one["place"], one["found"], one["level"]) == ("s2", None, "must")
     assert "no Zarr array or group" in run("validate", tmp_path / "nothing", code=1)
-
-
-def test_convert(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "500")
-    old, new = tmp_path / "old", tmp_path / "new"
-    levels = put_image(old, "", "0.4", pixels(4, 8, 8))
-    assert "(OME-Zarr 0.4 to 0.5)" in run("convert", old, "--dry-run")
-    assert not list(old.rglob("zarr.json"))
-    options = ("--chunks", "z=1,y=4", "--shards", "z=4,y=8", "--max-mem", "64MB")
-    said = run("convert", old, new, *options)
-    assert "s0: (4, 8, 8) uint16, chunks (4, 8, 8) -> (1, 4, 8) in shards (4, 8, 8)" in said
-    assert "3 arrays written anew" in said
-    image = zd.ome.open(new)
-    assert (image.metadata.version, image.levels[0].array.shards) == ("0.5", (4, 8, 8))
-    for level, values in zip(image.levels, levels, strict=True):
-        np.testing.assert_array_equal(level.array[...], values)
-    back = tmp_path / "back"
-    assert "s0: shards: got 'sharding_indexed'" in run(
-        "convert", new, back, "--to", "0.4", "--dry-run", code=1
-    )
-    assert "cannot be migrated" in run("convert", new, back, "--to", "0.4", code=1)
-    assert run("convert", new, back, "--to", "0.4", "--chunks", "4", "--quiet") == ""
-    assert zd.ome.open(back).metadata.version == "0.4"
-    assert "pass dst" in run("convert", new, "--to", "0.4", code=2)
-    run("convert", old, "--remove-old")
-    assert zd.ome.open(old).metadata.version == "0.5"
-    assert list(old.rglob(".z*")) == []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import RechunkPlan
     from zarr_dask.ome import OmeMigration
+    from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["printable", "say", "say_field", "say_plan", "say_title", "shortened", "wrapped"]
 
@@ -61,7 +62,7 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
     return folded.replace("\0", " ")
 
 
-def say_plan(plan: RechunkPlan | MigrationPlan | OmeMigration) -> None:
+def say_plan(plan: RechunkPlan | MigrationPlan | OmeMigration | ImageWritePlan) -> None:
     """Print a plan, folded with its indents."""
     for line in printable(plan.explain()).splitlines():
         words = line.lstrip()

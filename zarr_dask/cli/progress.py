@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
 
-__all__ = ["Lines", "migration_progress", "rechunk_progress"]
+__all__ = ["Lines", "image_progress", "migration_progress", "rechunk_progress"]
 
 
 @contextmanager
@@ -57,6 +57,12 @@ def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[
     with byte_bars(console) as bars:
         task = bars.add_task("copying", total=plan.nbytes)
         yield lambda nbytes: bars.advance(task, nbytes)
+
+
+@contextmanager
+def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True]]:
+    """What shows how much of an image has been read: a bar, else lines."""
+    yield Lines(["writing"]) if _terminal() is None else True
 
 
 def _terminal() -> Console | None:

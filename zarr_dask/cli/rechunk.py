@@ -5,10 +5,8 @@ Dask is loaded only here, once the arguments are known to be right.
 
 from __future__ import annotations
 
-import logging
-import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted
+from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
 from zarr_dask.cli.options import job_options
 from zarr_dask.cli.printing import printable, say, say_plan, shortened, wrapped
 from zarr_dask.cli.progress import rechunk_progress
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk import RechunkPlan
 
 __all__ = ["plan", "rechunk"]
-
-_SCHEDULER_TIMEOUT = 5.0
-"""Seconds until a scheduler must have answered."""
 
 
 @click.command(
@@ -139,41 +135,9 @@ def _planned(
         raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
     source = _source(src)
     from zarr_dask.jobs.rechunk import plan_rechunk
-    from zarr_dask.jobs.run import connect
 
-    connection = connect(scheduler, scheduler_file, workers, _SCHEDULER_TIMEOUT)
-    with ExitStack() as stack:
-        with _interrupts_put_off() if workers else nullcontext():
-            client = stack.enter_context(connection)
-        if client is not None and workers:
-            _silence()
-            client.run(_silence)
+    with connected(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT) as client:
         yield plan_rechunk(source, dst, client=client, **options), client
-
-
-@contextmanager
-def _interrupts_put_off() -> Iterator[None]:
-    """Ctrl-C waits until worker processes are there to be ended, and never reaches them."""
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # its start, which workers cause, would undo the mask
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if came:
-        raise KeyboardInterrupt
-
-
-def _silence() -> None:
-    """Do not log the errors of tasks, which are raised too, nor workers that end slowly."""
-    for process in ("worker", "nanny"):
-        logging.getLogger(f"distributed.{process}").setLevel(logging.CRITICAL)
-        logging.getLogger(f"distributed.{process}.memory").setLevel(logging.WARNING)
 
 
 def _source(src: str) -> zd.Array:

@@ -1,0 +1,145 @@
+"""``zarr-dask ome convert`` and ``zarr-dask ome pyramid``, run as users do."""
+
+from __future__ import annotations
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import zarr_dask as zd
+from tests.test_ome_read import pixels, put_image
+from zarr_dask.cli import main
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(main, ["ome", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_every_command_has_a_short_help():
+    group = main.commands["ome"]
+    assert sorted(group.commands) == ["convert", "info", "pyramid", "thumbnail", "validate"]
+    context = click.Context(group)
+    for command in group.commands.values():
+        assert not command.get_short_help_str(limit=60).endswith("..."), command.name
+        assert command.get_help(context)
+
+
+@pytest.mark.parametrize("command", ["convert", "info", "pyramid", "thumbnail", "validate"])
+def test_help_fits_80_columns(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, run(command, "--help").splitlines())) <= 80
+
+
+# --- convert --------------------------------------------------------------------------------------
+
+
+def test_to_another_version(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    levels = put_image(old, "", "0.4", pixels(4, 8, 8))
+    assert "(OME-Zarr 0.4 to 0.5)" in run("convert", old, "--dry-run")
+    assert not list(old.rglob("zarr.json"))
+    options = ("--chunks", "z=1,y=4", "--shards", "z=4,y=8", "--max-mem", "64MB")
+    said = run("convert", old, new, *options)
+    assert "s0: (4, 8, 8) uint16, chunks (4, 8, 8) -> (1, 4, 8) in shards (4, 8, 8)" in said
+    assert "3 arrays written anew" in said
+    image = zd.ome.open(new)
+    assert (image.metadata.version, image.levels[0].array.shards) == ("0.5", (4, 8, 8))
+    for level, values in zip(image.levels, levels, strict=True):
+        np.testing.assert_array_equal(level.array[...], values)
+    back = tmp_path / "back"
+    assert "s0: shards: got 'sharding_indexed'" in run(
+        "convert", new, back, "--to", "0.4", "--dry-run", code=1
+    )
+    assert "cannot be migrated" in run("convert", new, back, "--to", "0.4", code=1)
+    assert run("convert", new, back, "--to", "0.4", "--chunks", "4", "--quiet") == ""
+    assert zd.ome.open(back).metadata.version == "0.4"
+    assert "pass dst" in run("convert", new, "--to", "0.4", code=2)
+    run("convert", old, "--remove-old")
+    assert zd.ome.open(old).metadata.version == "0.5"
+    assert list(old.rglob(".z*")) == []
+
+
+# --- pyramid --------------------------------------------------------------------------------------
+
+
+def halved(values):
+    """Means of 2 x 2 pixels, rounded half to even; lengths must be even."""
+    *rest, height, width = values.shape
+    blocks = values.reshape(*rest, height // 2, 2, width // 2, 2).astype("f8")
+    return np.rint(blocks.mean((-3, -1))).astype(values.dtype)
+
+
+def test_an_array_becomes_an_image(tmp_path):
+    values = pixels(2, 64, 48)
+    array = zd.create_array(tmp_path / "a.zarr", shape=values.shape, dtype="u2", chunks=(1, 32, 32))
+    array[...] = values
+    words = ["pyramid", tmp_path / "a.zarr", tmp_path / "i.zarr", "--axes", "zyx"]
+    words += ["--scale", "z=2,y=0.5,x=0.5", "--units", "y=micrometer,x=micrometer"]
+    words += ["--translation", "0,1,2", "--name", "mine", "--levels", "3", "--factors", "1,2,2"]
+    words += ["--chunks", "z=1,y=16,x=16", "--shards", "z=1,y=32,x=32", "--max-mem", "200MB"]
+    said = run(*words, "--dry-run")
+    assert "2: (2, 16, 12) uint16" in said
+    assert not (tmp_path / "i.zarr").exists()
+    assert "done: " in run(*words)
+    image = zd.ome.open(tmp_path / "i.zarr")
+    expected = [values, halved(values), halved(halved(values))]
+    for level, wanted in zip(image.levels, expected, strict=True):
+        np.testing.assert_array_equal(level.array[...], wanted)
+    assert (image.levels[0].array.chunks, image.levels[0].array.shards) == (
+        (1, 16, 16),
+        (1, 32, 32),
+    )
+    assert image.levels[0].scale == (2.0, 0.5, 0.5)
+    assert image.levels[0].translation == (0.0, 1.0, 2.0)
+    assert image.levels[0].units == (None, "micrometer", "micrometer")
+    assert image.multiscale.name == "mine"
+    assert "exists" in run(*words, code=1)
+    assert run(*words, "--overwrite", "--quiet") == ""
+
+
+def test_an_image_gets_levels_with_labels_and_colours(tmp_path):
+    x = pixels(2, 40, 30)
+    channels = ["DAPI", {"label": "GFP", "color": "00FF00", "window": {"start": 3, "end": 9}}]
+    cells = zd.ome.Labelled(
+        pixels(40, 30, dtype="i4"), colors={1: "FF0000"}, properties={1: {"a": 2}}
+    )
+    old = tmp_path / "old"
+    zd.ome.write(x, old, axes="cyx", channels=channels, levels=1, labels={"cells": cells})
+    run("pyramid", old, tmp_path / "new", "--to", "0.4", "--levels", "2", "--factors", "2")
+    first, last = zd.ome.open(old), zd.ome.open(tmp_path / "new")
+    assert last.metadata.version == "0.4"
+    assert [level.shape for level in last.levels] == [(2, 40, 30), (2, 20, 15)]
+    np.testing.assert_array_equal(last.levels[0].array[...], x)
+    assert last.metadata.omero.channels == first.metadata.omero.channels
+    labels = last.labels["cells"]
+    np.testing.assert_array_equal(labels.levels[0].array[...], cells.values)
+    assert set(np.unique(labels.levels[1].array[...])) <= set(cells.values.ravel())
+    meaning = labels.metadata.image_label
+    assert meaning.colors == first.labels["cells"].metadata.image_label.colors
+    assert meaning.properties[0].extra == {"a": 2}
+    assert zd.ome.validate(tmp_path / "new") == []
+
+
+def test_options_of_pyramid_that_do_not_fit(tmp_path):
+    zd.create_array(tmp_path / "a", shape=(8, 8), dtype="u1")
+    zd.create_group(tmp_path / "g").create_array("inner", shape=(8, 8), dtype="u1")
+    place = tmp_path / "i"
+    for words, says, code in (
+        (["--scale", "y=1,2"], "mixes values", 2),
+        (["--scale", "y=a"], "could not convert", 2),
+        (["--levels", "0"], "at least 1", 2),
+        (["--factors", "0"], "is not a length", 2),
+        (["--scheduler", "tcp://127.0.0.1:1", "--workers", "1"], "exclude each other", 2),
+        (["--axes", "zyx"], "2 axes, as the image has", 1),
+    ):
+        assert says in run("pyramid", tmp_path / "a", place, *words, code=code)
+    assert "Arrays in it: inner" in run("pyramid", tmp_path / "g", place, code=1)
+    assert not place.exists()

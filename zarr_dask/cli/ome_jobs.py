@@ -1,0 +1,315 @@
+"""``zarr-dask ome convert`` and ``ome pyramid``: plans that are printed and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.base import Interrupted, as_options, traceback_option
+from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
+from zarr_dask.cli.options import GridType, SizeType
+from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.progress import image_progress, migration_progress
+from zarr_dask.errors import NodeTypeError, ZarrDaskError
+
+if TYPE_CHECKING:
+    from zarr_dask.ome import Image, Labelled
+
+__all__ = ["convert", "pyramid"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask ome convert image.zarr --dry-run
+  zarr-dask ome convert image.zarr --remove-old
+  zarr-dask ome convert old.zarr new.zarr --chunks z=1,y=256,x=256 \\
+      --shards z=16,y=1024,x=1024
+  zarr-dask ome convert new.zarr old.zarr --to 0.4"""
+)
+@click.argument("url")
+@click.argument("dst", required=False)
+@click.option(
+    "--to",
+    type=click.Choice(["0.5", "0.4"]),
+    default="0.5",
+    show_default=True,
+    help="The version to convert to.",
+)
+@click.option("--path", default="", help="Path of the image or plate below URL (and DST).")
+@click.option(
+    "--chunks",
+    type=GridType(),
+    help="Write all pixels anew, in these chunks: z=1,y=256,x=256, or by position; -1 is a whole "
+    "axis. Axes that are not named, and are not there, stay as they are.",
+)
+@click.option("--shards", type=GridType(), help="Shards of the new arrays, in the same forms.")
+@click.option(
+    "--max-mem",
+    type=SizeType(),
+    help="What one process may hold above its idle size where pixels are written anew.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option(
+    "--remove-old",
+    is_flag=True,
+    help="In place: remove old documents when the new ones are there and verified.",
+)
+@click.option("--resume", is_flag=True, help="Go on with arrays that were left half done.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@traceback_option
+def convert(
+    url: str, dst: str | None, *, dry_run: bool, resume: bool, quiet: bool, **options: Any
+) -> None:
+    """Bring an image or a plate to another version of OME-Zarr.
+
+    With labels, wells and fields, as a whole or not at all: if something cannot be said in the
+    other version, the exit code is 1 and all reasons are printed, for a dry run as well. Stored
+    objects are not decoded unless --chunks or --shards are given. Without DST the new documents are
+    written beside the old ones, which stay unless --remove-old is given; 0.5 goes before 0.4 where
+    both lie side by side, so that converting to 0.4 needs a DST.
+    """
+    try:
+        plan = zd.ome.plan_migration(url, dst=dst, resume=resume, **options)
+    except ZarrDaskError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(as_options(str(error))) from error
+    if dry_run and plan.refusals:
+        say_plan(plan)
+        raise click.exceptions.Exit(1)
+    if not quiet and not plan.refusals:
+        say_plan(plan)
+    if dry_run:
+        return
+    try:
+        with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
+            report = plan.run(progress=advance, resume=resume)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            f": {plan.where} can be read as before. Run the same command again to go on, with "
+            "--resume if pixels are written anew."
+        ) from interrupt
+    if not quiet:
+        say(wrapped(f"done: {report}", "  "))
+
+
+# --- pyramids -------------------------------------------------------------------------------------
+
+
+class _PerAxis(click.ParamType[Any]):
+    """Values by position (``2,0.5,0.5``) or by name of the axis (``z=2,y=0.5``)."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        if not isinstance(value, str):
+            return value
+        items = [item.strip() for item in value.split(",")]
+        named = [item for item in items if "=" in item]
+        if named and len(named) < len(items):
+            self.fail(f"{value!r} mixes values by position and by name.", param, ctx)
+        try:
+            if not named:
+                return [self._read(item) for item in items]
+            pairs = (item.partition("=") for item in items)
+            return {name.strip(): self._read(text.strip()) for name, _, text in pairs}
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}.", param, ctx)
+
+
+class _OrAuto(GridType):
+    """Lengths, or a word that leaves them to the program."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        return value if value == self._word else super().convert(value, param, ctx)
+
+
+def _levels(ctx: click.Context, param: click.Parameter, value: str) -> int | str:
+    if value == "auto":
+        return value
+    if value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise click.BadParameter("expected a number of at least 1, or auto.", ctx, param)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask ome pyramid stack.zarr image.zarr --axes zyx \\
+      --scale z=2,y=0.5,x=0.5 --units z=micrometer,y=micrometer,x=micrometer
+  zarr-dask ome pyramid image.zarr sharded.zarr --shards auto --workers 2
+"""
+)
+@click.argument("src")
+@click.argument("dst")
+@click.option("--axes", help="Names of the axes, such as tczyx. By default those of SRC.")
+@click.option(
+    "--scale",
+    type=_PerAxis("NUMBERS", float),
+    help="Distance between pixels: z=2,y=0.5,x=0.5, or by position.",
+)
+@click.option(
+    "--translation",
+    type=_PerAxis("NUMBERS", float),
+    help="Where the first pixel is, in the same forms.",
+)
+@click.option(
+    "--units",
+    type=_PerAxis("NAMES", str),
+    help="Units of the axes, in the same forms, such as y=micrometer,x=micrometer.",
+)
+@click.option("--name", help="Name of the image; the last part of DST by default.")
+@click.option(
+    "--to",
+    "version",
+    type=click.Choice(["0.5", "0.4"]),
+    default="0.5",
+    show_default=True,
+    help="Version of OME-Zarr.",
+)
+@click.option("--path", default="", help="Path of the image below DST.")
+@click.option(
+    "--chunks",
+    type=GridType(),
+    help="What is decoded at once: z=1,y=256,x=256, or by position; about 1 MiB by default.",
+)
+@click.option(
+    "--shards",
+    type=_OrAuto("auto"),
+    help="Shards of several chunks, in the same forms, or auto; none by default.",
+)
+@click.option(
+    "--levels",
+    default="auto",
+    show_default=True,
+    callback=_levels,
+    help="How many, the finest included; auto ends at 256 pixels.",
+)
+@click.option(
+    "--factors",
+    multiple=True,
+    type=_OrAuto("isotropic"),
+    help="By how much each level is coarser: 2, or z=1,y=2,x=2, or isotropic (the default), which "
+    "halves axes of small pixels first. Given several times, for one level after the other.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["mean", "max", "mode", "nearest", "gaussian"]),
+    default="mean",
+    show_default=True,
+    help="What coarser pixels are made of. Labels keep their values in any case.",
+)
+@click.option(
+    "--max-mem",
+    type=SizeType(),
+    help="What one process may hold above its idle size, such as 1GB.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Run on so many new local processes. By default, on threads of this one.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@traceback_option
+def pyramid(
+    src: str,
+    dst: str,
+    *,
+    factors: tuple[Any, ...],
+    scheduler: str | None,
+    workers: int | None,
+    dry_run: bool,
+    resume: bool,
+    quiet: bool,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Write an array as an image with all its levels.
+
+    In one pass over the pixels. SRC is an array, or an image of which the finest level is taken,
+    with its axes, channels and label images. What is half done is no image to any reader.
+    """
+    if scheduler is not None and workers is not None:
+        raise click.UsageError("--scheduler and --workers exclude each other.")
+    options = {name: value for name, value in options.items() if value is not None}
+    if factors:
+        options["factors"] = factors[0] if len(factors) == 1 else list(factors)
+    pixels, told = _pixels(src)
+    with connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client:
+        try:
+            plan = zd.ome.plan_write(
+                pixels, dst, client=client, overwrite=overwrite or resume, **told | options
+            )
+        except ZarrDaskError:
+            raise
+        except ValueError as error:
+            raise click.UsageError(as_options(str(error))) from error
+        if not quiet or dry_run:
+            say_plan(plan)
+        if dry_run:
+            return
+        plan = plan.with_overwrite(overwrite)
+        try:
+            with nullcontext() if quiet else image_progress() as progress:
+                report = plan.run(client, progress, resume=resume)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(
+                f": {dst} is no image yet. Run the same command again with --resume to go on, or "
+                "without it to start over."
+            ) from interrupt
+        if not quiet:
+            say(wrapped(f"done: {report}", "  "))
+
+
+def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
+    """The array of an image, and what its metadata say of it."""
+    node = zd.open(src)
+    if isinstance(node, zd.Array):
+        return node, {}
+    if zd.ome.detect_version(node.attributes) is None:
+        arrays = ", ".join(path for path, _ in node.arrays(recursive=True))
+        raise NodeTypeError(
+            f"{node.where} is a group without OME-Zarr metadata; SRC must be an array or an image. "
+            f"Arrays in it: {arrays or 'none'}."
+        )
+    image = zd.ome.open(node)
+    first = image.levels[0]
+    told: dict[str, Any] = {
+        "axes": image.multiscale.axes,
+        "scale": first.scale,
+        "translation": first.translation,
+        "labels": {name: _labelled(label) for name, label in image.labels.items()},
+    }
+    if image.metadata.omero is not None:
+        told["channels"] = image.metadata.omero.channels
+    return first.array, told
+
+
+def _labelled(label: Image) -> Labelled:
+    """A label image with what its values mean."""
+    meaning = label.metadata.image_label
+    colors = () if meaning is None else meaning.colors or ()
+    properties = () if meaning is None else meaning.properties or ()
+    known: Mapping[int, Any] = {one.value: one.rgba for one in colors if one.rgba is not None}
+    return zd.ome.Labelled(
+        label.levels[0].array,
+        label.axes,
+        known or None,
+        {one.value: one.extra for one in properties} or None,
+    )
