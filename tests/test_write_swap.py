@@ -154,7 +154,7 @@ def test_a_mark_tells_old_from_new_after_each_step(place):
         old = zd.open_array(place, "a")[...]
         plan = zd.plan_write(da.from_array(old + 1), place, "a", mode="swap")
         assert plan.swap is not None
-        plan.swap.begin()
+        plan.swap.begin(held=False)
         zd.to_zarr(da.from_array(old + 1), plan.swap.store, mode="w")
         Path(plan.swap.beside, f".zarr-dask-{plan.swap.token}.tmp").touch()
         if steps > 0:
@@ -200,10 +200,86 @@ def kill_swaps(place: Path, rounds: int) -> None:
             job.communicate()
         values = zd.open_array(place, "a")[...] - VALUES
         assert (values == values[0, 0]).all()  # one array or the other, never a mixture
+        assert len(beside(place)) <= 1, "each job removes what the one before it has left"
 
 
 def test_a_killed_job_leaves_one_array_or_the_other(place):
     kill_swaps(place, 4)
+
+
+HELD = """
+import sys, time
+import dask, zarr_dask as zd
+
+def wait(block):
+    print("writing", flush=True)
+    sys.stdin.readline()
+    return block
+
+dask.config.set(scheduler="sync")
+x = zd.from_zarr(sys.argv[1], "a").map_blocks(wait, dtype="i4", meta=zd.open(sys.argv[1])["a"][:0])
+zd.to_zarr(x, sys.argv[1], "a", mode="swap")
+"""
+
+
+@pytest.mark.parametrize("sweeper", ["verify", "the next job"])
+def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(place, sweeper):
+    def sweep():
+        if sweeper == "verify":
+            return zd.verify(place, sweep=True)
+        zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap")
+        return None
+
+    job = subprocess.Popen(
+        [sys.executable, "-c", HELD, str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert job.stdout.readline() == "writing\n"
+        (folder,) = beside(place)
+        sweep()
+        assert beside(place) == [folder]
+        assert zd.verify(place).ok
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.communicate()
+    (finding,) = zd.verify(place).findings
+    assert finding.kind == "temporary"
+    assert "was killed" in finding.reason
+    report = sweep()
+    assert beside(place) == []
+    if report is not None:
+        assert report.swept == 1
+    assert_only(place, VALUES)
+
+
+def test_what_another_host_may_be_writing_is_left_alone(place, monkeypatch):
+    plan = zd.plan_write(zd.from_zarr(place, "a") + 1, place, "a", mode="swap")
+    with monkeypatch.context() as patch:
+        patch.setattr(swap_module, "_host", lambda: b"elsewhere")
+        plan.swap.begin(held=True).close()
+    later = zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap", compute=False)
+    assert len(beside(place)) == 2
+    (finding, _) = zd.verify(place, sweep=True).findings
+    assert "nobody here knows" in finding.reason
+    later.compute()
+    assert len(beside(place)) == 1
+    plan.swap.remove()
+    assert_only(place, VALUES)
+
+
+def test_several_swaps_that_fail_leave_nothing(place):
+    def fail(block):
+        raise RuntimeError("no such luck")
+
+    x = zd.from_zarr(place, "a").map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"))
+    with pytest.raises(RuntimeError, match="luck"):
+        zd.to_zarr([x, zd.from_zarr(place, "b")], place, ["a", "b"], mode="swap")
+    assert_only(place, VALUES)
 
 
 @pytest.mark.slow

@@ -4,32 +4,43 @@ Until then the old array is there, whole, so that it may be what is read. At the
 change places in one call of the system (``renameat2`` on Linux, ``renamex_np`` on macOS): whoever
 opens the array finds the old one or the new one, also after a crash at any moment. A file system
 without such a call gets two renames; a crash right between them leaves nothing at the place and
-both arrays beside it. A job that is killed leaves a folder beside the root of the hierarchy,
-``.<name>.zarr-dask-<16 hex digits>.swap``, which may be removed.
+both arrays beside it.
+
+A job that is killed leaves a folder beside the root of the hierarchy,
+``.<name>.zarr-dask-<16 hex digits>.swap``. The next such job and ``zarr_dask.verify(sweep=True)``
+remove it, once it is certain that nobody needs it: a file in the new array, the mark, says on which
+host it is being written, and is locked (``flock``) by the process that runs the job for as long as
+it lives. A folder without a mark holds the old array, after the end.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import re
 import shutil
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO, Literal
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 
-__all__ = ["Swap", "plan_swap"]
+__all__ = ["Left", "Swap", "left_beside", "plan_swap"]
 
+State = Literal["running", "dead", "unknown"]
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 _EXCHANGE = 2  # the flag of both systems
 _AT_FDCWD = -100
+_PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
 
 
 @dataclass(frozen=True)
@@ -48,28 +59,46 @@ class Swap:
         """Where the new array is written, at the root."""
         return LocalStore(self.beside, self.fsync)
 
-    @property
-    def _mark(self) -> str:
-        """Name of a file that no listing shows; it says which of the folders is the new one."""
-        return f".zarr-dask-{self.token}.tmp"
+    def begin(self, *, held: bool) -> BinaryIO | None:
+        """Make the folder of the new array, and remove what killed jobs have left.
 
-    def begin(self) -> None:
-        """Make the folder of the new array.
+        Parameters
+        ----------
+        held
+            Whether this process lives as long as the job.
+
+        Returns
+        -------
+        file or None
+            Open as long as the job is held.
 
         Raises
         ------
         StoreError
             If it cannot be made.
         """
+        around, name = os.path.split(self.beside)
+        for left in left_beside(around, name.removesuffix(f"{_PART}{self.token}{_SUFFIX}")[1:]):
+            left.remove()
         try:
-            Path(self.beside).mkdir()
-            Path(self.beside, self._mark).touch()
+            return self._make(held=held)
         except OSError as error:
             raise StoreError(
                 f"could not make {self.beside} for the array that is to take the place of "
                 f"{self.place}: {error.strerror}. Check the permissions of the folder around it, "
                 "or write to another place."
             ) from error
+
+    def _make(self, *, held: bool) -> BinaryIO | None:
+        making = Path(f"{self.beside}{_MAKING}")
+        making.mkdir()
+        place = making / _mark(self.token)
+        place.touch()
+        mark = place.open("wb", buffering=0) if held else None  # the caller closes it
+        if mark is not None and _locked(mark):
+            mark.write(_host())
+        making.rename(self.beside)  # so that no folder is without its mark at first
+        return mark
 
     def end(self) -> None:
         """Let the folders change places, and remove the old array.
@@ -82,7 +111,7 @@ class Swap:
             If the folders cannot change places; the old array is where it was then.
         """
         try:
-            if Path(self.beside, self._mark).exists():
+            if Path(self.beside, _mark(self.token)).exists():
                 _exchange(self.beside, self.place)
         except OSError as error:
             raise StoreError(
@@ -90,11 +119,85 @@ class Swap:
                 "arrays are whole."
             ) from error
         self.remove()
-        Path(self.place, self._mark).unlink(missing_ok=True)
+        Path(self.place, _mark(self.token)).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove what lies beside: the old array after the end, else the new one."""
         shutil.rmtree(self.beside, ignore_errors=True)
+
+
+# --- what killed jobs have left -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Left:
+    """A folder beside a hierarchy that belongs to a job."""
+
+    folder: str
+    state: State
+    """``"running"``; ``"dead"``, and not needed; ``"unknown"`` where another host may write it."""
+
+    def remove(self) -> bool:
+        """Remove it if it is not needed; returns whether that was so."""
+        if self.state == "dead":
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return self.state == "dead"
+
+
+def left_beside(around: str, name: str) -> list[Left]:
+    """The folders of swaps beside the root of a hierarchy, those at work included.
+
+    Parameters
+    ----------
+    around, name
+        The folder that the root is in, and its name there.
+    """
+    pattern = re.compile(
+        rf"\.{re.escape(name)}{re.escape(_PART)}([0-9a-f]{{16}}){re.escape(_SUFFIX)}(\{_MAKING})?"
+    )
+    found = []
+    with suppress(OSError):
+        for folder in sorted(map(str, Path(around).iterdir())):
+            match = pattern.fullmatch(Path(folder).name)
+            if match is not None:
+                found.append(Left(folder, _state(folder, match[1], making=bool(match[2]))))
+    return found
+
+
+def _state(folder: str, token: str, *, making: bool) -> State:
+    """Whether somebody writes the new array in a folder, or it is the old one after the end."""
+    if Path(f"{folder}{_AWAY}").exists():
+        return "unknown"  # a crash between two renames: these are the only arrays that there are
+    try:
+        with Path(folder, _mark(token)).open("rb", buffering=0) as mark:
+            if mark.read() != _host():
+                return "unknown"
+            return "dead" if _locked(mark) else "running"
+    except FileNotFoundError:
+        return "unknown" if making else "dead"
+    except OSError:
+        return "unknown"
+
+
+def _locked(mark: BinaryIO) -> bool:
+    """Lock a file until it is closed; False if another process has, or nobody can."""
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _host() -> bytes:
+    return socket.gethostname().encode()
+
+
+def _mark(token: str) -> str:
+    """Name of a file that no listing shows; it says which of the folders is the new one."""
+    return f".zarr-dask-{token}.tmp"
+
+
+# --- planning and exchanging ----------------------------------------------------------------------
 
 
 def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
@@ -130,12 +233,12 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
             f"{place} is on another file system than {around}, where the new array would be "
             "written, so that it cannot be renamed. Write to another place."
         )
-    return Swap(place, f"{around}/.{name}.zarr-dask-{token}.swap", token, store.fsync)
+    return Swap(place, f"{around}/.{name}{_PART}{token}{_SUFFIX}", token, store.fsync)
 
 
 def _exchange(new: str, old: str) -> None:
     if not _exchanged(new, old):
-        away = f"{new}.old"
+        away = f"{new}{_AWAY}"
         Path(old).rename(away)
         try:
             Path(new).rename(old)

@@ -11,6 +11,7 @@ not ended.
 
 from __future__ import annotations
 
+import os
 import warnings
 from array import array as numbers_of
 from collections import Counter
@@ -35,6 +36,7 @@ from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
 from zarr_dask.jobs.census import STATES, Batch, Cells, Census, Depth, Finding, State
 from zarr_dask.jobs.run import find_workers, run_tasks
+from zarr_dask.jobs.swap import left_beside
 from zarr_dask.jobs.verify_report import ArrayReport, VerifyReport
 from zarr_dask.journal import Place, default_place, open_journals
 from zarr_dask.manifest import Manifest
@@ -160,7 +162,7 @@ def verify(
     if kept is not None or begun is not None:
         job.compare(kept or begun or Manifest(()), complete=kept is not None)
     job.look_at_documents()
-    job.find_open_jobs()
+    job.find_open_jobs(sweep=sweep)
     job.find_temporaries(sweep=sweep)
     return job.report()
 
@@ -433,14 +435,18 @@ class _Job:
                 reason = "the consolidated metadata do not say what its documents say"
                 self.add(Finding("stale", f"{group.path}/{below}".strip("/"), reason=reason))
 
-    def find_open_jobs(self) -> None:
-        """Journals of jobs that have not ended."""
+    def find_open_jobs(self, *, sweep: bool) -> None:
+        """Journals of jobs that have not ended, or were killed when only those were left."""
         place = default_place(self.store, self.path)
         if place is None:
             return
         keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
         for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
             for journal, job in open_journals(Place(place.store, folder)):
+                if job.ended and sweep:
+                    journal.remove()
+                    self.swept += 1
+                    continue
                 path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
                 reason = (
                     f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
@@ -467,6 +473,15 @@ class _Job:
             else:
                 reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
                 self.add(Finding("temporary", self.path, key, reason=reason))
+        for left in left_beside(*os.path.split(os.path.realpath(store.root))):
+            if sweep and left.remove():
+                self.swept += 1
+            elif left.state != "running":
+                reason = "that was killed; sweep=True removes it"
+                if left.state == "unknown":
+                    reason = "of which nobody here knows whether it runs; remove it if it does not"
+                reason = f"the folder of a job with mode='swap' {reason}"
+                self.add(Finding("temporary", "", left.folder, reason=reason))
 
     def report(self) -> VerifyReport:
         """What was found."""

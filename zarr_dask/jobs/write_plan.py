@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import accumulate, combinations, groupby, pairwise
 from math import prod
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -239,8 +239,9 @@ class WritePlan:
         if self.has_ended:
             return self._nothing(token)
         ArrayTarget(target, self.creates, self.before, token=token).check_place()
+        held: BinaryIO | None = None
         if self.swap is not None:
-            self.swap.begin()
+            held = self.swap.begin(held=not ends)
             target = replace(target, store=self.swap.store, path="")
         elif self.creates and resume is not None and resume.resumed is not None:
             prepare_above(target.store, target.path, target.node_format)
@@ -278,7 +279,7 @@ class WritePlan:
             token,
         )
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only))
+        return Begun(write, journal, self._done(only), held)
 
     def _done(self, missing: Runs | None) -> int:
         """Decoded bytes of the blocks that need not be written any more."""
@@ -328,13 +329,7 @@ class WritePlan:
             If there is to be a window, but blocks are made from what they have in common.
         """
         self.check_window(window)
-        try:
-            (report,) = _run((self,), client, progress, window)
-        except BaseException:
-            if self.swap is not None:
-                self.swap.remove()
-            raise
-        return report
+        return _run((self,), client, progress, window)[0]
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that have something in common.
@@ -454,6 +449,8 @@ class Begun:
     """Of its job."""
     done: int
     """Decoded bytes that were written before, by the job that it goes on with."""
+    held: BinaryIO | None = None
+    """Says, while it is open, that somebody writes beside the array that is to be replaced."""
 
 
 def _end_of(begun: Iterable[Begun]) -> JobsEnd:
@@ -478,7 +475,17 @@ def _run(
         return [one.write for one in begun], sum(one.done for one in begun)
 
     nbytes = sum(plan.nbytes for plan in plans)
-    reports = compute_writes(begin, nbytes, client, progress, window)
+    try:
+        reports = compute_writes(begin, nbytes, client, progress, window)
+    except BaseException:
+        for plan in plans:
+            if plan.swap is not None:
+                plan.swap.remove()
+        raise
+    finally:
+        for one in begun:
+            if one.held is not None:
+                one.held.close()
     return _end_of(begun)(tuple(reports))
 
 
