@@ -960,6 +960,7 @@ EXAMPLES = {
     },
     errors.MigrationError: errors.MigrationError("/a", [("b/c", PROBLEMS[1])]),
     errors.SharedObjectError: errors.SharedObjectError("u/c/0", (0, 1), "Use other chunks."),
+    errors.CopyError: errors.CopyError("/a", [("x", "no such codec")]),
     errors.ValuesDifferError: errors.ValuesDifferError("/a", "/b", 1, [((0, 4), "1", "2")]),
     errors.StepsMissingError: errors.StepsMissingError("/a", 3, [(1, "u", "u/c/0")]),
     CorruptObjectError: CorruptObjectError("too short", "/a", "c/0", ((0,), (1, 2))),

@@ -33,6 +33,7 @@ from zarr_dask.views import View
 if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.compare import compare
+    from zarr_dask.jobs.copy import copy, plan_copy
     from zarr_dask.jobs.digest import digest
     from zarr_dask.jobs.load_plan import load_plan
     from zarr_dask.jobs.migrate import migrate, plan_migration
@@ -61,6 +62,7 @@ __all__ = [
     "ZipWriter",
     "compare",
     "consolidate",
+    "copy",
     "create_array",
     "create_group",
     "delete",
@@ -76,6 +78,7 @@ __all__ = [
     "open_datatree",
     "open_group",
     "owners",
+    "plan_copy",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
@@ -87,6 +90,7 @@ __all__ = [
 
 _JOBS = {
     "compare": "zarr_dask.jobs.compare",
+    "copy": "zarr_dask.jobs.copy",
     "digest": "zarr_dask.jobs.digest",
     "Writer": "zarr_dask.jobs.writer",
     "from_zarr": "zarr_dask.jobs.read",
@@ -94,6 +98,7 @@ _JOBS = {
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
     "owners": "zarr_dask.jobs.owners",
+    "plan_copy": "zarr_dask.jobs.copy",
     "plan_migration": "zarr_dask.jobs.migrate",
     "load_plan": "zarr_dask.jobs.load_plan",
     "plan_rechunk": "zarr_dask.jobs.rechunk",

@@ -29,6 +29,7 @@ from zarr_dask.indexing import checked_cells, checked_shape
 __all__ = [
     "ArraySpec",
     "array_meta",
+    "as_stored",
     "auto_chunks",
     "converted",
     "dividing_chunks",
@@ -287,6 +288,39 @@ def converted(
         raise MetadataError.of(at, chain)
     fill = None if changed.fill is None else _fill(changed.fill[()], data_type, new, at)
     return replace(changed, data_type=data_type, codecs=chain, fill=fill)
+
+
+def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
+    """The metadata of an array in another format that say the same of the same stored bytes.
+
+    Parameters
+    ----------
+    meta
+        The array as it is.
+    old, new
+        Its format, and the one to come; they may be the same.
+    at
+        Where it will be, for messages.
+
+    Returns
+    -------
+    ArrayMeta or None
+        None if the other format cannot say it.
+
+    Raises
+    ------
+    UnknownCodecError
+        If a codec was skipped in reading, so that nobody can say what it does.
+    """
+    meta.check_writable("codecs of the source")
+    if new == old:
+        return meta
+    if meta.codecs.serializer.divides and not new.has_shards:
+        return None
+    try:
+        return _translated(meta, old, new, at, any_codecs=False)
+    except MetadataError:
+        return None
 
 
 def _translated(

@@ -13,6 +13,7 @@
     ├── MetadataChangedError                          a document changed since the node was opened
     ├── OmeVersionError          (ValueError)         OME-Zarr of a version that is not read
     ├── MigrationError           (ValueError)         what another format cannot say of stored bytes
+    ├── CopyError                (ValueError)         nodes that cannot be copied as asked for
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of no known kind
@@ -68,6 +69,7 @@ __all__ = [
     "ChunkMissingError",
     "ConditionalWriteError",
     "ConsolidatedMetadataWarning",
+    "CopyError",
     "CorruptObjectError",
     "DaskBackendError",
     "DataTypeError",
@@ -234,6 +236,27 @@ class MigrationError(ZarrDaskError, ValueError):
         self.refusals = tuple(refusals)
         lines = "\n".join(f"  - {path or '/'}: {problem}" for path, problem in self.refusals)
         super().__init__(f"{where} cannot be migrated, and was left as it is:\n{lines}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.where, self.refusals)
+
+
+class CopyError(ZarrDaskError, ValueError):
+    """A hierarchy cannot be copied as a whole, so that nothing was; every reason is listed.
+
+    Parameters
+    ----------
+    where
+        Store and path of the hierarchy.
+    refusals
+        Path of a node, and why it cannot be copied.
+    """
+
+    def __init__(self, where: str, refusals: Sequence[tuple[str, str]]) -> None:
+        self.where = where
+        self.refusals = tuple(refusals)
+        lines = "\n".join(f"  - {path or '/'}: {reason}" for path, reason in self.refusals)
+        super().__init__(f"{where} cannot be copied, and nothing was written:\n{lines}")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.refusals)

@@ -73,6 +73,12 @@ __all__ = [
 
 OUTPUT = "__output/output.json"
 """Says beside a group what its ranks write (`zarr_dask.jobs.output`), while that goes on."""
+STAGES = "stages"
+"""Fact of a job whose receipts have creations of their own, for each of its stages or arrays."""
+TARGETS = "targets"
+"""Fact of a job of several arrays: their paths, where it does not make all below its place."""
+LAST = "-target"
+"""What the creation of the receipts of a last stage ends in."""
 _FORMAT = "zarr-dask job 1"
 _FOLDER = "__job-"
 _DOCUMENT = "job.json"
@@ -386,18 +392,50 @@ def check_no_output(store: Store, path: str) -> None:
 def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
     """The error, saying what is missing if a job that creates the node has not ended."""
     try:
-        place = default_place(store, path)
-        found = [] if place is None else open_journals(place)
+        found = _unfinished(store, path)
     except StoreError:
         return error  # what was asked for was not there; that is all that can be said
-    unfinished = [(journal, job) for journal, job in found if job.creates]
-    if not unfinished:
+    if found is None:
         return error
-    journal, job = unfinished[0]
+    journal, job = found
     prefix = job.data or prefix_of(path)
-    sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
-    hint = _what_is_missing(journal, job, sizes)
+    if job.facts.get(STAGES):
+        hint = _what_is_left(journal, job)
+    else:
+        sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
+        hint = _what_is_missing(journal, job, sizes)
     return NodeNotFoundError(error.where, error.looked_for, hint)
+
+
+def _unfinished(store: Store, path: str) -> tuple[Journal, Job] | None:
+    """A job that creates a node, alone or with others below a group above it."""
+    for above in (path, *reversed(ancestors(path))):
+        place = default_place(store, above)
+        for journal, job in [] if place is None else open_journals(place):
+            if job.creates and (above == path or _makes(job, path)):
+                return journal, job
+    return None
+
+
+def _makes(job: Job, path: str) -> bool:
+    """Whether a job of several arrays makes the node at a path below its own place."""
+    targets = job.facts.get(TARGETS, [path])
+    return bool(job.facts.get(STAGES)) and isinstance(targets, list) and path in targets
+
+
+def _what_is_left(journal: Journal, job: Job) -> str:
+    """What is missing of a job whose receipts are of several stages or arrays."""
+    done = {
+        (receipt.creation, key)
+        for receipt in journal.receipts()
+        if "-" not in receipt.creation or receipt.creation.endswith(LAST)
+        for key in (*(item.key for item in receipt.objects), *receipt.empty)
+    }
+    return (
+        f"A job that began to create it at {job.begun} has not ended, or is still running: "
+        f"{len(done)} of at most {job.objects} stored objects have receipts. The same call with "
+        f"resume=True does what is missing and ends it. (Its journal: {journal.url})"
+    )
 
 
 def _what_is_missing(journal: Journal, job: Job, sizes: Mapping[str, int]) -> str:

@@ -10,7 +10,18 @@ from __future__ import annotations
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, demo, info, migrate, ome, plan_file, rechunk, survey, verify
+from zarr_dask.cli import (
+    compare,
+    copy,
+    demo,
+    info,
+    migrate,
+    ome,
+    plan_file,
+    rechunk,
+    survey,
+    verify,
+)
 from zarr_dask.cli.base import Commands, traceback_option
 
 __all__ = ["main"]
@@ -41,6 +52,7 @@ for _command in (
     survey.survey,
     rechunk.rechunk,
     rechunk.plan,
+    copy.copy,
     plan_file.run,
     plan_file.status,
     plan_file.finish,

@@ -13,6 +13,7 @@ import click
 import zarr_dask as zd
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.joint_plan import JointPlan
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import RechunkPlan
     from zarr_dask.ome import OmeMigration
@@ -62,7 +63,9 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
     return folded.replace("\0", " ")
 
 
-def say_plan(plan: RechunkPlan | MigrationPlan | OmeMigration | ImageWritePlan) -> None:
+def say_plan(
+    plan: RechunkPlan | JointPlan | MigrationPlan | OmeMigration | ImageWritePlan,
+) -> None:
     """Print a plan, folded with its indents."""
     for line in printable(plan.explain()).splitlines():
         words = line.lstrip()

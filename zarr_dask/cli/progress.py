@@ -18,6 +18,7 @@ from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zarr_dask.jobs.joint_plan import JointPlan
     from zarr_dask.jobs.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
@@ -27,15 +28,16 @@ __all__ = ["Lines", "image_progress", "migration_progress", "rechunk_progress"]
 
 @contextmanager
 def rechunk_progress(
-    plan: RechunkPlan, *, verify: bool = False
+    plan: RechunkPlan | JointPlan, *, verify: bool = False
 ) -> Iterator[Callable[[Progress], None]]:
-    """What shows the progress of a rechunking: a bar for each stage, else lines."""
+    """What shows the progress of a rechunking or a copy: a bar for each stage, else lines."""
     console = _terminal()
     names = stage_names(len(plan.stages), verify=verify)
     if console is None:
         yield Lines(names)
         return
-    with stage_bars(console, dict.fromkeys(names, plan.nbytes)) as advance:
+    totals = [*(getattr(stage, "nbytes", plan.nbytes) for stage in plan.stages), plan.nbytes]
+    with stage_bars(console, dict(zip(names, totals, strict=False))) as advance:
         yield advance
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.jobs.rechunk import RechunkPlan
 
-__all__ = ["plan", "rechunk"]
+__all__ = ["cluster", "plan", "rechunk"]
 
 
 @click.command(
@@ -131,13 +131,22 @@ def _planned(
     """The plan, and the cluster to run it on for as long as the context lasts."""
     if options["chunks"] is None and options["shards"] is None:
         raise click.UsageError("give --chunks, --shards or both: without them nothing changes.")
+    with cluster(scheduler, scheduler_file, workers) as client:
+        source = _source(src)
+        from zarr_dask.jobs.rechunk import plan_rechunk
+
+        yield plan_rechunk(source, dst, client=client, **options), client
+
+
+@contextmanager
+def cluster(
+    scheduler: str | None, scheduler_file: str | None, workers: int | None
+) -> Iterator[Client | None]:
+    """The cluster to run a job on for as long as the context lasts; None for threads."""
     if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
         raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
-    source = _source(src)
-    from zarr_dask.jobs.rechunk import plan_rechunk
-
     with connected(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT) as client:
-        yield plan_rechunk(source, dst, client=client, **options), client
+        yield client
 
 
 def _source(src: str) -> zd.Array:

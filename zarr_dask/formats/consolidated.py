@@ -49,12 +49,15 @@ __all__ = [
     "Documents",
     "consolidated_documents",
     "consolidated_groups",
+    "consolidated_holder",
     "consolidated_key",
     "has_consolidated",
+    "is_consolidated",
     "recorded_documents",
     "warn_of_stale",
     "with_consolidated",
     "without_consolidated",
+    "without_recorded",
 ]
 
 _INLINE = "consolidated_metadata"
@@ -198,6 +201,33 @@ def consolidated_key(path: str, node_format: Format) -> str | None:
     if node_format.name == "v2":
         return join(path, _V2_KEY)
     return _DRAFT_KEY if node_format.name == _DRAFT and not path else None
+
+
+def is_consolidated(store: Store, path: str, node_format: Format, meta: GroupMeta) -> bool:
+    """Whether a group has consolidated metadata, right or wrong."""
+    key = consolidated_key(path, node_format)
+    if key is not None:
+        return store.size(key) is not None
+    recorded = meta.extra.get(_INLINE)
+    # the groups in consolidated metadata have such a member too, without anything in it
+    return isinstance(recorded, Mapping) and (not path or bool(recorded.get("metadata")))
+
+
+def consolidated_holder(store: Store, node_format: Format) -> str | None:
+    """Path of a group that is there for nothing but consolidated metadata, if there is one.
+
+    zarr-python 2 made one for those of the draft.
+    """
+    key = consolidated_key("", node_format)
+    if key is None or not node_format.root_documents():
+        return None
+    prefix = node_format.prefixes("")[0]
+    return key[len(prefix) :].rpartition("/")[0] if store.size(key) is not None else None
+
+
+def without_recorded(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Members of the document of a group without consolidated metadata."""
+    return {name: value for name, value in extra.items() if name != _INLINE}
 
 
 def _from_v2(store: Store, path: str, document: Mapping[str, Any], limits: Limits) -> Documents:

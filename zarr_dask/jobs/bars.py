@@ -72,6 +72,8 @@ def stage_bars(console: Console, totals: Mapping[str, int]) -> Iterator[Callable
             bars.advance(ids[stage], 0)  # the rate counts from here
 
         def advance(step: Progress) -> None:
+            if not bars.tasks[step.stage].started:  # what comes before it was done already
+                start(step.stage)
             bars.advance(ids[step.stage], step.nbytes)
             if bars.tasks[step.stage].finished and step.stage + 1 < len(ids):
                 start(step.stage + 1)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise, takewhile
 from secrets import token_hex
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.errors import MemoryBudgetError, PlanError
 from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place
 from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.beginning import begin_anew
@@ -27,7 +27,7 @@ from zarr_dask.jobs.joint_job import Copier, JointJob, Member, MemberJob, StageL
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk_plan import VERSION, Progress, RechunkPlan
 from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_calls
-from zarr_dask.journal import Job, Journal
+from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 
@@ -232,7 +232,7 @@ class JointPlan:
             resume="token",
             creates=True,
             objects=sum(member.target.meta.grid.ncells for member in self.members),
-            facts={"stages": len(self.stages), "arrays": len(self.members)},
+            facts={STAGES: len(self.stages), "arrays": len(self.members)},
         )
 
     # --- doing it ---------------------------------------------------------------------------------
@@ -429,6 +429,12 @@ class JointRechunkPlan(JointPlan):
         common = takewhile(lambda level: len(set(level)) == 1, names)
         return targets[0].store, "/".join(level[0] for level in common)
 
+    def described(self) -> Job:
+        """What the journal says."""
+        job = super().described()
+        targets = [member.target.path for member in self.members]
+        return replace(job, facts={**job.facts, TARGETS: targets})
+
     def explain(self) -> str:
         """The plans in words and numbers."""
         lines = [f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"]
@@ -462,6 +468,11 @@ class JointRechunkPlan(JointPlan):
         PlanError, StoreError
             As `RechunkPlan.to_json`.
         """
+        if self.is_finished():
+            raise PlanError(
+                f"{self.where} have the metadata that the plan would write, so that nobody could "
+                "tell whether it has been carried out. Delete them before, or use other targets."
+            )
         return json.dumps(
             {
                 "job": self.kind,

@@ -1,4 +1,4 @@
-"""Plans of rechunkings from their JSON documents, for whoever carries them out elsewhere.
+"""Plans of rechunkings and copies from their JSON documents, for whoever carries them out.
 
 Everything that a document says is checked as if a stranger had written it: the arrays are opened
 by what they say themselves, and the boxes must be whole stored objects.
@@ -14,12 +14,22 @@ from typing import Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import MetadataChangedError, PlanError
-from zarr_dask.formats.base import ArrayMeta, ReadOptions
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    ReadOptions,
+    normalise_path,
+    prefix_of,
+)
+from zarr_dask.formats.consolidated import without_recorded
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Grid, Region, Shape
 from zarr_dask.group import open_array
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.copy_plan import CopyPlan
 from zarr_dask.jobs.joint_plan import JointRechunkPlan
+from zarr_dask.jobs.moving import MovePlan
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk import check_all_apart
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
@@ -31,16 +41,16 @@ from zarr_dask.stores.memory import MemoryStore
 
 __all__ = ["load_plan"]
 
+AnyPlan = RechunkPlan | JointRechunkPlan | CopyPlan
 
-def load_plan(
-    text: str, storage_options: Mapping[str, Any] | None = None
-) -> RechunkPlan | JointRechunkPlan:
+
+def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> AnyPlan:
     """The plan that a document holds.
 
     Parameters
     ----------
     text
-        What `RechunkPlan.to_json` has returned.
+        What the ``to_json`` of a plan has returned.
     storage_options
         Options of the stores that the document does not hold, such as credentials.
 
@@ -136,9 +146,87 @@ def _several(
     return plan
 
 
-_READERS: Mapping[str, Callable[..., RechunkPlan | JointRechunkPlan]] = {
+def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> CopyPlan:
+    given = document["target"]
+    store, path = open_described(given["store"], storage_options), normalise_path(given["path"])
+    node_format = format_for_new(store, given["format"], path)
+    groups = tuple(
+        (_within(path, group), _group(documents, group, node_format))
+        for group, documents in document["groups"].items()
+    )
+    consolidated = tuple(map(str, document["consolidated"]))
+    if not {*consolidated} <= {group for group, _ in groups}:
+        raise PlanError("the plan names consolidated groups that it does not copy.")
+    source = document["source"]
+    plan = CopyPlan(
+        members=tuple(_member(one, storage_options) for one in document["arrays"]),
+        max_mem=int(document["max_mem"]),
+        threads=_positive(document["threads"]),
+        threads_per_process=_positive(document["threads_per_process"]),
+        overwrite=bool(document["overwrite"]),
+        creation=_creation(document),
+        source=(open_described(source["store"], storage_options), normalise_path(source["path"])),
+        store=store,
+        path=path,
+        node_format=node_format,
+        groups=groups,
+        consolidated=consolidated,
+    )
+    for member in plan.members:
+        _within(path, member.target.path)
+        if member.target.store != store or member.target.node_format != node_format:
+            raise PlanError(f"{member.target.where} is no part of the copy at {plan.where}.")
+    _check_memory(plan)
+    return plan
+
+
+def _within(root: str, path: str) -> str:
+    """A path that is that of the copy, or below it."""
+    if normalise_path(path) != path or not (path == root or path.startswith(prefix_of(root))):
+        raise PlanError(f"{path!r} in the plan is no path at or below {root!r}.")
+    return path
+
+
+def _group(documents: Mapping[str, str], path: str, node_format: Format) -> GroupMeta:
+    """What the documents of a group say."""
+    if not documents:
+        return GroupMeta(implicit=True)
+    store = MemoryStore({key: text.encode() for key, text in documents.items()})
+    meta = node_format.read(store, path, ReadOptions(), found={})
+    if not isinstance(meta, GroupMeta):
+        raise PlanError(f"the plan holds no document of a group at {path!r}.")
+    return GroupMeta(meta.attributes, without_recorded(meta.extra))
+
+
+def _member(
+    document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
+) -> MovePlan | RechunkPlan:
+    """The plan of one array of a copy."""
+    if document["job"] != "move":
+        return _plan(document, storage_options)
+    source = _source(document["source"], storage_options)
+    target = _target(document["target"], storage_options)
+    if (source.meta.grid, source.meta.data_type) != (target.meta.grid, target.meta.data_type):
+        raise PlanError(
+            f"{target.where} has another grid or data type than {source.where}, whose stored "
+            "objects the plan would copy as they are."
+        )
+    return MovePlan(
+        source=source,
+        target=target,
+        batch=_positive(document["batch"]),
+        abreast=_positive(document["abreast"]),
+        objects=int(document["objects"]),
+        stored=int(document["stored"]),
+        largest=int(document["largest"]),
+        listed=bool(document["listed"]),
+    )
+
+
+_READERS: Mapping[str, Callable[..., AnyPlan]] = {
     "rechunk": _plan,
     "rechunk several": _several,
+    "copy": _copy,
 }
 
 
@@ -149,7 +237,7 @@ def _creation(document: Mapping[str, Any]) -> str:
     return creation
 
 
-def _check_memory(plan: RechunkPlan | JointRechunkPlan) -> None:
+def _check_memory(plan: AnyPlan) -> None:
     if plan.peak > plan.max_mem:
         raise PlanError(
             f"the stages of the plan hold {format_bytes(plan.peak)} per process, more than its "

@@ -26,7 +26,11 @@ from zarr_dask.formats.base import (
     prefix_of,
     read_documents,
 )
-from zarr_dask.formats.consolidated import consolidated_documents, consolidated_key
+from zarr_dask.formats.consolidated import (
+    consolidated_documents,
+    consolidated_holder,
+    consolidated_key,
+)
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
 from zarr_dask.formats.draft import ENTRY
 from zarr_dask.formats.migrate import DIMENSIONS, default_keys, former_keys, older, translate
@@ -237,16 +241,8 @@ def _has_old_nodes(route: Route) -> bool:
 
 
 def consolidated_node(route: Route) -> str | None:
-    """Path of a group that is there for nothing but consolidated metadata, if there is one.
-
-    zarr-python 2 made one for those of the draft.
-    """
-    key = consolidated_key("", route.source_format)
-    if key is None or not route.source_format.root_documents():
-        return None
-    prefix = route.source_format.prefixes("")[0]
-    is_there = route.source.size(key) is not None
-    return key[len(prefix) :].rpartition("/")[0] if is_there else None
+    """Path of a group that is there for nothing but consolidated metadata, if there is one."""
+    return consolidated_holder(route.source, route.source_format)
 
 
 def node_plans(route: Route) -> tuple[NodePlan, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from zarr_dask.jobs.stages import OVERHEAD
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, list_sizes
+from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import real_place
 
 __all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
@@ -102,6 +104,32 @@ class MovePlan:
     def is_finished(self) -> bool:
         """Whether the target is there with the metadata of the plan."""
         return is_there_as_planned(self.target)
+
+    def facts(self) -> dict[str, Any]:
+        """The plan as values that JSON knows."""
+        source, target = self.source, self.target
+        documents = target.node_format.documents(target.meta, target.path)
+        return {
+            "job": "move",
+            "source": {
+                "store": describe(source.store),
+                "path": source.path,
+                "format": source.format,
+                "digest": digest(source),
+            },
+            "target": {
+                "store": describe(target.store),
+                "path": target.path,
+                "format": target.format,
+                "documents": {key: text.decode() for key, text in documents.items()},
+            },
+            "batch": self.batch,
+            "abreast": self.abreast,
+            "objects": self.objects,
+            "stored": self.stored,
+            "largest": self.largest,
+            "listed": self.listed,
+        }
 
     def bound(self, creation: str, journal: Journal | None) -> MoveJob:
         """The job with its receipts."""

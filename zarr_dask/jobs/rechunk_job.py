@@ -32,7 +32,7 @@ from zarr_dask.jobs import beginning
 from zarr_dask.jobs.copying import Records, Stage
 from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.stages import StagePlan
-from zarr_dask.journal import Job, Journal
+from zarr_dask.journal import LAST, STAGES, Job, Journal
 from zarr_dask.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
 from zarr_dask.stores.urls import Location, beside, open_store
@@ -106,7 +106,7 @@ class RechunkJob:
         """Tells the receipts of stages apart, also from those of a plan with other stages."""
         cell = self.plan.stages[stage].target.object_shape
         is_last = stage + 1 == len(self.plan.stages)
-        return f"{self.creation}-{'target' if is_last else _shown(cell)}"
+        return f"{self.creation}{LAST if is_last else f'-{_shown(cell)}'}"
 
     # --- what is left -----------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Lone:
             data="" if prefix == prefix_of(target.path) else prefix,
             objects=target.meta.grid.ncells,
             documents={key: text.decode() for key, text in documents.items()},
-            facts={"stages": len(self.plan.stages)},
+            facts={STAGES: len(self.plan.stages)},
         )
 
 

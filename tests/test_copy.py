@@ -1,0 +1,586 @@
+"""`zd.copy`: whole hierarchies into other places, grids and formats, objects as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+import zipfile
+
+import dask
+import numpy as np
+import pytest
+import xarray
+import zarr
+from click.testing import CliRunner
+from http_server import Files, serving
+
+import zarr_dask as zd
+from zarr_dask.cli import main
+from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
+    CopyError,
+    DataTypeError,
+    GridError,
+    MemoryBudgetError,
+    NodeExistsError,
+    NodeNotFoundError,
+    PlanError,
+    SourceIsTargetError,
+    ValuesDifferError,
+)
+from zarr_dask.jobs.copy_plan import CopyPlan
+from zarr_dask.jobs.moving import MovePlan
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
+
+FORMATS = ["v2", "v3", "v3draft"]
+T = np.arange(32 * 8 * 12, dtype="f4").reshape(32, 8, 12)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def made(place, format="v3", *, consolidated=True) -> zd.Group:
+    """A hierarchy with nearly everything in it."""
+    group = zd.create_group(place, format=format, attributes={"title": "run", "n": [1, 2]})
+    group.create_group("empty/inner", attributes={"none": None})
+    t = group.create_array(
+        "ocean/t",
+        shape=T.shape,
+        dtype="f4",
+        chunks=(1, 8, 12),
+        fill_value=7,
+        attributes={"units": "K"},
+        dimension_names=("time", "y", "x"),
+    )
+    t[:16] = T[:16]
+    big = group.create_array("big", shape=(7,), dtype=">i2", chunks=3)
+    big[...] = np.arange(7)
+    group.create_array("one", shape=(), dtype="i4")[...] = 5
+    group.create_array("zero", shape=(0, 3), dtype="i4", chunks=(2, 3))
+    if format in {"v2", "v3"}:
+        name = group.create_array("name", shape=(3,), dtype="string", chunks=2)
+        name[...] = np.array(["a", "bcd", ""], dtype=object)
+        if consolidated:
+            zd.consolidate(place)
+    return zd.open_group(place)
+
+
+def same(a, b) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = zd.compare(a, b)
+    assert found.equal, str(found)
+
+
+def moved(plan: CopyPlan) -> set[str]:
+    return {one.target.path for one in plan.members if isinstance(one, MovePlan)}
+
+
+# --- as it is -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_all_bytes_are_the_same(tmp_path, format):
+    made(tmp_path / "a.zarr", format)
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert moved(plan) == {one.target.path for one in plan.members}
+    report = plan.run(verify=True)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert report.stored == sum(one.stored for one in plan.members)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.zarr", "b.zarr"}
+
+
+def assert_same_files(a, b) -> None:
+    files = [
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        for root in (a, b)
+    ]
+    assert files[0].keys() == files[1].keys()
+    for name, text in files[0].items():
+        if text[:1] == b"{":  # documents may be spelled in another way
+            assert json.loads(text) == json.loads(files[1][name]), name
+        else:
+            assert text == files[1][name], name
+
+
+@pytest.mark.parametrize("target", FORMATS)
+@pytest.mark.parametrize("source", FORMATS)
+def test_formats(tmp_path, source, target):
+    made(tmp_path / "a.zarr", source)
+    if target == "v3draft":
+        with zarr_dask_refuses_texts(source):
+            zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format=target, verify=True)
+        if source in {"v2", "v3"}:
+            return
+    else:
+        plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format=target)
+        assert moved(plan) == {one.target.path for one in plan.members}
+        plan.run(verify=True)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    new = zd.open_group(tmp_path / "b.zarr")
+    assert new.format == target
+    assert new["ocean/t"].fill_value == 7
+    assert new["ocean/t"].nbytes_stored() == zd.open(tmp_path / "a.zarr")["ocean/t"].nbytes_stored()
+    if target != "v3draft":
+        peer = zarr.open_group(str(tmp_path / "b.zarr"), mode="r")
+        np.testing.assert_array_equal(peer["ocean/t"][:16], T[:16])
+        assert (peer["ocean/t"][16:] == 7).all()
+        if source != "v1":
+            assert peer["one"][()] == 5
+            assert peer.attrs["title"] == "run"
+            assert dict(peer["empty/inner"].attrs) == {"none": None}
+            is_consolidated = peer.metadata.consolidated_metadata is not None
+            assert is_consolidated == (source in {"v2", "v3"})
+
+
+def zarr_dask_refuses_texts(source):
+    """The draft has no texts."""
+    from contextlib import nullcontext
+
+    return pytest.raises(CopyError, match="name: ") if source in {"v2", "v3"} else nullcontext()
+
+
+def test_a_single_array(tmp_path):
+    made(tmp_path / "a.zarr")
+    array = zd.open_array(tmp_path / "a.zarr", "ocean/t")
+    target = MemoryStore()
+    zd.copy(array, target, path="x/t")
+    new = zd.open_array(target, "x/t")
+    np.testing.assert_array_equal(new[:16], T[:16])
+    assert new.attributes == {"units": "K"}
+    zd.copy(array, target, path="x/u", chunks=(16, 8, 6), dtype="i4", codecs=["zstd"])
+    new = zd.open_array(target, "x/u")
+    assert (new.chunks, new.dtype, new.dimension_names) == ((16, 8, 6), "i4", ("time", "y", "x"))
+    np.testing.assert_array_equal(new[:16], T[:16])
+
+
+@pytest.mark.parametrize("target", ["v1", "v2", "v3", "v3draft"])
+def test_arrays_of_v1(tmp_path, target):
+    array = zd.create_array(
+        tmp_path / "a", shape=(9, 5), dtype=">f4", chunks=(2, 3), format="v1", fill_value=7,
+        attributes={"unit": "K"}, order="F",
+    )  # fmt: skip
+    array[:5] = np.arange(25).reshape(5, 5)
+    plan = zd.plan_copy(tmp_path / "a", tmp_path / "b", format=target)
+    assert moved(plan) == {""}
+    plan.run(verify=True)
+    new = zd.open_array(tmp_path / "b")
+    assert (new.format, new.attributes, new.fill_value) == (target, {"unit": "K"}, 7)
+    np.testing.assert_array_equal(new[...], array[...])
+    assert new.nbytes_stored() == array.nbytes_stored()
+
+
+def test_a_group_below_others(tmp_path):
+    made(tmp_path / "a.zarr")
+    zd.create_group(tmp_path / "b.zarr")
+    zd.copy(zd.open_group(tmp_path / "a.zarr", "ocean"), tmp_path / "b.zarr", path="copies/ocean")
+    same(zd.open(tmp_path / "a.zarr", "ocean"), zd.open(tmp_path / "b.zarr", "copies/ocean"))
+
+
+def test_absent_chunks_stay_absent(tmp_path):
+    made(tmp_path / "a.zarr")
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    found = sorted(p.name for p in (tmp_path / "b.zarr" / "ocean" / "t" / "c").iterdir())
+    assert found == sorted(map(str, range(16)))
+
+
+def test_few_objects_of_a_huge_grid_take_few_requests():
+    source = zd.create_array(MemoryStore(), shape=(10**12,), dtype="i1", chunks=10)
+    for at in (0, 5 * 10**11, 10**12 - 1):
+        source[at : at + 1] = [3]
+    store, target = Recording(source.store), Recording(MemoryStore())
+    plan = zd.plan_copy(zd.open_array(store), target)
+    plan.run()
+    assert sum(key.startswith("c/") for key in store.per_key("get")) <= 3
+    assert zd.open_array(target)[[0, 1, 5 * 10**11, 10**12 - 1]].tolist() == [3, 0, 3, 3]
+
+
+# --- other grids ----------------------------------------------------------------------------------
+
+
+def test_grids_by_name(tmp_path):
+    made(tmp_path / "a.zarr")
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"time": -1, "x": 6})
+    assert {one.target.path for one in plan.members} - moved(plan) == {"ocean/t"}
+    plan.run(verify=True)
+    new = zd.open_group(tmp_path / "b.zarr")
+    assert new["ocean/t"].chunks == (32, 8, 6)
+    assert new["big"].chunks == (3,)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert zarr.open_group(tmp_path / "b.zarr").metadata.consolidated_metadata is not None
+
+
+def test_a_grid_that_is_there_already_is_no_reason_to_decode(tmp_path):
+    made(tmp_path / "a.zarr")
+    plan = zd.plan_copy(tmp_path / "a.zarr", MemoryStore(), chunks={"time": 1, "x": 12})
+    assert moved(plan) == {one.target.path for one in plan.members}
+
+
+def test_shards_and_codecs(tmp_path):
+    made(tmp_path / "a.zarr")
+    zd.copy(
+        tmp_path / "a.zarr",
+        tmp_path / "b.zarr",
+        chunks={"time": 4},
+        shards={"time": 16},
+        codecs={"ocean/t": ["zstd"], "big": ["gzip"]},
+        dtype={"big": "i8"},
+    )
+    new = zd.open_group(tmp_path / "b.zarr")
+    assert (new["ocean/t"].chunks, new["ocean/t"].shards) == ((4, 8, 12), (16, 8, 12))
+    assert new["big"].dtype == "i8"
+    assert [codec.name for codec in new["big"].codecs] == ["bytes", "gzip"]
+    np.testing.assert_array_equal(new["big"][...], np.arange(7))
+    peer = zarr.open_group(tmp_path / "b.zarr", mode="r")
+    np.testing.assert_array_equal(peer["ocean/t"][:16], T[:16])
+
+
+def test_shards_go_where_the_format_has_none(tmp_path):
+    place = tmp_path / "a.zarr"
+    array = zd.create_array(place, "s", shape=(8, 8), dtype="i4", chunks=(2, 2), shards=(4, 8))
+    array[...] = np.arange(64).reshape(8, 8)
+    zd.copy(place, tmp_path / "b.zarr", format="v2", verify=True)
+    new = zd.open_array(tmp_path / "b.zarr", "s")
+    assert (new.chunks, new.shards, new.format) == ((2, 2), None, "v2")
+    np.testing.assert_array_equal(new[...], array[...])
+    zd.copy(place, tmp_path / "c.zarr")
+    assert zd.open_array(tmp_path / "c.zarr", "s").shards == (4, 8)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_xarray(tmp_path, format):
+    data = xarray.Dataset(
+        {"t": (("time", "y", "x"), T, {"units": "K"}), "s": (("y", "x"), T[0].astype("f8"))},
+        coords={
+            "time": np.array("2000-01-01", "M8[ns]") + np.arange(32) * np.timedelta64(1, "D"),
+            "x": np.arange(12.0),
+        },
+        attrs={"title": "run"},
+    )
+    data.to_zarr(tmp_path / "a.zarr", zarr_format=int(format[1]))
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"time": 16, "x": 4}, verify=True)
+    zd.copy(tmp_path / "a.zarr", tmp_path / "c.zarr", format="v3")
+    for name in ("b.zarr", "c.zarr"):
+        with xarray.open_zarr(tmp_path / name, consolidated=True) as new:
+            xarray.testing.assert_identical(new.load(), data)
+    assert zd.open_group(tmp_path / "b.zarr")["t"].chunks[::2] == (16, 4)
+
+
+# --- other sources --------------------------------------------------------------------------------
+
+
+def test_archives(tmp_path):
+    made(tmp_path / "a.zarr")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in (tmp_path / "a.zarr").rglob("*"):
+            if file.is_file():
+                archive.write(file, file.relative_to(tmp_path / "a.zarr"))
+    zd.copy(tmp_path / "a.zip", tmp_path / "b.zarr", verify=True)
+    assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+def test_servers_that_cannot_list(tmp_path):
+    made(tmp_path / "a.zarr")
+    values = {
+        str(file.relative_to(tmp_path)): file.read_bytes()
+        for file in (tmp_path / "a.zarr").rglob("*")
+        if file.is_file()
+    }
+    with serving(Files, values) as (url, _):
+        plan = zd.plan_copy(f"{url}/a.zarr", tmp_path / "b.zarr")
+        assert not any(one.listed for one in plan.members)
+        plan.run(verify=True)
+    assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+def test_links(tmp_path):
+    made(tmp_path / "real.zarr", consolidated=False)
+    zd.create_group(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / "linked").symlink_to(tmp_path / "real.zarr" / "ocean")
+    (tmp_path / "a.zarr" / "loop").symlink_to(tmp_path / "a.zarr")
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert not (tmp_path / "b.zarr" / "linked").is_symlink()
+    np.testing.assert_array_equal(zd.open(tmp_path / "b.zarr", "linked/t")[:16], T[:16])
+    (tmp_path / "c.zarr").symlink_to(tmp_path / "real.zarr" / "ocean")
+    with pytest.raises(SourceIsTargetError):
+        zd.copy(tmp_path / "a.zarr", tmp_path / "c.zarr", overwrite=True)
+
+
+def test_groups_without_documents(tmp_path):
+    made(tmp_path / "a.zarr", consolidated=False)
+    (tmp_path / "a.zarr" / "ocean" / "zarr.json").unlink()
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert (tmp_path / "b.zarr" / "ocean" / "zarr.json").exists()
+
+
+def test_consolidated_metadata_that_are_wrong_are_not_believed(tmp_path):
+    made(tmp_path / "a.zarr")
+    with pytest.warns(ConsolidatedMetadataWarning):
+        zd.open_array(tmp_path / "a.zarr", "one", "r+").update_attributes({"new": 1})
+    zd.copy(zd.open_group(tmp_path / "a.zarr"), tmp_path / "b.zarr")
+    assert zd.open_group(tmp_path / "b.zarr")["one"].attributes == {"new": 1}
+    assert zd.open_group(tmp_path / "b.zarr").stale() == []
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_refusals(tmp_path):
+    place = tmp_path / "a.zarr"
+    made(place)
+    target = tmp_path / "b.zarr"
+    with pytest.raises(GridError, match=r"\['tme'\].*time"):
+        zd.copy(place, target, chunks={"tme": 1})
+    with pytest.raises(GridError, match="by names of dimensions"):
+        zd.copy(place, target, chunks=(1, 2))
+    with pytest.raises(DataTypeError, match="mapping from paths"):
+        zd.copy(place, target, dtype="f8")
+    turned = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
+    with pytest.raises(CopyError, match=r"big: .*\n.*name: ") as got:
+        zd.copy(place, target, codecs=turned)
+    assert len(got.value.refusals) == 4
+    with pytest.raises(SourceIsTargetError):
+        zd.copy(place, place, path="ocean/copy")
+    with pytest.raises(SourceIsTargetError):
+        zd.copy(zd.open(place, "ocean"), place, overwrite=True)
+    with pytest.raises(MemoryBudgetError):
+        zd.copy(place, target, max_mem="1MB")
+    with pytest.raises(NodeNotFoundError):
+        zd.copy(tmp_path / "none", target)
+    (place / "one" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    with pytest.raises(CopyError, match="one: "):
+        zd.copy(place, target)
+    assert not target.exists()
+    zd.create_group(target)
+    with pytest.raises(NodeExistsError):
+        zd.copy(zd.open(place, "ocean"), target)
+    zd.create_array(tmp_path / "c.zarr", "x/y", shape=1, dtype="i1")
+    (tmp_path / "c.zarr" / "zarr.json").unlink()
+    with pytest.raises(NodeExistsError):
+        zd.copy(zd.open(place, "ocean"), tmp_path / "c.zarr")
+
+
+def test_overwrite(tmp_path):
+    made(tmp_path / "a.zarr")
+    made(tmp_path / "b.zarr", "v2")
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", overwrite=True)
+    assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+# --- the end, and what comes before ---------------------------------------------------------------
+
+
+class StopError(Exception):
+    """What ends a job in the middle."""
+
+
+def stop_after(tasks: int):
+    count = 0
+
+    def progress(_) -> None:
+        nonlocal count
+        count += 1
+        if count == tasks:
+            raise StopError
+
+    return progress
+
+
+GRID = {"chunks": {"x": 6}, "max_mem": "3MB"}
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 4])
+def test_what_is_done_is_not_done_again(tmp_path, tasks):
+    made(tmp_path / "a.zarr")
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", **GRID)
+    with pytest.raises(StopError):
+        plan.run(progress=stop_after(tasks))
+    for path in ("", "big", "ocean/t"):
+        with pytest.raises(NodeNotFoundError, match="resume=True"):
+            zd.open(tmp_path / "b.zarr", path)
+    report = zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", resume=True, **GRID)
+    todo = sum(one.tasks for one in plan.members if one.target.path != "zero")
+    assert report.tasks == todo - tasks
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert {p.name for p in tmp_path.iterdir()} == {"a.zarr", "b.zarr"}
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_a_copy_is_visible_when_it_is_whole(tmp_path, format):
+    """At every moment of writing documents, whoever finds the root finds everything."""
+    made(tmp_path / "a.zarr", format)
+    seen: list[str] = []
+
+    class Looking(Recording):
+        def set(self, key, buffers):
+            root = {".zgroup", ".zmetadata", "zarr.json"}
+            if any(self.store.size(name) is not None for name in root):
+                seen.append(key)
+            super().set(key, buffers)
+
+    zd.copy(tmp_path / "a.zarr", Looking(LocalStore(str(tmp_path / "b.zarr"))))
+    assert seen == ([".zmetadata"] if format == "v2" else [])
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+def test_a_job_that_died_at_each_document_is_ended_by_the_same_call(tmp_path, monkeypatch):
+    made(tmp_path / "a.zarr", "v2")
+    count = len(zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr").documents)
+    for dying in range(0, count, 3):
+        target = tmp_path / f"b{dying}.zarr"
+
+        def some(store, documents, dying=dying):
+            for number, (key, text) in enumerate(documents.items()):
+                if number == dying:
+                    raise StopError
+                store.set(key, [text])
+
+        with monkeypatch.context() as patch:
+            patch.setattr("zarr_dask.jobs.copy_plan.put_documents", some)
+            with pytest.raises(StopError):
+                zd.copy(tmp_path / "a.zarr", target)
+        report = zd.copy(tmp_path / "a.zarr", target, resume=True)
+        assert report.tasks == 0
+        assert_same_files(tmp_path / "a.zarr", target)
+
+
+def test_what_a_dead_job_left_is_no_value_of_absent_chunks(tmp_path):
+    made(tmp_path / "a.zarr")
+    left = tmp_path / "b.zarr" / "ocean" / "t" / "c" / "20" / "0"
+    left.mkdir(parents=True)
+    shutil.copy(tmp_path / "a.zarr" / "ocean" / "t" / "c" / "3" / "0" / "0", left / "0")
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", verify=True)
+    assert (zd.open(tmp_path / "b.zarr", "ocean/t")[20] == 7).all()
+
+
+def test_what_somebody_else_put_there_is_not_taken_over(tmp_path):
+    made(tmp_path / "a.zarr")
+    with pytest.raises(StopError):
+        zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", progress=stop_after(2))
+    zd.create_group(tmp_path / "b.zarr", attributes={"mine": 1})
+    with pytest.raises(NodeExistsError):
+        zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", resume=True)
+    assert zd.open_group(tmp_path / "b.zarr").attributes == {"mine": 1}
+
+
+def test_a_copy_that_differs_does_not_become_visible(tmp_path):
+    made(tmp_path / "a.zarr")
+
+    class Lying(Recording):
+        def set(self, key, buffers):
+            if key.endswith("t/c/3/0/0"):
+                buffers = [bytes(b"".join(buffers))[:-1]]
+            super().set(key, buffers)
+
+    target = Lying(MemoryStore())
+    with pytest.raises(ValuesDifferError, match=r"1 stored objects differ.*\n.*\(3, 0, 0\)"):
+        zd.copy(tmp_path / "a.zarr", target, verify=True)
+    with pytest.raises(NodeNotFoundError):
+        zd.open(target)
+
+
+KILLED = """
+import sys
+import dask
+import zarr_dask as zd
+
+with dask.config.set(scheduler="sync"):
+    zd.copy(
+        sys.argv[1], sys.argv[2], chunks={"x": 6}, max_mem="3MB", resume=True,
+        progress=lambda _: print("done", flush=True),
+    )
+"""
+
+
+def test_a_killed_process(tmp_path):
+    made(tmp_path / "a.zarr")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]
+    for _ in range(2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            os.kill(process.pid, signal.SIGKILL)
+    subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert {p.name for p in tmp_path.iterdir()} == {"a.zarr", "b.zarr"}
+
+
+# --- plans in files, commands ---------------------------------------------------------------------
+
+
+def cli(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_plans_in_files(tmp_path, format):
+    made(tmp_path / "a.zarr", format)
+    file = tmp_path / "plan.json"
+    words = [tmp_path / "a.zarr", tmp_path / "b.zarr", "--chunks", "x=6", "--threads", 1]
+    assert "written to" in cli("copy", *words, "-o", file)
+    plan = zd.load_plan(file.read_text())
+    assert (
+        plan.documents
+        == zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"x": 6}).documents
+    )
+    assert "not begun" in cli("status", file, code=1)
+    for number, _ in enumerate(plan.stages, 1):
+        for part in ("1/2", "2/2"):
+            cli("run", file, "--stage", number, "--part", part)
+    with pytest.raises(NodeNotFoundError):
+        zd.open(tmp_path / "b.zarr", "big")
+    assert "is finished" in cli("finish", file, "--verify")
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert "finished already" in cli("run", file)
+
+
+def test_plans_of_strangers(tmp_path):
+    made(tmp_path / "a.zarr")
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"x": 6})
+    document = json.loads(plan.to_json())
+    arrays = document["arrays"]
+    number = next(n for n, one in enumerate(arrays) if one["job"] == "move")
+    for change, said in (
+        ({"groups": {"../x": {}}}, "no path|not a key|missing or wrong"),
+        ({"consolidated": ["nowhere"]}, "consolidated groups"),
+        ({"max_mem": 10}, "more than its max_mem"),
+        ({"arrays": [{**arrays[number], "batch": 0}]}, "at least 1"),
+        (
+            {"arrays": [{**arrays[number], "source": next(
+                one["source"] for one in arrays if one["source"]["path"] == "zero"
+            )}]},
+            "another grid",
+        ),
+    ):  # fmt: skip
+        with pytest.raises(PlanError, match=said):
+            zd.load_plan(json.dumps({**document, **change}))
+
+
+def test_command(tmp_path):
+    made(tmp_path / "a.zarr")
+    words = ["copy", tmp_path / "a.zarr", tmp_path / "b.zarr", "--chunks", "time=-1"]
+    assert "directly" in cli(*words, "--dry-run")
+    assert not (tmp_path / "b.zarr").exists()
+    assert "done: 5 arrays" in cli(*words, "--verify", "--format", "v2")
+    assert zd.open_group(tmp_path / "b.zarr").format == "v2"
+    assert "exists already" in cli(*words, code=1)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+def test_progress_counts_bytes(tmp_path):
+    made(tmp_path / "a.zarr")
+    plan, seen = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"x": 6}), []
+    plan.run(progress=seen.append, verify=True)
+    for stage, total in enumerate([*(one.nbytes for one in plan.stages), plan.nbytes]):
+        assert sum(step.nbytes for step in seen if step.stage == stage) == total
