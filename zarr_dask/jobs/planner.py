@@ -85,20 +85,20 @@ def alternatives(
         If no task fits, however small.
     """
     direct = _direct(source, target, budget, threads, model)
-    if direct is None:
-        smallest = StagePlan(source, target, target.object_shape).peak
-        raise MemoryBudgetError(
-            f"a stored object of {target.object_shape} and what reading it takes need "
-            f" {format_bytes(smallest)}, but a task may hold "
-            f"{format_bytes(budget)}: raise max_mem, use fewer threads per process, or choose "
-            "smaller chunks or shards."
-        )
-    found = [direct]
-    if not _reads_once(direct.stages[0]):
+    found = [] if direct is None else [direct]
+    if direct is None or not _reads_once(direct.stages[0]):
         encoded = middle or Layout(
             target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9, kind=source.kind
         )
         found.extend(_staged(source, target, encoded, budget, threads, model))
+    if not found:
+        smallest = StagePlan(source, target, target.object_shape).peak
+        raise MemoryBudgetError(
+            f"a stored object of {target.object_shape} and what reading it takes need "
+            f"{format_bytes(smallest)}, but a task may hold {format_bytes(budget)}, which is too "
+            "little in several stages, too: raise max_mem, use fewer threads per process, or "
+            "choose smaller chunks or shards."
+        )
     return sorted(found, key=lambda alternative: alternative.seconds)
 
 
@@ -393,9 +393,9 @@ def _judge(
     new_item = float(written.itemsize)
     held = np.minimum(boxes, shape)
     copied = _volume(held) * item
-    chunk_bytes = _volume(source.chunks) * item
-    needed = np.where(source.fit_into(held), 0, chunk_bytes)
-    room = np.maximum(read.working - chunk_bytes + needed, written.working)
+    reading = read.working - _volume(source.chunks) * item * source.fit_into(held)
+    writing = written.working - _volume(target.chunks) * new_item * target.fit_into(held)
+    room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
     peak = (
         copied

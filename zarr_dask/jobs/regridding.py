@@ -15,11 +15,11 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
 from zarr_dask.create import converted, plain_chain, regridded
-from zarr_dask.errors import GridError
+from zarr_dask.errors import GridError, MemoryBudgetError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import format_region, parse_bytes
+from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
 from zarr_dask.jobs.planner import alternatives
 from zarr_dask.jobs.rechunk_job import narrower
 from zarr_dask.jobs.rechunk_plan import RechunkPlan
@@ -41,6 +41,9 @@ __all__ = [
 
 _DEFAULT_MEMORY = 10**9
 _SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
+_SHARE_OF_PAUSE = 0.8  # where a worker of dask begins no more tasks
+IDLE_WORKER = 150_000_000
+"""Bytes of a worker of dask that has nothing to do, with the package imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +231,28 @@ def layout_between(source: Array, target: Array, temp: Location | None = None) -
 
 
 def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
-    """Bytes that one process may hold: what is said, what the workers' limit leaves, or 1 GB."""
+    """Bytes that one process may hold: what is said, what the workers' limit leaves, or 1 GB.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If it is no size, or more than a worker may use.
+    """
+    limit = workers.memory_limit
     if max_mem is not None:
-        return parse_bytes(max_mem)
-    if workers.memory_limit is not None:
-        return int(workers.memory_limit * _SHARE_OF_LIMIT)
-    return _DEFAULT_MEMORY
+        wanted = parse_bytes(max_mem)
+        if limit is not None and wanted + IDLE_WORKER > limit:
+            raise MemoryBudgetError(
+                f"max_mem={format_bytes(wanted)} is more than the workers have: each may use "
+                f"{format_bytes(limit)}, and takes some {format_bytes(IDLE_WORKER)} when idle. "
+                f"Give at most {format_bytes(max(limit - IDLE_WORKER, 0))}, or workers more memory."
+            )
+        return wanted
+    if limit is None:
+        return _DEFAULT_MEMORY
+    # a small worker has little left besides itself before dask makes it pause
+    left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
+    return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
 
 
 def _new_grids(

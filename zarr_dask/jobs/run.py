@@ -22,6 +22,7 @@ from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, StoreOutOfReachError, WorkerLostError
+from zarr_dask.jobs.window import PER_THREAD, Window
 from zarr_dask.pool import cores
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
@@ -44,7 +45,6 @@ __all__ = [
     "run_tasks",
 ]
 
-_WINDOW_PER_THREAD = 8
 _LOCAL_WINDOW = 512
 _PATIENCE = 60.0  # seconds to wait for workers that start, or that end tasks of a failed job
 
@@ -186,8 +186,8 @@ def run_tasks(
     if workers.client is None:
         _run_local(function, numbers, on_result, name)
         return
-    window = max(workers.threads * _WINDOW_PER_THREAD, 1)
     client, left = workers.client, iter(numbers)
+    window = Window(client, workers.threads)
     if on_begin is None:
         _run_window(function, left, client, window, on_result, name, {})
         return
@@ -229,7 +229,7 @@ def run_calls(
     """
     waiting = iter(arguments)
     if workers.client is not None:
-        window = max(workers.threads * _WINDOW_PER_THREAD, 1)
+        window = Window(workers.client, workers.threads)
         _run_window(function, waiting, workers.client, window, on_result, name, {})
         return
     while some := list(islice(waiting, _LOCAL_WINDOW)):
@@ -299,7 +299,7 @@ def _run_window(
     function: Callable[[Any], Any],
     arguments: Iterator[Any],
     client: Client,
-    window: int,
+    window: Window,
     on_result: Callable[[Any], None],
     name: str,
     options: Mapping[str, Any],
@@ -312,13 +312,13 @@ def _run_window(
         key = f"{name}-{job}-{next(numbers)}"
         return client.submit(function, argument, key=key, pure=False, **options)
 
-    first = [start(argument) for argument in islice(arguments, window)]
+    first = [start(argument) for argument in islice(arguments, window.tasks())]
     running = _as_completed(client, first)
     try:
         for future in running:
             on_result(_result(future, client))
             future.release()
-            for argument in islice(arguments, 1):
+            for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
                 running.add(start(argument))
     finally:
         left = list(running.futures)
@@ -540,7 +540,6 @@ def run_batches(
     options
         Of the tasks on a cluster: ``retries``, ``priority`` and others of ``Client.submit``.
     """
-    window = max(window or workers.threads * _WINDOW_PER_THREAD, 1)
     batches = Batches(count, workers.threads)
 
     def note(timed: tuple[Any, int, float]) -> None:
@@ -551,8 +550,10 @@ def run_batches(
     timed = _Timed(function)
     if workers.client is not None:
         upcoming = iter(batches.next, range(count, count))
-        _run_window(timed, upcoming, workers.client, window, note, name, options or {})
+        most = Window(workers.client, workers.threads, window)
+        _run_window(timed, upcoming, workers.client, most, note, name, options or {})
         return
+    window = max(window or workers.threads * PER_THREAD, 1)
     while True:
         ranges = [batch for _ in range(window) if (batch := batches.next())]
         if not ranges:

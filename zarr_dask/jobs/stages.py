@@ -181,8 +181,9 @@ class StagePlan:
         source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
-        needed = 0 if source.fits_into(box) else source.chunk_bytes
-        room = max(source.working - source.chunk_bytes + needed, target.working, 0)
+        reading = source.working - source.chunk_bytes * source.fits_into(box)
+        writing = target.working - target.chunk_bytes * target.fits_into(box)
+        room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array, one encoded
         objects = 1 + target.padded + (source.kind != target.kind)
         copied = prod(box) * source.itemsize

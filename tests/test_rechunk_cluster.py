@@ -1,0 +1,188 @@
+"""The judged cases of rechunking on a cluster: little memory, many tasks, workers come and go."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.jobs.regridding import IDLE_WORKER, memory_budget
+from zarr_dask.jobs.run import Workers
+from zarr_dask.jobs.window import PER_THREAD, Window
+
+MB = 1_000_000
+LIMIT = 350 << 20
+BLOSC = [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
+                                             "typesize": 4, "blocksize": 0}}]  # fmt: skip
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("test_rechunk_cluster")]
+
+
+def noise(rows: int, columns: int, seed: int) -> np.ndarray:
+    """Values that compress a little, as those of simulations do."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 1 << 20, (rows, columns), "i4").astype("f4")
+
+
+def source_of(place: Path, n: int, rows: int) -> zd.Array:
+    """An n x n array in chunks of whole rows."""
+    array = zd.create_array(place, shape=(n, n), dtype="f4", chunks=(rows, n), codecs=BLOSC)
+    for start in range(0, n, rows):
+        array[start : start + rows] = noise(rows, n, start)
+    return array
+
+
+def assert_equal(place: Path, n: int, rows: int) -> None:
+    new = zd.open_array(place)
+    for start in range(0, n, rows):
+        assert (new[start : start + rows] == noise(rows, n, start)).all()
+
+
+@pytest.fixture(scope="module")
+def small_workers():
+    """Two worker processes that may use 350 MiB each."""
+    from distributed import Client, LocalCluster
+
+    options = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=LIMIT, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def begin_peak() -> int:
+    """Resident bytes of this process, and from now on its peak begins anew."""
+    import zarr_dask.jobs.copying  # noqa: F401  (idle means: with the package imported)
+
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def status(name: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) * 1024
+
+
+def all_to_all(client, folder: Path, n: int, rows: int) -> None:
+    source_of(folder / "a", n, rows)
+    plan = zd.plan_rechunk(folder / "a", folder / "b", chunks=(n, rows))
+    assert plan.max_mem < LIMIT - IDLE_WORKER
+    idle = client.run(begin_peak)
+    processes = client.run(os.getpid)
+    report = plan.run()
+    peaks = client.run(status, "VmHWM")
+    assert client.run(os.getpid) == processes  # no worker has died
+    for worker, peak in peaks.items():
+        assert peak - idle[worker] <= plan.max_mem, str(plan)
+        assert peak < LIMIT
+    assert report.peak <= plan.peak
+    assert report.repeated == 0
+    assert_equal(folder / "b", n, rows)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured on Linux")
+def test_all_to_all_in_workers_of_350_mib(small_workers, tmp_path):
+    """A seventh of the judged array."""
+    all_to_all(small_workers, tmp_path, 6144, 512)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured on Linux")
+def test_a_gibibyte_all_to_all_in_workers_of_350_mib(small_workers, tmp_path):
+    all_to_all(small_workers, tmp_path, 16384, 512)
+
+
+def test_the_scheduler_knows_of_few_tasks_at_a_time(small_workers, tmp_path):
+    values = np.arange(64 * 64, dtype="i4").reshape(64, 64)
+    old = zd.create_array(tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(64, 64))
+    old[...] = values
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(4, 8), max_mem="4MB")
+    plan = replace(plan, stages=(replace(plan.stages[0], box=(4, 8)),))
+    assert plan.tasks == 128
+
+    def known(dask_scheduler) -> int:
+        ended = {"memory", "released", "forgotten"}
+        return sum(task.state not in ended for task in dask_scheduler.tasks.values())
+
+    seen = []
+    plan.run(progress=lambda _: seen.append(small_workers.run_on_scheduler(known)))
+    threads = sum(small_workers.nthreads().values())
+    assert len(seen) == 128
+    assert max(seen) <= threads * PER_THREAD
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
+
+
+def test_workers_come_and_go(tmp_path):
+    from distributed import Client, LocalCluster
+
+    values = np.arange(256 * 64, dtype="i4").reshape(256, 64)
+    old = zd.create_array(tmp_path / "a", shape=(256, 64), dtype="i4", chunks=(1, 64))
+    old[...] = values
+    options = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(8, 8), max_mem="4MB")
+        plan = replace(plan, stages=(replace(plan.stages[0], box=(8, 8)),))
+        seen = 0
+
+        def scale(_) -> None:
+            nonlocal seen
+            seen += 1
+            if seen in (20, 120):
+                cluster.scale(3 if seen == 20 else 1)
+                client.wait_for_workers(3 if seen == 20 else 1, timeout=50)
+
+        report = plan.run(progress=scale)
+    assert report.tasks == plan.tasks == 32 * 8
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
+
+
+def test_the_window_follows_the_workers(monkeypatch):
+    class Cluster:
+        threads = 2
+
+        def nthreads(self):
+            return {"a": self.threads}
+
+    cluster = Cluster()
+    now = 0.0
+    monkeypatch.setattr("zarr_dask.jobs.window.monotonic", lambda: now)
+    window = Window(cluster, 2)
+    assert window.tasks() == 2 * PER_THREAD
+    cluster.threads = 100
+    assert window.tasks() == 2 * PER_THREAD
+    now = 2.0
+    assert window.tasks() == 100 * PER_THREAD
+    now, cluster.threads = 4.0, 0
+    assert window.tasks() == 100 * PER_THREAD  # they wait for the next worker
+    assert Window(cluster, 2, fixed=3).tasks() == 3
+
+
+# --- what workers have -------------------------------------------------------------------------
+
+
+def test_a_bound_that_no_worker_has_is_refused_when_planning(small_workers, tmp_path):
+    old = zd.create_array(tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(1, 64))
+    with pytest.raises(MemoryBudgetError, match=r"367 MB.*at most 217 MB"):
+        zd.plan_rechunk(old, tmp_path / "b", chunks=(64, 1), max_mem="300MB")
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_bound_comes_from_the_limit_of_the_workers(small_workers, tmp_path):
+    old = zd.create_array(tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(1, 64))
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(64, 1))
+    assert plan.max_mem == int(LIMIT * 0.8) - IDLE_WORKER
+    large = Workers(None, 2, 1, memory_limit=8_000 * MB)
+    assert memory_budget(None, large) == 4_800 * MB
+    assert memory_budget(None, Workers(None, 2, 1)) == 1_000 * MB
+    assert memory_budget("2GB", Workers(None, 2, 1)) == 2_000 * MB
