@@ -203,6 +203,10 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
     if kinds.count("channel") > 1:
         rule = "at most one axis may be of type channel, of another type or of none"
         notes.add(place, f"{kinds.count('channel')} such axes", rule)
+    space = [name for (_, name), kind in zip(names, kinds, strict=True) if kind == "space"]
+    if set(space) == {"x", "y", "z"} and space != ["z", "y", "x"]:
+        rule = "planes stacked along z should have the axes in the order z, y, x"
+        notes.should(place, space, rule)
     order = ["time", "channel", "space"]
     if kinds != sorted(kinds, key=order.index):
         rule = "axes must be in the order time, channel or another type, space"
@@ -369,7 +373,16 @@ def _check_lines(plate: Mapping[str, Any], which: str, notes: Violations) -> lis
         if name is not None:
             names.append((f"{at}.name", name))
     notes.unique(names, f"names of {which} must be unique")
+    _check_cases(names, notes)
     return lines if lines is None else [_name(line) for line in lines]
+
+
+def _check_cases(names: list[tuple[str, Any]], notes: Violations) -> None:
+    """Names that are one file on some systems."""
+    seen: dict[str, Any] = {}
+    for place, name in names:
+        if seen.setdefault(name.lower(), name) != name:
+            notes.should(place, name, "names should differ in more than upper and lower case")
 
 
 def _name(line: Any) -> Any:
@@ -437,6 +450,7 @@ def check_well(value: Any, notes: Violations) -> None:
             paths.append((f"{at}.path", path))
         notes.may(image, at, "acquisition", is_int, "must be the id of an acquisition, an integer")
     notes.unique(paths, "paths of images must be unique")
+    _check_cases(paths, notes)
     check_version(value, "well", notes)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from zarr_dask.array import Array
 from zarr_dask.errors import (
     ABSENT,
+    ListingError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
@@ -283,10 +284,12 @@ class _Walk:
 
     def check_labels(self, group: Group, path: str, labels: Any, levels: int | None) -> None:
         """Label images: integers, and as many levels as their image."""
-        for below in labels if isinstance(labels, list) else ():
-            if not isinstance(below, str):
-                continue
+        listed = [one for one in labels if isinstance(one, str)] if isinstance(labels, list) else []
+        if self.version in NESTED:
+            self.check_unlisted(group, path, listed)
+        for below in listed:
             at = join(path, below)
+            self.check_between(group, path, below)
             node = self.node(group, path, below, "labels must list the paths of label images")
             if not isinstance(node, Group):
                 continue
@@ -297,6 +300,31 @@ class _Walk:
                 rule = "a label image should say what its values mean"
                 self.add(at, "image-label", ABSENT, rule, "should")
             self.check_label_levels(node, at, members, levels)
+
+    def check_unlisted(self, group: Group, path: str, listed: list[str]) -> None:
+        """Label images that are there and not listed."""
+        try:
+            names = [name for name, _ in group.groups()]
+        except (ListingError, MetadataError):
+            return  # nobody can know what is there
+        known = {one.strip("/").partition("/")[0] for one in listed}
+        for name in names:
+            node = find(group, name) if name not in known else None
+            if node is not None and "multiscales" in (_members_in(node, self.version) or ()):
+                rule = "all label images should be listed"
+                self.add(path, "labels", name, rule, "should")
+
+    def check_between(self, group: Group, path: str, below: str) -> None:
+        """Groups between that of all label images and a label image: they have no metadata."""
+        parts = below.strip("/").split("/")
+        for count in range(1, min(len(parts), _DEEPEST)):
+            between = "/".join(parts[:count])
+            node = find(group, between)
+            if node is not None and detect_version(node.attributes) == self.version:
+                rule = (
+                    "a group between that of the label images and one of them must have no metadata"
+                )
+                self.add(join(path, between), "", sorted(node.attributes), rule)
 
     def check_label_levels(
         self, node: Group, path: str, members: Mapping[str, Any], levels: int | None
@@ -318,19 +346,39 @@ class _Walk:
         """Every well that a plate lists, and its images."""
         if not isinstance(plate, Mapping):
             return
-        runs = [one.get("id") for one in _objects(plate.get("acquisitions"))]
+        runs = _objects(plate.get("acquisitions"))
         for well in _objects(plate.get("wells")):
             below = well.get("path")
             if not isinstance(below, str):
                 continue
             node = self.node(group, path, below, "plate.wells must list the paths of groups")
             if isinstance(node, Group):
-                self.check_well(node, join(path, below), runs)
+                self.check_well(node, join(path, below), runs, plate.get("field_count"))
 
-    def check_well(self, node: Group, path: str, runs: list[Any]) -> None:
+    def check_well(
+        self, node: Group, path: str, runs: list[Mapping[str, Any]], most: object
+    ) -> None:
         members = self.check_group(node, path, "well")
-        if members is not None:
-            self.check_runs(path, members.get("well"), runs)
+        if members is None:
+            return
+        well = members.get("well")
+        self.check_runs(path, well, [run.get("id") for run in runs])
+        self.check_counts(path, well, runs, most)
+
+    def check_counts(
+        self, path: str, well: Any, runs: list[Mapping[str, Any]], most: object
+    ) -> None:
+        """The numbers of images of a well that its plate tells."""
+        images = _objects(well.get("images")) if isinstance(well, Mapping) else []
+        if isinstance(most, int) and len(images) > most:
+            rule = f"no well must have more images than the field_count of the plate, {most}"
+            self.add(path, "well.images", len(images), rule)
+        for run in runs:
+            own = [one for one in images if one.get("acquisition", ABSENT) == run.get("id")]
+            largest = run.get("maximumfieldcount")
+            if isinstance(largest, int) and len(own) > largest:
+                rule = f"no well must have more images than the maximumfieldcount, {largest}"
+                self.add(path, f"well.images of acquisition {run.get('id')}", len(own), rule)
 
     def check_runs(self, path: str, well: Any, runs: list[Any]) -> None:
         images = _objects(well.get("images")) if isinstance(well, Mapping) else []
@@ -351,6 +399,10 @@ class _Walk:
 
     def check_collection(self, group: Group, path: str) -> None:
         """The images of a group that bioformats2raw wrote."""
+        xml = join(group.path, "OME/METADATA.ome.xml")
+        if group.store.size(xml) is None:
+            rule = "metadata of the images should lie in an OME-XML document"
+            self.add(join(path, "OME/METADATA.ome.xml"), "", ABSENT, rule, "should")
         for below in series_of(group):
             self.check_named_image(group, path, below, "must be an image of the collection")
 
@@ -360,6 +412,15 @@ class _Walk:
             self.check_group(node, join(path, below), "image")
         elif node is not None:
             self.add(join(path, below), "", node, rule)
+
+
+_DEEPEST = 32
+"""Groups above a label image that are looked at."""
+
+
+def _members_in(node: Array | Group, version: str) -> Mapping[str, Any] | None:
+    members = members_of(node.attributes, version)
+    return members if isinstance(members, Mapping) else None
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
