@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from itertools import product
 
@@ -213,8 +214,7 @@ def test_attributes_that_others_add_meanwhile_stay(url):
         zd.open_array(url, "u", mode="r+").update_attributes({"units": "m"})
     zd.Writer.attach(url).publish()
     assert zd.open(url)["u"].attributes == {"units": "m"}
-    with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
-        zd.open(url, mode="r+").create_array("u", shape=3, dtype="i2", overwrite=True)
+    zarr.open_group(url).create_array("u", shape=3, dtype="i2", overwrite=True)
     with pytest.raises(MetadataChangedError):
         zd.Writer.attach(url)
     with pytest.raises(MetadataChangedError):
@@ -828,15 +828,86 @@ def test_nobody_else_changes_arrays_of_an_open_output(tmp_path):
     other = zd.create_array(url, "v", shape=(2,), dtype="f4", chunks=2)
     with zd.Writer.attach(url, rank=0, path="out") as writer:
         writer.put(0, {"u": [1, 2]})
+        assert writer.publish() == 1
         array = zd.open_array(url, "out/u", mode="r+")
         with pytest.raises(RankError, match=r"finish\(\)"):
             array.resize((5, 2))
         with pytest.raises(RankError, match=r"finish\(\)"):
             array.append(np.zeros((1, 2), "f4"))
-        for options in ({"mode": "r+"}, {"overwrite": True}):
-            with pytest.raises(RankError, match=r"finish\(\)"):
-                zd.to_zarr(da.zeros((1, 2), dtype="f4"), str(url), component="out/u", **options)
+        x = da.zeros((1, 2), dtype="f4")
+        group = zd.open(url, mode="r+")
+        changes = [
+            lambda: array.__setitem__(..., 0),
+            lambda: array.write(np.s_[0:0], np.zeros((0, 2), "f4")),
+            lambda: array.__setitem__(([0], [1]), 0),
+            lambda: array.vindex.__setitem__(([0], [1]), 0),
+            lambda: zd.open_array(url, "out/u", mode="r+").blocks.__setitem__((0, 0), 0),
+            lambda: zd.to_zarr(x, str(url), component="out/u", mode="r+"),
+            lambda: zd.to_zarr(x, str(url), component="out/u", overwrite=True),
+            lambda: zd.to_zarr(x, str(url), component="out", overwrite=True),
+            lambda: zd.create_array(url, "out/u", shape=3, dtype="i2", overwrite=True),
+            lambda: zd.create_group(url, "out", overwrite=True),
+            lambda: zd.create_group(url, overwrite=True),
+            lambda: zd.rechunk(other, url / "out" / "u", chunks=(2,), overwrite=True),
+            lambda: zd.delete(url, "out/u"),
+            lambda: zd.delete(url / "out"),
+            lambda: group.delete("out"),
+            lambda: zd.delete(url),
+            lambda: group.rename("out/u", "w"),
+            lambda: group.rename("out", "w"),
+        ]
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        array = zd.open_array(url, "out/u", mode="r+")
+        for number, change in enumerate(changes):
+            with pytest.raises(RankError, match=r"abandon"):
+                change()
+            assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}, number
+        other[...] = 1
         assert other.resize(3).shape == (3,)
     assert zd.Writer.attach(url, path="out").finish() == 1
     with pytest.warns(ConsolidatedMetadataWarning):
         zd.open_array(url, "out/u", mode="r+").resize((5, 2))
+
+
+def test_an_output_that_is_given_up(url, tmp_path):
+    """It takes no step from readers, and not the place of a rank that runs."""
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(5)))
+    assert coordinator.publish() == 4
+    with (
+        zd.Writer.attach(url, 1),
+        pytest.raises(RankError, match="in use: another process"),
+    ):
+        zd.Writer.abandon(url)
+    zd.Writer.abandon(url)
+    check_prefix(url, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.zarr"]
+    assert zd.verify(url).ok
+    zd.open(url, mode="r+")["u"][0] = 1
+    for attach in (zd.Writer.attach, zd.Writer.abandon):
+        with pytest.raises(WriterNotFoundError):
+            attach(url)
+
+
+def test_an_output_whose_arrays_have_gone_can_be_given_up(url, tmp_path):
+    zd.Writer.create(url, arrays(2), owners=OWNERS)
+    shutil.rmtree(url)
+    with pytest.raises(RankError, match="abandon"):
+        zd.to_zarr(da.zeros(3), url, "u")
+    zd.Writer.abandon(url)
+    zd.to_zarr(da.zeros(3), url, "u")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.zarr"]
+
+
+def test_an_open_output_is_not_replaced_unasked(url):
+    """Whatever its arrays are called: the files of its ranks would be lost."""
+    zd.Writer.create(url, arrays(2), owners=OWNERS)
+    other = {"v": {"shape": (2,), "dtype": "f4"}}
+    with pytest.raises(RankError, match="overwrite=True"):
+        zd.Writer.create(url, other)
+    with zd.Writer.attach(url, 0) as writer:
+        with pytest.raises(RankError, match="in use"):
+            zd.Writer.create(url, other, overwrite=True)
+        put(writer, 0)
+    zd.Writer.create(url, other, overwrite=True)
+    assert zd.Writer.attach(url).ranks == 1

@@ -269,7 +269,8 @@ class Array:
         return Reader(self.store, self.path, prefix, self.meta, self.options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "reader"}
+        unkept = {"reader", "_looked_up"}
+        return {name: value for name, value in self.__dict__.items() if name not in unkept}
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """The array as a lazy dask array.
@@ -454,7 +455,23 @@ class Array:
             ) from error
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
+        self.check_no_output()
         for_each(lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads)
+
+    def check_no_output(self) -> None:
+        """Refuse an array that the ranks of a simulation write; looked up once, in local files.
+
+        Raises
+        ------
+        RankError
+            If its output is open.
+        """
+        _ = self._looked_up
+
+    @cached_property
+    def _looked_up(self) -> bool:
+        check_no_output(self.store, self.path, only_local=True)
+        return True
 
     def check_writable(self) -> None:
         """Refuse an array that can be read only, with steps skipped that are not known.

@@ -40,7 +40,7 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
-from zarr_dask.journal import discard_journals
+from zarr_dask.journal import check_no_output, discard_journals
 from zarr_dask.notices import warn
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
@@ -165,9 +165,12 @@ def prepare_place(
     ------
     NodeExistsError, StoreKeyError
         As `check_place`.
+    RankError
+        If what is replaced belongs to the output of a simulation that is open.
     """
     check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
     if overwrite:
+        check_no_output(store, path, below=True)
         _remove_all(store, path)
     prepare_above(store, path, node_format)
     warn_of_stale(store, path, node_format)
@@ -233,10 +236,13 @@ def delete_node(store: Store, path: str) -> None:
     ------
     NodeNotFoundError
         If there is none.
+    RankError
+        If it belongs to the output of a simulation that is open, or holds one.
     """
     present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
         _refuse_nothing(store, path)
+    check_no_output(store, path, below=True)
     remove_node(store, path)
     for node_format in present:
         warn_of_stale(store, path, node_format)
@@ -310,6 +316,8 @@ def rename_node(store: Store, old: str, new: str) -> None:
         If there is no node at `old`.
     NodeExistsError
         If anything is at `new`, or one path lies in the other.
+    RankError
+        If it belongs to the output of a simulation that is open, or holds one.
     StoreKeyError
         If the format has no nodes of such a name.
     """
@@ -324,6 +332,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for node_format in present:
         check_place(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)
+    check_no_output(store, old, below=True)
     discard_journals(store, old)
     if not _moved_at_once(store, old, new, present):
         _copy_node(store, old, new, present)

@@ -43,7 +43,6 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import (
     Limits,
-    ancestors,
     load_json,
     normalise_path,
     prefix_of,
@@ -69,6 +68,7 @@ __all__ = [
     "given_place",
     "new_journal",
     "open_journals",
+    "remove_empty_folders",
 ]
 
 OUTPUT = "__output/output.json"
@@ -235,10 +235,10 @@ class Journal:
         self.store.delete(f"{self.prefix}{_DOCUMENT}")
         with suppress(StoreError):  # a task that ends late may add to it; the job is over anyway
             self.store.delete_prefix(self.prefix)
-        _remove_empty_folders(self.store, self.prefix)
+        remove_empty_folders(self.store, self.prefix)
 
 
-def _remove_empty_folders(store: Store, prefix: str) -> None:
+def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders that lead to a journal, as far as they are empty."""
     if not isinstance(store, LocalStore):
         return
@@ -356,34 +356,63 @@ def discard_journals(store: Store, path: str) -> None:
     except ListingError:  # no job can have kept a journal there
         return
     place.store.delete_prefix(place.prefix)
-    _remove_empty_folders(place.store, place.prefix)
+    remove_empty_folders(place.store, place.prefix)
 
 
 # --- output of simulations ------------------------------------------------------------------------
 
 
-def check_no_output(store: Store, path: str) -> None:
+def check_no_output(
+    store: Store, path: str, *, below: bool = False, only_local: bool = False
+) -> None:
     """Refuse to change an array that the ranks of a simulation write.
 
     Those that were given a journal of their own are not found.
+
+    Parameters
+    ----------
+    store, path
+        What is to be changed.
+    below
+        Whether all that lies below is changed as well.
+    only_local
+        Whether to look in local files only, where that takes no requests.
 
     Raises
     ------
     RankError
         If it belongs to an output that is open (`zarr_dask.Writer`).
     """
-    for group in ancestors(path):
-        place = default_place(store, group)
-        key = "" if place is None else f"{place.prefix}{OUTPUT}"
-        text = None if place is None else place.store.get(key)
-        if place is None or text is None:
+    if only_local and not isinstance(_bare(store, path)[0], LocalStore):
+        return
+    place = default_place(store, path)
+    if place is None:
+        return
+    for group in _prefixes_above(place.prefix):
+        text = place.store.get(f"{group}{OUTPUT}")
+        if text is None:
             continue
-        document = load_json(place.store, key, bytes(text))
-        if path[len(prefix_of(group)) :] in document.get("arrays", {}):
-            raise RankError(
-                f"{where(store, path)} is written by a zarr_dask.Writer, whose output is open "
-                f"({place.url}). End it with finish() before, or write by way of it."
-            )
+        arrays = load_json(place.store, f"{group}{OUTPUT}", bytes(text)).get("arrays", {})
+        if place.prefix[len(group) :].rstrip("/") in arrays:
+            raise _is_output(where(store, path), f"{place.store.url}/{group}")
+    if below:
+        for key in place.store.list(place.prefix):
+            if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
+                raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+
+
+def _prefixes_above(prefix: str) -> Iterator[str]:
+    """Where the outputs of groups above may be, from the root of the hierarchy on."""
+    parts = prefix.split("/")
+    return ("/".join(parts[:count]) + "/" for count in range(1, len(parts) - 1))
+
+
+def _is_output(what: str, url: str) -> RankError:
+    return RankError(
+        f"{what} is written by a zarr_dask.Writer, whose output is open ({url}). End it with "
+        "finish() before, or write by way of it; zarr_dask.Writer.abandon forgets one whose ranks "
+        "will not go on."
+    )
 
 
 # --- what a half-done job looks like --------------------------------------------------------------

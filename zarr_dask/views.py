@@ -88,6 +88,10 @@ class SelectedArray(Protocol):
         """Values in the array's data type."""
         ...
 
+    def check_no_output(self) -> None:
+        """Refuse an array that the ranks of a simulation write."""
+        ...
+
     def write_part(self, part: Part, values: np.ndarray) -> int:
         """Write what lies in one stored object."""
         ...
@@ -238,6 +242,7 @@ def write_selection(
     values = assignable(array.cast(value), transform.shape)
     if not transform.size:
         return
+    array.check_no_output()
     gathering = Gathering(transform)
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)

@@ -18,6 +18,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from secrets import token_hex
@@ -34,6 +35,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
     Problem,
+    RankError,
     SharedObjectError,
     StoreError,
     WriterNotFoundError,
@@ -54,8 +56,8 @@ from zarr_dask.group import Group, create_group, open_array, open_group
 from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
 from zarr_dask.jobs.owners import Owners, Share, fitting, owners, share_of, shared_objects
 from zarr_dask.jobs.progress_files import REWINDS, Folder
-from zarr_dask.journal import default_place, given_place
-from zarr_dask.resizing import resized
+from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.resizing import clear_outside, resized
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store
 
@@ -186,8 +188,7 @@ class Output:
         """Forget what was agreed on: no rank can attach any more."""
         folder = self.folder
         above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
-        folder.store.delete(f"{above}{_DOCUMENT}")
-        folder.store.delete_prefix(above)
+        _forget(folder.store, above)
 
     def rank_file(self, rank: int) -> str:
         """Name of the file that says what a rank has stored."""
@@ -225,6 +226,8 @@ def create_output(request: Request) -> Output:
         If two ranks would write one stored object.
     NodeExistsError
         If there is something at the place of an array.
+    RankError
+        If an output is open there that is not to be replaced, or whose ranks still run.
     StoreError
         If there is no place for the journal.
     """
@@ -240,6 +243,7 @@ def create_output(request: Request) -> Output:
     ranks = max(one.owners.ranks for one in series.values())
     if group is None:
         _check_group(request, store, path)
+    _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
     place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: no rank attaches any more
     place.delete_prefix(prefix)
     if group is None:
@@ -254,6 +258,52 @@ def create_output(request: Request) -> Output:
     place.set(f"{folder.prefix}{REWINDS}", [b""])  # so that the folder is there
     place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
     return output
+
+
+def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> None:
+    """Refuse to replace an output unasked, or while a rank writes."""
+    text = place.get(f"{prefix}{_DOCUMENT}")
+    if text is None:
+        return
+    if not overwrite:
+        raise RankError(
+            f"an output of a simulation is open at {at} ({place.url}/{prefix}). End it with "
+            "finish(), forget it with zarr_dask.Writer.abandon, or replace it with overwrite=True."
+        )
+    document = load_json(place, f"{prefix}{_DOCUMENT}", bytes(text))
+    Folder(place, f"{prefix}{document.get('creation')}/").check_idle("rank-")
+
+
+def abandon_output(
+    url: Location, path: str, journal: Location | None, storage_options: Mapping[str, Any] | None
+) -> None:
+    """Forget an output whose ranks will not go on; see `zarr_dask.Writer.abandon`."""
+    store, path = open_store(url, storage_options), normalise_path(path)
+    place, prefix = _place(store, path, journal)
+    if place.get(f"{prefix}{_DOCUMENT}") is None:
+        raise _no_output(store, path, place, prefix)
+    _check_no_other(place, prefix, where(store, path), overwrite=True)
+    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # what is left of it
+        output = open_output(url, path, journal, storage_options)
+        for one in output.series.values():
+            array = open_array(output.group, one.name, "r+")
+            prefix_of_data = output.node_format.data_prefix(array.path)
+            clear_outside(array.store, prefix_of_data, array.meta, array.where)
+    _forget(place, prefix)
+
+
+def _forget(place: Store, prefix: str) -> None:
+    place.delete(f"{prefix}{_DOCUMENT}")
+    place.delete_prefix(prefix)
+    remove_empty_folders(place, prefix)
+
+
+def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotFoundError:
+    return WriterNotFoundError(
+        f"no output of a simulation was created at {where(store, path)}: there is no "
+        f"{where(place, prefix + _DOCUMENT)}. zarr_dask.Writer.create makes one, before any rank "
+        "attaches."
+    )
 
 
 def _check_group(request: Request, store: Store, path: str) -> None:
@@ -495,10 +545,7 @@ def open_output(
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(place, [key], Limits())[key]
     if text is None:
-        raise WriterNotFoundError(
-            f"no output of a simulation was created at {where(store, path)}: there is no "
-            f"{where(place, key)}. zarr_dask.Writer.create makes one, before any rank attaches."
-        )
+        raise _no_output(store, path, place, prefix)
     document = load_json(place, key, text)
     try:
         return _from_json(document, open_group(store, path, "r+"), place, prefix)

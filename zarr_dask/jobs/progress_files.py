@@ -251,6 +251,30 @@ class Folder:
             raise _failed("open", path, error) from error
         return _LocalFile(path, descriptor, size, self.store.fsync)
 
+    def check_idle(self, start: str) -> None:
+        """Refuse while a process has a file open for appending whose name begins so.
+
+        Only local files tell.
+
+        Raises
+        ------
+        RankError
+            If one has.
+        """
+        if not isinstance(self.store, LocalStore):
+            return
+        for key in self.store.list_dir(self.prefix).keys:
+            if key[len(self.prefix) :].startswith(start):
+                path = f"{self.store.root}/{key}"
+                try:
+                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                except OSError as error:
+                    raise _failed("open", path, error) from error
+                try:
+                    _lock(descriptor, path, wait=False)
+                finally:
+                    os.close(descriptor)
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the one lock of this job, where the store is a local file system; others wait."""

@@ -29,7 +29,7 @@ import numpy as np
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid import Region
 from zarr_dask.jobs.exchange import Communicator, exchange, smallest
-from zarr_dask.jobs.output import Output, Request, create_output, open_output
+from zarr_dask.jobs.output import Output, Request, abandon_output, create_output, open_output
 from zarr_dask.jobs.owners import Owners
 from zarr_dask.jobs.progress import Progress, shortened
 from zarr_dask.jobs.progress_files import Appender
@@ -139,7 +139,7 @@ class Writer:
         format
             Of a group that is new; see `zarr_dask.create_array`.
         overwrite
-            Replace arrays of the same names.
+            Replace arrays of the same names, and an output that was not finished.
         journal
             A folder where ranks say what they have stored; beside the hierarchy by default
             (``run.zarr.zarr-dask``). Stores that have nothing beside them need one.
@@ -159,6 +159,8 @@ class Writer:
             If an array cannot be as it is described.
         NodeExistsError
             If there is something at the place of an array.
+        RankError
+            If another output is open there, and is not to be replaced or has a rank that runs.
         StoreError
             If there is no place for the journal.
         """
@@ -259,6 +261,33 @@ class Writer:
         except BaseException:
             appender.close()
             raise
+
+    @staticmethod
+    def abandon(
+        url: Location,
+        *,
+        path: str = "",
+        journal: Location | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Forget an output whose ranks will not go on, so that its arrays are like any others.
+
+        Readers see what they saw. Stored objects of steps that were not visible are deleted, as far
+        as the arrays are still those of the output.
+
+        Parameters
+        ----------
+        url, path, journal, storage_options
+            As given to `create`.
+
+        Raises
+        ------
+        WriterNotFoundError
+            If there is no output.
+        RankError
+            If a rank still runs; local files tell.
+        """
+        abandon_output(url, path, journal, storage_options)
 
     # --- what it is -------------------------------------------------------------------------------
 
