@@ -43,6 +43,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import (
     Limits,
+    ancestors,
     load_json,
     normalise_path,
     prefix_of,
