@@ -128,6 +128,20 @@ def test_an_image_gets_levels_with_labels_and_colours(tmp_path):
     assert zd.ome.validate(tmp_path / "new") == []
 
 
+def test_a_level_is_added_where_no_place_is_given(tmp_path):
+    values = pixels(2, 64, 48)
+    labels = {"cells": zd.ome.Labelled(pixels(64, 48, dtype="i4"), "yx")}
+    zd.ome.write(values, tmp_path / "i", axes="zyx", levels=1, labels=labels)
+    assert "1 stored object" in run("pyramid", tmp_path / "i", "--dry-run", "--factors", "1,2,2")
+    run("pyramid", tmp_path / "i", "--factors", "1,2,2")
+    image = zd.ome.open(tmp_path / "i")
+    np.testing.assert_array_equal(image.levels[1].array[...], halved(values))
+    assert len(image.labels["cells"].levels) == 2
+    assert "--chunks, --version needs a DST" in run(
+        "pyramid", tmp_path / "i", "--chunks", "4", "--to", "0.4", code=2
+    )
+
+
 def test_options_of_pyramid_that_do_not_fit(tmp_path):
     zd.create_array(tmp_path / "a", shape=(8, 8), dtype="u1")
     zd.create_group(tmp_path / "g").create_array("inner", shape=(8, 8), dtype="u1")

@@ -252,4 +252,5 @@ def test_the_examples_run(example, tmp_path):
 
 
 def test_there_are_examples():
-    assert {path.stem for path in EXAMPLES} == {"dask_write", "parallel_ranks", "rechunk"}
+    ome = {"ome_pyramid", "ome_versions"}
+    assert {path.stem for path in EXAMPLES} == {"dask_write", "parallel_ranks", "rechunk", *ome}

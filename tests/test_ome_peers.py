@@ -195,6 +195,24 @@ def test_peers_read_what_write_makes(tmp_path, public_data, version, shards):
     assert thumbnail.shape[:2] == (32, 28)
 
 
+def test_peers_read_plates_that_write_plate_makes(tmp_path, public_data, version):
+    wells = {
+        "A/1": [numbers(16, 16), numbers(16, 16) + np.uint16(1)],
+        "B/2": [numbers(16, 16) + np.uint16(9)],
+    }
+    zd.ome.write_plate(wells, tmp_path, axes="yx", version=version, levels=2, name="p")
+    assert zd.ome.validate(tmp_path) == []
+    assert schema_problems(public_data, tmp_path, version) == []
+    assert by_models(tmp_path, version) == "HCS"
+    hcs = ngff_zarr.from_hcs_zarr(str(tmp_path), validate=True)
+    for path, fields in wells.items():
+        for number, values in enumerate(fields):
+            image = hcs.get_well(*path.split("/")).get_image(number)
+            np.testing.assert_array_equal(image.images[0].data, values)
+    mosaic = zd.ome.open_plate(tmp_path).mosaic(level=1).compute(scheduler="sync")
+    np.testing.assert_array_equal(by_ome_zarr(tmp_path)[1].compute(scheduler="sync"), mosaic)
+
+
 # --- what they write ------------------------------------------------------------------------------
 
 

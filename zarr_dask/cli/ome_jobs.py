@@ -17,7 +17,10 @@ from zarr_dask.cli.progress import image_progress, migration_progress
 from zarr_dask.errors import NodeTypeError, ZarrDaskError
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from zarr_dask.ome import Image, Labelled
+    from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["convert", "pyramid"]
 
@@ -136,8 +139,8 @@ class _OrAuto(GridType):
         return value if value == self._word else super().convert(value, param, ctx)
 
 
-def _levels(ctx: click.Context, param: click.Parameter, value: str) -> int | str:
-    if value == "auto":
+def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == "auto":
         return value
     if value.isdecimal() and int(value) > 0:
         return int(value)
@@ -150,10 +153,11 @@ Examples:
   zarr-dask ome pyramid stack.zarr image.zarr --axes zyx \\
       --scale z=2,y=0.5,x=0.5 --units z=micrometer,y=micrometer,x=micrometer
   zarr-dask ome pyramid image.zarr sharded.zarr --shards auto --workers 2
+  zarr-dask ome pyramid image.zarr
 """
 )
 @click.argument("src")
-@click.argument("dst")
+@click.argument("dst", required=False)
 @click.option("--axes", help="Names of the axes, such as tczyx. By default those of SRC.")
 @click.option(
     "--scale",
@@ -175,9 +179,7 @@ Examples:
     "--to",
     "version",
     type=click.Choice(["0.5", "0.4"]),
-    default="0.5",
-    show_default=True,
-    help="Version of OME-Zarr.",
+    help="Version of OME-Zarr; 0.5 by default.",
 )
 @click.option("--path", default="", help="Path of the image below DST.")
 @click.option(
@@ -192,10 +194,8 @@ Examples:
 )
 @click.option(
     "--levels",
-    default="auto",
-    show_default=True,
     callback=_levels,
-    help="How many, the finest included; auto ends at 256 pixels.",
+    help="How many, the finest included; auto, the default, ends at 256 pixels.",
 )
 @click.option(
     "--factors",
@@ -207,9 +207,7 @@ Examples:
 @click.option(
     "--method",
     type=click.Choice(["mean", "max", "mode", "nearest", "gaussian"]),
-    default="mean",
-    show_default=True,
-    help="What coarser pixels are made of. Labels keep their values in any case.",
+    help="What coarser pixels are made of, mean by default. Labels keep their values in any case.",
 )
 @click.option(
     "--max-mem",
@@ -229,7 +227,7 @@ Examples:
 @traceback_option
 def pyramid(
     src: str,
-    dst: str,
+    dst: str | None,
     *,
     factors: tuple[Any, ...],
     scheduler: str | None,
@@ -243,19 +241,23 @@ def pyramid(
     """Write an array as an image with all its levels.
 
     In one pass over the pixels. SRC is an array, or an image of which the finest level is taken,
-    with its axes, channels and label images. What is half done is no image to any reader.
+    with its axes, channels and label images. What is half done is no image to any reader. Without
+    DST one coarser level is added to the image SRC and to its labels.
     """
     if scheduler is not None and workers is not None:
         raise click.UsageError("--scheduler and --workers exclude each other.")
     options = {name: value for name, value in options.items() if value is not None}
     if factors:
         options["factors"] = factors[0] if len(factors) == 1 else list(factors)
-    pixels, told = _pixels(src)
     with connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client:
         try:
-            plan = zd.ome.plan_write(
-                pixels, dst, client=client, overwrite=overwrite or resume, **told | options
-            )
+            if dst is None:
+                plan = _plan_of_level(src, client, overwrite=overwrite, **options)
+            else:
+                pixels, told = _pixels(src)
+                options = told | options
+                options["overwrite"] = overwrite or resume
+                plan = zd.ome.plan_write(pixels, dst, client=client, **options)
         except ZarrDaskError:
             raise
         except ValueError as error:
@@ -270,11 +272,22 @@ def pyramid(
                 report = plan.run(client, progress, resume=resume)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(
-                f": {dst} is no image yet. Run the same command again with --resume to go on, or "
-                "without it to start over."
+                f": nothing of {dst or src} is to be seen yet. Run the same command again with "
+                "--resume to go on, or without it to start over."
             ) from interrupt
         if not quiet:
             say(wrapped(f"done: {report}", "  "))
+
+
+def _plan_of_level(
+    src: str, client: Client | None, *, overwrite: bool, **options: Any
+) -> ImageWritePlan:
+    """The plan for one more level of an image."""
+    unfit = sorted(options.keys() - {"path", "factors", "method", "max_mem"})
+    if unfit or overwrite:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in unfit or ["overwrite"])
+        raise click.UsageError(f"without DST, a level is added to SRC: {names} needs a DST.")
+    return zd.ome.plan_add_level(src, client=client, **options)
 
 
 def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
