@@ -132,8 +132,9 @@ def test_a_level_is_added_where_no_place_is_given(tmp_path):
     values = pixels(2, 64, 48)
     labels = {"cells": zd.ome.Labelled(pixels(64, 48, dtype="i4"), "yx")}
     zd.ome.write(values, tmp_path / "i", axes="zyx", levels=1, labels=labels)
-    assert "in 2 stored objects" in run("pyramid", tmp_path / "i", "--dry-run", "--factors", "1,2,2")
-    run("pyramid", tmp_path / "i", "--factors", "1,2,2")
+    words = ["pyramid", tmp_path / "i", "--factors", "1,2,2"]
+    assert "in 2 stored objects" in run(*words, "--dry-run")
+    run(*words)
     image = zd.ome.open(tmp_path / "i")
     np.testing.assert_array_equal(image.levels[1].array[...], halved(values))
     assert len(image.labels["cells"].levels) == 2
