@@ -16,7 +16,9 @@ from zarr_dask.formats.base import normalise_path
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.boxes import is_dask
 from zarr_dask.jobs.joint_plan import JointRechunkPlan, JointReport
+from zarr_dask.jobs.rechunk_dask import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.regridding import (
     Resources,
@@ -27,12 +29,14 @@ from zarr_dask.jobs.regridding import (
     new_array,
     planned,
 )
+from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.stages import CostModel
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 
 if TYPE_CHECKING:
+    import dask.array as da
     from distributed import Client
 
 __all__ = [
@@ -86,7 +90,7 @@ class RechunkOptions(TypedDict, total=False):
     codecs: Any
     format: str | None
     region: Any
-    resume: bool
+    resume: Resume
     journal: Location | None
     verify: bool
 
@@ -95,6 +99,10 @@ class RechunkOptions(TypedDict, total=False):
 def plan_rechunk(
     source: Location | Array, target: Location, **options: Unpack[PlanOptions]
 ) -> RechunkPlan: ...
+@overload
+def plan_rechunk(
+    source: da.Array, target: Location, **options: Unpack[PlanOptions]
+) -> DaskRechunkPlan: ...
 @overload
 def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
@@ -117,14 +125,16 @@ def plan_rechunk(
     format: str | None = None,
     region: Any = None,
     threads: int | None = None,
-) -> RechunkPlan | JointRechunkPlan:
+) -> RechunkPlan | JointRechunkPlan | DaskRechunkPlan:
     """Plan how to lay an array out anew, or several; nothing is written.
 
     Parameters
     ----------
     source
         The array, or where it is. A list of several makes one plan of them, whose tasks share the
-        workers and their memory; they become visible together.
+        workers and their memory; they become visible together. A dask array is written as its
+        blocks come, into the target where they are whole stored objects of it, else into an array
+        between, which is rechunked then.
     target
         Where the new one will be; a list for several arrays, or one place with a list of paths.
         What else may be different for each of several arrays is given as a list: `chunks`,
@@ -165,8 +175,8 @@ def plan_rechunk(
 
     Returns
     -------
-    RechunkPlan or JointRechunkPlan
-        The second for several arrays.
+    RechunkPlan, JointRechunkPlan or DaskRechunkPlan
+        The second for several arrays, the third for a dask array.
 
     Raises
     ------
@@ -200,6 +210,9 @@ def plan_rechunk(
     if not isinstance(source, list | tuple):
         wanted = Wanted(chunks, shards, dtype, codecs, format, region)
         place = (open_store(target, storage_options), normalise_path(path))
+        if is_dask(source):
+            form = format_for_new(place[0], format or "v3", place[1])
+            return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
         return _plan(source, *place, wanted, resources, overwrite=overwrite)
     each = [
         _for_each(given, len(source), name)
@@ -270,6 +283,10 @@ def rechunk(
 ) -> RechunkReport: ...
 @overload
 def rechunk(
+    source: da.Array, target: Location, **options: Unpack[RechunkOptions]
+) -> DaskRechunkReport: ...
+@overload
+def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
 def rechunk(
@@ -289,10 +306,10 @@ def rechunk(
     codecs: Any = None,
     format: str | None = None,
     region: Any = None,
-    resume: bool = False,
+    resume: Resume = False,
     journal: Location | None = None,
     verify: bool = False,
-) -> RechunkReport | JointReport:
+) -> RechunkReport | JointReport | DaskRechunkReport:
     """Lay an array out anew, or several, within a bound of memory: `plan_rechunk`, then run.
 
     Parameters
@@ -302,7 +319,8 @@ def rechunk(
     dtype, codecs, format, region
         As for `plan_rechunk`.
     resume, journal, verify
-        As for `RechunkPlan.run`. The same arguments make the same job.
+        As for `RechunkPlan.run`. The same arguments make the same job. For a dask array see
+        `DaskRechunkPlan.run`.
     progress
         Called after each task; True for bars that count bytes, one for each stage.
 
@@ -322,14 +340,14 @@ def rechunk(
     >>> float(zd.open_array(target)[...].sum())
     1024.0
     """
-    plan: RechunkPlan | JointRechunkPlan = plan_rechunk(
+    plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
         source,
         target,
         chunks=chunks,
         shards=shards,
         max_mem=max_mem,
         temp=temp,
-        overwrite=overwrite or resume,  # a job that has died may have made it visible
+        overwrite=overwrite or bool(resume),  # a job that has died may have made it visible
         path=path,
         client=client,
         storage_options=storage_options,
@@ -338,8 +356,11 @@ def rechunk(
         format=format,
         region=region,
     )
+    if isinstance(plan, DaskRechunkPlan):
+        plan = replace(plan, then=replace(plan.then, overwrite=overwrite))
+        return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
     plan = replace(plan, overwrite=overwrite)
-    return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
+    return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
 
 
 def _check_apart(source: Array, target: Array) -> None:

@@ -12,11 +12,20 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.dialect import WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
 
-__all__ = ["Location", "backend_of", "beside", "located", "open_store", "overlap", "real_place"]
+__all__ = [
+    "Location",
+    "backend_of",
+    "beside",
+    "inside",
+    "located",
+    "open_store",
+    "overlap",
+    "real_place",
+]
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
@@ -186,9 +195,24 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{folder}", name
 
 
+def inside(store: Store, path: str) -> Store:
+    """What lies below a path of a store, as a store of its own.
+
+    Examples
+    --------
+    >>> inside(LocalStore("/data"), "a.zarr")
+    LocalStore(root='/data/a.zarr', fsync=False)
+    """
+    if isinstance(store, LocalStore):
+        return LocalStore(f"{store.root}/{path}", store.fsync)
+    return Below(store, f"{path}/")
+
+
 def real_place(store: Store, path: str) -> str:
     """Where a node lies: links are followed, wrappers taken off."""
     while isinstance(store, Wrapper):
+        if isinstance(store, Below):
+            path = join(store.prefix.rstrip("/"), path)
         store = store.store
     if isinstance(store, LocalStore):  # a link may stand anywhere in the path
         return os.path.realpath(f"{store.root}/{path}")
