@@ -356,7 +356,7 @@ def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells,
     Examples
     --------
     >>> grids_between(((100, 100), (400,)), (200, 20), 8)
-    ((100, 200), (100, 400))
+    ((100, 100), (100, 400))
     >>> grids_between(((30, 40), (400,)), (70, 20), 8)
     (((30, 40), 400), None)
     """
