@@ -165,7 +165,7 @@ def test_other_answers():
         assert store.get("moved") == b"found"
         assert store.get("404") is store.get("410") is None
         for key in ("elsewhere", "untold"):
-            with pytest.raises(StoreError, match="asked for bytes from 3"):
+            with pytest.raises(StoreError, match=r"asked for .*3"):
                 store.get_ranges([(key, Range(3, 5))])
         assert store.get("moved") == b"found"
 

@@ -23,6 +23,8 @@
     ├── StoreError               (OSError)            the store failed; never read as "not there"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── ListingError                              the store cannot say what it holds
+    │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
+    │   ├── ObjectReplacedError                       replaced again and again while it was read
     │   ├── ConditionalWriteError                     no value can be put on a condition there
     │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
     │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
@@ -86,6 +88,7 @@ __all__ = [
     "NodeExistsError",
     "NodeNotFoundError",
     "NodeTypeError",
+    "ObjectReplacedError",
     "OmeMetadataWarning",
     "OmeVersionError",
     "PartialWriteError",
@@ -103,6 +106,7 @@ __all__ = [
     "StoreError",
     "StoreKeyError",
     "StoreOutOfReachError",
+    "StoreUnavailableError",
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
@@ -392,6 +396,24 @@ class StoreKeyError(StoreError, ValueError):
 
 class ListingError(StoreError):
     """The store cannot list its keys: an HTTP server, for instance."""
+
+
+class StoreUnavailableError(StoreError):
+    """A failure that may pass: no answer, half an answer, or a service that is too busy.
+
+    When it reaches a caller, the retries that the store's policy allows have not helped.
+    """
+
+    retry_after: float | None = None
+    """Seconds that the service wants to be left alone for; None if it has not said."""
+    throttled: bool = False
+    """Whether the service said that it gets too many requests."""
+    unreachable: bool = False
+    """Whether nothing answers at that address at all."""
+
+
+class ObjectReplacedError(StoreError):
+    """A value that was replaced each time while parts of it were read one after the other."""
 
 
 class ConditionalWriteError(StoreError):

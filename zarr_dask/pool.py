@@ -2,6 +2,9 @@
 
 One bounded pool per process, made on first use and again in a child after a fork. Tasks of dask
 never enter it: the scheduler's threads are enough.
+
+Threads that only wait, for answers of services, are others: `waiting_threads`, more than there are
+cores and shared by all tasks, so that a process never has more requests on their way than these.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain, islice
 from typing import TypeVar
 
-__all__ = ["cores", "for_each"]
+__all__ = ["SIDE_BY_SIDE", "cores", "for_each", "waiting_threads"]
 
 T = TypeVar("T")
+
+SIDE_BY_SIDE = 32
+"""Requests of batches that a process has on their way at most."""
 
 
 def cores() -> int:
@@ -48,6 +54,7 @@ class _Pool:
         """In a new process the threads of the old one are not there."""
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self._waiting: ThreadPoolExecutor | None = None
 
     def executor(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -55,10 +62,21 @@ class _Pool:
                 self._executor = ThreadPoolExecutor(cores(), "zarr_dask", _mark_thread)
             return self._executor
 
+    def waiting(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = ThreadPoolExecutor(SIDE_BY_SIDE, "zarr_dask-waiting")
+            return self._waiting
+
 
 _POOL = _Pool()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.forget)
+
+
+def waiting_threads() -> ThreadPoolExecutor:
+    """The threads of this process that wait for answers; their work must not wait for others."""
+    return _POOL.waiting()
 
 
 def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:

@@ -9,7 +9,8 @@ request takes its time (`Coalescing.requests`) they are read in batches: the ind
 by one call of the store, then the chunks of all of them by another.
 
 An object that does not decode is fetched once more, because transfers are cut off more often than
-files are damaged; only then is it an error, which names its key and its coordinates.
+files are damaged; only then is it an error, which names its key and its coordinates. So is one that
+turns out to have been replaced between its index and its chunks, where the store can tell.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from zarr_dask.codecs.base import Cut
 from zarr_dask.codecs.chain import BoundChain, fill_absent
 from zarr_dask.codecs.fetch import Fetch, answer
-from zarr_dask.errors import ChunkMissingError, CorruptObjectError
+from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ObjectReplacedError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
 from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.pool import cores, for_each
@@ -38,6 +39,8 @@ from zarr_dask.stores.base import (
     coalesce,
     distribute,
     open_value,
+    read_versions,
+    same_version,
     validator_of,
 )
 from zarr_dask.stores.kept import INDICES, Place
@@ -87,7 +90,7 @@ def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = 
     ChunkMissingError
         If a chunk is absent and the array was opened with ``missing="error"``.
     StoreError
-        If the store fails.
+        If the store fails, or an object is replaced each time it is read.
 
     Examples
     --------
@@ -239,7 +242,7 @@ class Reader:
     def _read(self, wanted: _Object) -> None:
         try:
             self._attempt(wanted, again=False)
-        except CorruptObjectError:
+        except (CorruptObjectError, ObjectReplacedError):
             self._read_again(wanted)
         except ChunkMissingError as error:
             raise self._located(error, wanted) from None
@@ -248,6 +251,11 @@ class Reader:
         """Read what did not decode: the transfer may have been cut off, the object replaced."""
         try:
             self._attempt(wanted, again=True)
+        except ObjectReplacedError as error:
+            raise ObjectReplacedError(
+                f"{wanted.key!r} of {self._where} (chunk {wanted.coords}) was replaced each time "
+                "while it was read; read it when nobody writes it."
+            ) from error
         except CorruptObjectError as error:
             raise error.at(self._where, wanted.key, wanted.coords) from error
         except ChunkMissingError as error:
@@ -264,8 +272,6 @@ class Reader:
             with open_value(self._store, wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
                 present = answer(self._fetch(wanted), ask or value.get_ranges)
-        if not present and again:
-            raise CorruptObjectError("it was removed while it was being read")
         if not present:
             self._fill(wanted)
 
@@ -370,10 +376,10 @@ class Reader:
         """Go on for as long as kept indices do; whether there is more to ask for."""
         key = one.wanted.key
         while self._most_kept and _are_indices(one.ranges):
-            one.validator = validator_of(self._store, key)
-            if one.validator is None:
+            one.tag = validator_of(self._store, key)
+            if one.tag is None:
                 return True
-            found = self._kept(key, one.ranges, one.validator)
+            found = self._kept(key, one.ranges, one.tag)
             if found is None:
                 return True
             if not self._go_on(one, found, failed):
@@ -384,19 +390,27 @@ class Reader:
         """What some objects asked for, by one call of the store."""
         joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
         requests = [
-            (one.wanted.key, wanted)
+            (one.wanted.key, wanted, one.tag)
             for one, (ranges, _) in zip(taken, joint, strict=True)
             for wanted in ranges
         ]
-        fetched = iter(self._store.get_ranges(requests))
+        fetched = iter(read_versions(self._store, requests))
         for one, (ranges, places) in zip(taken, joint, strict=True):
-            received = distribute(list(islice(fetched, len(ranges))), places, one.ranges)
-            if one.validator is not None and _are_indices(one.ranges):
-                self._keep(one.wanted.key, one.ranges, one.validator, received)
+            found, tag = same_version(list(islice(fetched, len(ranges))), one.tag)
+            if found is not None and not found:
+                yield _REPLACED
+                continue
+            received = None if found is None else distribute(found, places, one.ranges)
+            if one.tag is not None and _are_indices(one.ranges) and self._most_kept:
+                self._keep(one.wanted.key, one.ranges, one.tag, received)
+            one.tag = tag
             yield received
 
     def _go_on(self, one: _Begun, received: Sequence[Buffer] | None, failed: list[_Object]) -> bool:
         """Hand an object what it asked for; whether it asks for more."""
+        if received is _REPLACED:
+            failed.append(one.wanted)
+            return False
         try:
             one.ranges = one.fetch.send(received)
         except StopIteration as stop:
@@ -414,14 +428,14 @@ class Reader:
 class _Begun:
     """An object that is being read."""
 
-    __slots__ = ("fetch", "ranges", "validator", "wanted")
+    __slots__ = ("fetch", "ranges", "tag", "wanted")
 
     def __init__(self, wanted: _Object, fetch: Fetch[bool]) -> None:
         self.wanted, self.fetch = wanted, fetch
         self.ranges = next(fetch)
         """What it asks for now."""
-        self.validator: Hashable = None
-        """Of the value whose index it asks for, if indices are kept."""
+        self.tag: Hashable = None
+        """Of the value that is read, as soon as it is known; see `read_versions`."""
 
     @property
     def nbytes(self) -> int:
@@ -431,6 +445,9 @@ class _Begun:
             max(-start, most if start >= 0 else 0) if stop is None else stop - start
             for start, stop in self.ranges
         )
+
+
+_REPLACED: Sequence[Buffer] = ()  # what is handed on of an object that was replaced meanwhile
 
 
 def _are_indices(ranges: Sequence[Range]) -> bool:

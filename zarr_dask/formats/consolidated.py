@@ -40,7 +40,17 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.notices import warn
-from zarr_dask.stores.base import Buffer, Listing, Range, Store, check_key, join
+from zarr_dask.stores.base import (
+    Buffer,
+    Listing,
+    Range,
+    Store,
+    Version,
+    VersionRequest,
+    check_key,
+    join,
+    read_versions,
+)
 from zarr_dask.stores.listed import below_of, listing_of
 from zarr_dask.stores.wrappers import Wrapper
 
@@ -96,6 +106,19 @@ class Consolidated(Wrapper):
         others = [request for request in requests if not self._knows(request[0])]
         fetched = iter(self.store.get_ranges(others) if others else [])
         return [self._part(*one) if self._knows(one[0]) else next(fetched) for one in requests]
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        others = [request for request in requests if not self._knows(request[0])]
+        fetched = iter(read_versions(self.store, others) if others else [])
+        return [
+            self._known_version(key, wanted) if self._knows(key) else next(fetched)
+            for key, wanted, _ in requests
+        ]
+
+    def _known_version(self, key: str, wanted: Range) -> Version | None:
+        content = self._part(key, wanted)
+        return None if content is None else Version(content, None)
 
     def list_dir(self, prefix: str = "") -> Listing:
         """Documents directly below a prefix, and prefixes with any below, where they are known."""

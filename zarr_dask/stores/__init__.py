@@ -3,6 +3,7 @@
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.retry import Retrying, RetryPolicy
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import Faulty, ReadOnly, Recording
 from zarr_dask.stores.zip import ZipStore
@@ -19,6 +20,8 @@ __all__ = [
     "Range",
     "ReadOnly",
     "Recording",
+    "RetryPolicy",
+    "Retrying",
     "Store",
     "ZipStore",
     "ZipWriter",

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
-from zarr_dask.errors import StoreKeyError
+from zarr_dask.errors import ObjectReplacedError, StoreKeyError
 
 __all__ = [
     "WHOLE",
@@ -27,6 +27,8 @@ __all__ = [
     "Range",
     "ReopenedValue",
     "Store",
+    "Version",
+    "VersionRequest",
     "check_key",
     "coalesce",
     "distribute",
@@ -35,6 +37,8 @@ __all__ = [
     "open_value",
     "part_of",
     "read_ranges",
+    "read_versions",
+    "same_version",
     "validator_of",
 ]
 
@@ -302,12 +306,56 @@ def validator_of(store: Store, key: str) -> Hashable:
     return store.validator(key) if isinstance(store, Validating) else None
 
 
-@dataclass(frozen=True, slots=True)
-class ReopenedValue:
-    """A value that each request finds anew, whatever there is by then."""
+class Version(NamedTuple):
+    """A part of a value, and which value it is a part of."""
 
-    store: Store
-    key: str
+    content: Buffer | None
+    """None: there is a value, but not the one that was asked for."""
+    tag: Hashable
+    """As `validator_of`; None if the store cannot tell."""
+
+
+VersionRequest = tuple[str, Range, Hashable]
+"""A key, which part of its value, and the tag that the value must have (None: any)."""
+
+
+@runtime_checkable
+class VersionReader(Protocol):
+    """A store that can read parts of a value on the condition that it is still the same."""
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """As `Store.get_ranges`; see `read_versions`."""
+        ...
+
+
+def read_versions(store: Store, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    """Parts of values, each of which tells what value it is of.
+
+    Returns
+    -------
+    list
+        For each request a `Version`, or None if there is no value. Where the store can tell, parts
+        with equal tags are of one and the same value, and a part is without content if the value
+        has not the tag that was asked for.
+    """
+    if isinstance(store, VersionReader):
+        return store.get_versions(requests)
+    found = store.get_ranges([(key, wanted) for key, wanted, _ in requests])
+    return [None if content is None else Version(content, None) for content in found]
+
+
+class ReopenedValue:
+    """A value that each request finds anew, on the condition that it is still the same.
+
+    Parameters
+    ----------
+    store, key
+        Where it is.
+    """
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key = store, key
+        self._tag: Hashable = None
 
     def __enter__(self) -> Self:
         return self
@@ -317,11 +365,64 @@ class ReopenedValue:
 
     def validator(self) -> Hashable:
         """See `OpenValue.validator`."""
-        return validator_of(self.store, self.key)
+        if self._tag is None:
+            self._tag = validator_of(self._store, self._key)
+        return self._tag
 
     def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
-        """See `OpenValue.get_ranges`."""
-        return read_ranges(self.store, self.key, ranges)
+        """See `OpenValue.get_ranges`.
+
+        Raises
+        ------
+        ObjectReplacedError
+            If it is no more the value that was read from before.
+        """
+        if len(ranges) == 1 and ranges[0] == WHOLE and self._tag is None:
+            value = self._store.borrow(self._key)
+            return None if value is None else [value]
+        joint, places = coalesce(ranges, self._store.coalescing)
+        requests = [(self._key, wanted, self._tag) for wanted in joint]
+        found, self._tag = same_version(read_versions(self._store, requests), self._tag)
+        if found is None:
+            return None
+        if not found:
+            raise ObjectReplacedError(
+                f"{self._key!r} in {self._store.url} was replaced while it was read."
+            )
+        return distribute(found, places, ranges)
+
+
+def same_version(
+    found: Sequence[Version | None], tag: Hashable
+) -> tuple[list[Buffer] | None, Hashable]:
+    """What parts of one value hold, and its tag, which they must share.
+
+    Parameters
+    ----------
+    found
+        What `read_versions` has returned for them, one at least.
+    tag
+        That of the value, as far as it is known.
+
+    Returns
+    -------
+    contents
+        None if there is no value; empty if they are not all of one value.
+    tag
+        Of the value.
+    """
+    if tag is None and all(part is None for part in found):
+        return None, None
+    contents: list[Buffer] = []
+    for part in found:
+        if part is None or part.content is None:
+            return [], None
+        if tag is None:
+            tag = part.tag
+        if part.tag is not None and part.tag != tag:
+            return [], None
+        contents.append(part.content)
+    return contents, tag
 
 
 # --- reading several parts of one value -----------------------------------------------------------

@@ -16,6 +16,7 @@ from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.obstore import ObstoreStore
+from zarr_dask.stores.retry import described_policy
 from zarr_dask.stores.urls import open_store
 from zarr_dask.stores.wrappers import Below, ReadOnly
 from zarr_dask.stores.zip import ZipStore
@@ -59,10 +60,12 @@ def describe(store: Store) -> dict[str, Any]:
         return {**describe(store.store), "below": store.prefix}
     if isinstance(store, LocalStore):
         return {"url": store.root, **({"options": {"fsync": True}} if store.fsync else {})}
-    if isinstance(store, ZipStore | HTTPStore):
+    if isinstance(store, ZipStore):
         return {"url": _without_login(store.url)}
-    if isinstance(store, FsspecStore | ObstoreStore):
-        options = _public(store.settings())
+    if isinstance(store, FsspecStore | HTTPStore | ObstoreStore):
+        retry = described_policy(store.policy)
+        options = {} if isinstance(store, HTTPStore) else _public(store.settings())
+        options |= {"retry": retry} if retry else {}
         return {"url": _without_login(store.url), **({"options": options} if options else {})}
     raise StoreError(
         f"{store.url} cannot be named in a file: it is in the memory of this process, or a store "

@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 __all__ = ["SCHEMES", "WEB", "Place", "client_of", "for_fsspec", "place_of", "serves", "translated"]
 
-_RETRIES = 6  # of one request
 _RETRY_SECONDS = 60
 _CONNECT_SECONDS = 10
-_READ_SECONDS = 60  # without a byte
 _REQUEST_SECONDS = 900  # with bytes that come slowly
 
 _AWS_CREDENTIALS = (
@@ -132,8 +130,19 @@ def serves(url: str, options: Mapping[str, Any]) -> bool:
     return find_spec("obstore") is not None and translated(url, options) is not None
 
 
-def client_of(place: Place, options: str) -> Any:
+def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
     """A client of obstore for a bucket.
+
+    Parameters
+    ----------
+    place
+        Where it is.
+    options
+        In the words of fsspec, as JSON text.
+    timeout
+        Seconds to wait for an answer and each part of it.
+    retries
+        That the client makes by itself, of each request.
 
     Raises
     ------
@@ -159,12 +168,12 @@ def client_of(place: Place, options: str) -> Any:
         client_options={
             "allow_http": client.insecure,
             **({"default_headers": dict(client.headers)} if client.headers else {}),
-            "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
-            "read_timeout": timedelta(seconds=_READ_SECONDS),
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, timeout)),
+            "read_timeout": timedelta(seconds=timeout),
             "timeout": timedelta(seconds=_REQUEST_SECONDS),
         },
         retry_config={
-            "max_retries": _RETRIES,
+            "max_retries": retries,
             "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
         },
     )

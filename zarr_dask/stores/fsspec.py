@@ -3,47 +3,64 @@
 The file system is found again through fsspec's own cache in every process, so the pickled form
 is a URL and its options. Only fsspec's `FileNotFoundError` means "not there", and not where S3 says
 that it is the bucket which is not there.
+
+Requests are tried again as `zarr_dask.stores.retry` says. s3fs is told not to do so itself where it
+would for values, other file systems cannot be told. What comes is checked for its length: a part
+that is shorter than it should be is asked after, and the end of a value is found through its size
+(but in S3, where the service says what it sends: `zarr_dask.stores.fsspec_s3`).
 """
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import json
-import sys
+import os
 import time
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from zarr_dask.errors import MissingDependencyError, StoreError
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key, join
+from zarr_dask.errors import (
+    MissingDependencyError,
+    StoreError,
+    StoreUnavailableError,
+    ZarrDaskError,
+)
+from zarr_dask.pool import waiting_threads
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Coalescing,
+    Listing,
+    Range,
+    Version,
+    VersionRequest,
+    check_key,
+    join,
+)
 from zarr_dask.stores.credentials import identity_of, redacted
 from zarr_dask.stores.dialect import for_fsspec
+from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
+from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, read_parts
+from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried
 
 __all__ = ["FsspecStore"]
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _LOST = {"NoSuchBucket", "ContainerNotFound"}  # what services call the lack of the bucket itself
-_ATTEMPTS = 3  # to read a part of a value that is replaced again and again
-_FAILURES = (
-    ("aiohttp", "ClientError"),
-    ("asyncssh", "Error"),
-    ("azure.core.exceptions", "AzureError"),
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("fsspec.implementations.reference", "ReferenceNotReachable"),
-    ("gcsfs.retry", "HttpError"),
-    ("google.auth.exceptions", "GoogleAuthError"),
-    ("paramiko", "SSHException"),
-    ("zipfile", "BadZipFile"),
-)
 # what file systems call the tag of a value, and when it was last changed
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of its own
+_SLOWEST = 1 << 17  # bytes per second that a value is sent with at least
+_MULTIPART = 1 << 25  # values from this size on may be sent in parts
+_PART_RETRIES = 4
+_BATCH = 1000  # keys that are deleted at once
 
+_Result = TypeVar("_Result")
 
 _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
 """Schemes whose file systems take ``username`` and ``password``."""
@@ -80,15 +97,20 @@ class FsspecStore:
         Root of the store, with its scheme.
     options
         The file system's own options, as JSON text so that the store can be hashed.
+    policy
+        How requests are tried again.
     """
 
     url: str
     options: str = "{}"
+    policy: RetryPolicy = DEFAULT
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
 
     @staticmethod
-    def from_url(url: str, options: Mapping[str, Any]) -> FsspecStore:
+    def from_url(
+        url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
+    ) -> FsspecStore:
         """A store at `url`.
 
         Raises
@@ -99,9 +121,14 @@ class FsspecStore:
             If no such scheme is known, or the URL has a password that is no part of it.
         """
         place, login = _login_apart(url if url.endswith("://") else url.rstrip("/"))
-        store = FsspecStore(place, json.dumps({**login, **options}, sort_keys=True))
-        _file_system(store.url, store.options)
+        text = json.dumps({**login, **options}, sort_keys=True)
+        store = FsspecStore(place, text, policy or DEFAULT)
+        store._file_system()
         return store
+
+    def with_policy(self, policy: RetryPolicy) -> FsspecStore:
+        """The same place, with other retries."""
+        return replace(self, policy=policy)
 
     @property
     def identity(self) -> str:
@@ -115,127 +142,155 @@ class FsspecStore:
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
 
+    # --- reading ----------------------------------------------------------------------------------
+
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
-        fs, root = _file_system(self.url, self.options)
+        fs, root = self._file_system()
         check_key(key)
-        try:
-            return bytes(fs.cat_file(join(root, key)))
-        except _ABSENT as error:
-            self._check_bucket("read", key, error)
-            return None
-        except _failures() as error:
-            raise _failed(self, "read", key, error) from self._public(error)
+        if is_s3(fs):
+            return self.get_ranges([(key, WHOLE)])[0]
+        return self._do("read", key, lambda: bytes(_call(fs, "cat_file", join(root, key))))
 
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
-        """See `zarr_dask.stores.base.Store.get_ranges`.
-
-        File systems do not show what a service said of a range, so that the length is compared
-        with what was asked for. Ends of values are found through their sizes: Azure has no other
-        way, some services send the beginning, and which ones cannot be seen.
-        """
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        fs, _ = self._file_system()
         for key, _ in requests:
             check_key(key)
-        found = self._ranges(requests)
-        for _ in range(_ATTEMPTS - 1):
-            again = [number for number, value in enumerate(found) if isinstance(value, _Changed)]
-            if not again:
-                break
-            fetched = self._ranges([requests[number] for number in again])
-            for number, value in zip(again, fetched, strict=True):
-                found[number] = value
-        for value in found:
-            if isinstance(value, _Changed):
-                raise value.error
-        return [None if isinstance(value, _Changed) else value for value in found]
+        if is_s3(fs):
+            versions = self._batch([(*request, None) for request in requests], self._ask_s3)
+            return [None if one is None else one.content for one in versions]
+        return self._batch([(*request, None) for request in requests], self._ask_ranges)
 
-    def _ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | _Changed | None]:
-        """Parts of values; `_Changed` where one does not fit what was known of its value."""
-        fs, root = _file_system(self.url, self.options)
-        from_end = sorted({key for key, wanted in requests if wanted.start < 0})
-        sizes = self._sizes(from_end)
-        asked = [
-            (key, wanted if wanted.start >= 0 else _absolute(wanted, sizes[key]))
-            for key, wanted in requests
-        ]
-        fetched = fs.cat_ranges(
-            [join(root, key) for key, _ in asked],
-            [wanted.start for _, wanted in asked],
-            [_last_asked(wanted) for _, wanted in asked],
-            on_error="return",
-        )
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`.
+
+        Only S3 takes conditions. Elsewhere the status of a value is looked at before and after.
+        """
+        fs, _ = self._file_system()
+        for key, _, _ in requests:
+            check_key(key)
+        if is_s3(fs):
+            return self._batch(requests, self._ask_s3)
+        parts = {key for key, wanted, _ in requests if wanted != WHOLE}
+        tags = {key: tag for key, _, tag in requests if tag is not None}
+        before = self._tags(parts - tags.keys()) | tags
+        found = self.get_ranges([(key, wanted) for key, wanted, _ in requests])
+        after = self._tags(tags)
         return [
             None
-            if wanted.start < 0 and sizes[key] is None
-            else self._checked(key, absolute, value, known=wanted.start < 0)
-            for (key, wanted), (_, absolute), value in zip(requests, asked, fetched, strict=True)
+            if content is None
+            else Version(content, before.get(key))
+            if tag is None or after[key] == tag
+            else Version(None, None)
+            for (key, _, tag), content in zip(requests, found, strict=True)
         ]
 
-    def _sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
-        """Sizes of values, asked for side by side where the file system can."""
-        fs, root = _file_system(self.url, self.options)
-        if len(keys) < 2 or not getattr(fs, "async_impl", False):
-            return {key: self.size(key) for key in keys}
-        from fsspec.asyn import _run_coros_in_chunks, sync
+    def _tags(self, keys: Collection[str]) -> dict[str, Hashable]:
+        statuses = self._statuses(sorted(keys))
+        return {k: None if one is None else _tag_of(one, s3=False) for k, one in statuses.items()}
 
-        async def ask() -> Any:
-            for key in keys:
-                fs.invalidate_cache(join(root, key))
-            asked = [fs._info(join(root, key)) for key in keys]  # noqa: SLF001  (fsspec's own name)
-            return await _run_coros_in_chunks(asked, return_exceptions=True)
+    def _batch(
+        self,
+        requests: Sequence[VersionRequest],
+        ask: Callable[[Sequence[VersionRequest]], Sequence[_Result | Exception]],
+    ) -> list[_Result]:
+        """What requests give; those that have failed for a while are repeated together."""
+        attempts = Attempts(self.policy)
+        found: dict[int, _Result] = {}
+        left = [*range(len(requests))]
+        while left:
+            failed: list[tuple[int, StoreUnavailableError]] = []
+            for number, value in zip(left, ask([requests[n] for n in left]), strict=True):
+                if isinstance(value, StoreUnavailableError):
+                    failed.append((number, value))
+                elif isinstance(value, Exception):
+                    raise value
+                else:
+                    found[number] = value
+            if failed:
+                attempts.pause(max((e for _, e in failed), key=lambda e: e.retry_after or 0))
+            left = [number for number, _ in failed]
+        attempts.succeeded()
+        return [found[number] for number in range(len(requests))]
 
-        return {
-            key: None if status is None else int(status["size"])
-            for key, found in zip(keys, sync(fs.loop, ask), strict=True)
-            for status in [self._found(key, found)]
-        }
+    def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[Version | Exception | None]:
+        fs, root = self._file_system()
+        asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
+        found = self._do("read", requests[0][0], lambda: _run(fs, read_parts(fs, asked)))
+        return [
+            self._checked(key, wanted, tag, value) if isinstance(value, Exception) else value
+            for (key, wanted, tag), value in zip(requests, found or (), strict=True)
+        ]
 
-    def _checked(self, key: str, wanted: Range, value: Any, *, known: bool) -> Any:
-        """A part of a value, if it is the one that was asked for.
-
-        Parameters
-        ----------
-        known
-            Whether the range was made from the value's size.
-        """
-        if isinstance(value, _ABSENT):
-            self._check_bucket("read", key, value)
-            return None
-        if wanted.start == wanted.stop:
-            if isinstance(value, Exception) and self.size(key) is None:
+    def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
+        """What an exception means: behind the end of a value there is nothing."""
+        try:
+            if HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE in statuses_of(error):
+                status = self._status(key)
+                if status is None:
+                    return None
+                if int(status["size"]) <= wanted.start or not status["size"]:
+                    found = _tag_of(status, s3=True)
+                    return Version(b"" if tag in {None, found} else None, found)
+            if isinstance(error, _ABSENT):
+                self._check_bucket("read", key, error)
                 return None
-            return b""
-        if isinstance(value, Exception):
-            return self._behind_the_end(key, wanted, value)
-        if wanted.stop is None:
-            return bytes(value)
-        missing = wanted.stop - wanted.start - len(value)
-        if missing > 0 and not known:
-            size = self.size(key)
-            missing = -1 if size is None else min(size, wanted.stop) - wanted.start - len(value)
-            missing = 0 if size is not None and not value and size <= wanted.start else missing
-        if not missing:
-            return bytes(value)
-        return _Changed(
-            StoreError(
-                f"could not read {key!r} in {self.url}: asked for bytes {wanted.start} to "
-                f"{wanted.stop}, got {len(value)}: the service does not know ranges, or the value "
-                "is replaced again and again."
-            )
+        except StoreError as failed:
+            return failed
+        return self._failed("read", key, error)
+
+    def _ask_ranges(self, requests: Sequence[VersionRequest]) -> list[Any]:
+        """Parts of values from a file system that says nothing of what it sends."""
+        fs, root = self._file_system()
+        statuses = self._statuses(sorted({key for key, wanted, _ in requests if wanted.start < 0}))
+        sizes = {key: None if one is None else int(one["size"]) for key, one in statuses.items()}
+        asked = [
+            Range(max((sizes[key] or 0) + wanted.start, 0), sizes[key] or 0)
+            if wanted.start < 0
+            else wanted
+            for key, wanted, _ in requests
+        ]
+        paths = [join(root, key) for key, _, _ in requests]
+        starts, ends = [one.start for one in asked], [_last_asked(one) for one in asked]
+        found = self._do(
+            "read",
+            requests[0][0],
+            lambda: _call(fs, "cat_ranges", paths, starts, ends, on_error="return"),
         )
+        return [
+            None if wanted.start < 0 and sizes[key] is None else self._checked_part(key, one, value)
+            for (key, wanted, _), one, value in zip(requests, asked, found or (), strict=True)
+        ]
 
-    def _behind_the_end(self, key: str, wanted: Range, error: Exception) -> Buffer | None:
-        """No bytes, if it is that a range begins where its value has ended; else the error."""
-        size = self.size(key) if _is_no_such_range(error) else wanted.start + 1
-        if size is not None and size > wanted.start:
-            raise _failed(self, "read", key, error) from self._public(error)
-        return None if size is None else b""
+    def _checked_part(self, key: str, wanted: Range, value: Any) -> Any:
+        """A part of a value, if it is as long as it should be."""
+        start, stop = wanted
+        if isinstance(value, Exception):
+            found = self._checked(key, wanted, None, value)
+            found = found.content if isinstance(found, Version) else found
+            behind = isinstance(found, Exception) and start == stop
+            return (None if self.size(key) is None else b"") if behind else found
+        content = bytes(value)
+        if stop is None or start == stop:
+            return content if stop is None else b""
+        if len(content) == stop - start:
+            return content
+        size = self.size(key)  # the value may end here
+        if size is not None and len(content) == max(min(size, stop) - start, 0):
+            return content
+        words = (
+            f"could not read {key!r} in {self.url}: asked for bytes {start} to {stop}, got "
+            f"{len(content)}: the service does not know ranges, or the value is replaced again and "
+            "again."
+        )
+        return StoreError(words) if len(content) > stop - start else StoreUnavailableError(words)
 
-    def _check_bucket(self, doing: str, key: str, error: OSError) -> None:
+    def _check_bucket(self, doing: str, key: str, error: BaseException) -> None:
         """Refuse an absence that is the bucket's, of which file systems say the same."""
         answer = getattr(error.__cause__, "response", None)
         told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
@@ -250,66 +305,114 @@ class FsspecStore:
                 f"({redacted(str(error), self.settings())})"
             ) from self._public(error)
 
-    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """See `zarr_dask.stores.base.Store.set`."""
-        fs, root = _file_system(self.url, self.options)
-        check_key(key)
-        try:
-            fs.pipe_file(join(root, key), b"".join(buffers))
-        except _failures() as error:  # absence too: there is nowhere to write to
-            raise _failed(self, "write", key, error) from self._public(error)
-
-    def delete(self, key: str) -> None:
-        """See `zarr_dask.stores.base.Store.delete`."""
-        fs, root = _file_system(self.url, self.options)
-        check_key(key)
-        if self.size(key) is not None:  # a folder is no value
-            with _reporting(self, "delete", key):
-                fs.rm_file(join(root, key))
-
-    def delete_prefix(self, prefix: str) -> None:
-        """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        fs, root = _file_system(self.url, self.options)
-        with _reporting(self, "delete", prefix):
-            fs.rm(join(root, prefix.rstrip("/")), recursive=True)
-
-    def list(self, prefix: str = "") -> Iterator[str]:
-        """See `zarr_dask.stores.base.Store.list`."""
-        fs, root = _file_system(self.url, self.options)
-        found: list[str] = []
-        with _reporting(self, "list", prefix):
-            found = fs.find(join(root, prefix.rstrip("/")))
-        self._check_emptiness(prefix, found)
-        return (path[len(root) :].lstrip("/") for path in found)
-
-    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """See `zarr_dask.stores.base.list_sizes`."""
-        fs, root = _file_system(self.url, self.options)
-        found: dict[str, dict[str, Any]] = {}
-        with _reporting(self, "list", prefix):
-            found = fs.find(join(root, prefix.rstrip("/")), detail=True)
-        self._check_emptiness(prefix, found)
-        return ((p[len(root) :].lstrip("/"), int(entry["size"])) for p, entry in found.items())
-
     def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
         """Refuse an empty listing of a bucket that is not there."""
         if not found:
             self._check_bucket("list", prefix, FileNotFoundError("nothing was listed"))
 
+    # --- writing ----------------------------------------------------------------------------------
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        fs, root = self._file_system()
+        check_key(key)
+        value = b"".join(buffers)
+        if len(value) >= _MULTIPART:
+            fs, root = self._file_system(retries=_PART_RETRIES)
+        # an answer may never come to one who asks whether to send a body
+        seconds = min(2 * self.policy.timeout + len(value) / _SLOWEST, _REQUEST_SECONDS)
+
+        def put() -> None:
+            try:
+                _call(fs, "pipe_file", join(root, key), value, seconds=seconds)
+            except ZarrDaskError:
+                raise
+            except library_errors() as error:  # absence too: there is nowhere to write to
+                raise self._failed("write", key, error) from self._public(error)
+
+        retried(self.policy, put)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        fs, root = self._file_system()
+        check_key(key)
+        if self.size(key) is not None:  # a folder is no value
+            self._do("delete", key, lambda: _call(fs, "rm_file", join(root, key)))
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        fs, root = self._file_system()
+        if not is_s3(fs):
+            folder = join(root, prefix.rstrip("/"))
+            self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
+            return
+        paths = [join(root, key) for key in self.list(prefix)]
+        for first in range(0, len(paths), _BATCH):
+            some = paths[first : first + _BATCH]
+            self._do("delete", prefix, partial(_call, fs, "bulk_delete", some))
+
+    # --- listing ----------------------------------------------------------------------------------
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        fs, root = self._file_system()
+        if is_s3(fs):
+            return (key for key, _ in self.list_sizes(prefix))
+        folder = join(root, prefix.rstrip("/"))
+        found: Sequence[str] = self._do("list", prefix, lambda: fs.find(folder)) or ()
+        self._check_emptiness(prefix, found)
+        return (path[len(root) :].lstrip("/") for path in found)
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        fs, root = self._file_system()
+        if is_s3(fs):
+            return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
+        folder = join(root, prefix.rstrip("/"))
+        found: Mapping[str, Any] = (
+            self._do("list", prefix, lambda: fs.find(folder, detail=True)) or {}
+        )
+        self._check_emptiness(prefix, found)
+        return ((p[len(root) :].lstrip("/"), int(entry["size"])) for p, entry in found.items())
+
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        fs, root = _file_system(self.url, self.options)
-        entries: list[dict[str, Any]] = []
-        with _reporting(self, "list", prefix):
-            entries = fs.ls(join(root, prefix.rstrip("/")), detail=True, refresh=True)
+        fs, root = self._file_system()
+        if is_s3(fs):
+            pages = [*self._pages(prefix, deep=False)]
+            keys = [key for page in pages for key, _ in page.entries]
+            return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
+        folder = join(root, prefix.rstrip("/"))
+        entries = self._do("list", prefix, lambda: fs.ls(folder, detail=True, refresh=True))
         keys, prefixes = [], []
-        for entry in entries:
+        for entry in entries or ():
             name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
             if entry["type"] == "directory":
                 prefixes.append(f"{name}/")
             else:
                 keys.append(name)
         return Listing(sorted(keys), sorted(prefixes))
+
+    def _pages(self, prefix: str, *, deep: bool) -> Iterator[Page]:
+        """What S3 lists below a prefix, with keys of this store."""
+        fs, root = self._file_system()
+        folder = join(root, prefix.rstrip("/"))
+        start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
+        token: str | None = None
+        while True:
+            found = self._do("list", prefix, partial(self._page, fs, folder, token, deep=deep))
+            if found is None:
+                return
+            entries = [(key[start:], size) for key, size in found.entries if key[-1] != "/"]
+            yield Page(entries, [one[start:] for one in found.prefixes], found.token)
+            token = found.token
+            if token is None:
+                return
+
+    @staticmethod
+    def _page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
+        page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
+        return page
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -319,33 +422,49 @@ class FsspecStore:
     def validator(self, key: str) -> Hashable:
         """See `zarr_dask.stores.base.validator_of`: the tag of a value, or its time and size."""
         status = self._status(key)
-        if status is None:
-            return None
-        tag = next((status[name] for name in _TAGS if status.get(name)), None)
-        changed = next((status[name] for name in _TIMES if status.get(name)), None)
-        if tag is None and changed is None:
-            return None
-        return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+        fs, _ = self._file_system()
+        return None if status is None else _tag_of(status, s3=is_s3(fs))
 
     def _status(self, key: str) -> Mapping[str, Any] | None:
-        fs, root = _file_system(self.url, self.options)
-        fs.invalidate_cache(join(root, key))  # listings that it keeps may be old
-        try:
-            return self._found(key, fs.info(join(root, key)))
-        except _failures() as error:
-            return self._found(key, error)
-
-    def _found(self, key: str, status: Any) -> Mapping[str, Any] | None:
         """What is known of a value; None if there is none, or a folder."""
-        if isinstance(status, _ABSENT):
-            self._check_bucket("inspect", key, status)
-            return None
-        if isinstance(status, BaseException):
-            if not isinstance(status, _failures()):
-                raise status
-            raise _failed(self, "inspect", key, status) from self._public(status)
-        found: Mapping[str, Any] = status
-        return None if found["type"] == "directory" else found
+        fs, root = self._file_system()
+        fs.invalidate_cache(join(root, key))  # listings that it keeps may be old
+        status = self._do("inspect", key, lambda: _call(fs, "info", join(root, key)))
+        return None if status is None or status["type"] == "directory" else status
+
+    def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
+        """As `_status`, asked for side by side where the file system can."""
+        if len(keys) < 2 or not _is_async(self._file_system()[0]):
+            return {key: self._status(key) for key in keys}
+        return dict(zip(keys, waiting_threads().map(self._status, keys), strict=True))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _file_system(self, retries: int = 0) -> tuple[Any, str]:
+        """The file system and the root on it; retries for where it sends many requests itself."""
+        return _file_system(self.url, self.options, self.policy.timeout, retries)
+
+    def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
+        """What a request gives, tried again where that may help; None where there is nothing."""
+
+        def attempt() -> _Result | None:
+            try:
+                return ask()
+            except _ABSENT as error:
+                self._check_bucket(doing, key, error)
+                return None
+            except ZarrDaskError:
+                raise
+            except library_errors() as error:
+                raise self._failed(doing, key, error) from self._public(error)
+
+        return retried(self.policy, attempt)
+
+    def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
+        words = redacted(str(error), self.settings()) or type(error).__name__
+        failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
+        failed.__cause__ = self._public(error)
+        return failed
 
     def _public(self, error: BaseException) -> BaseException:
         """An error as it may be shown: itself, if neither it nor what led to it tells a secret."""
@@ -356,15 +475,15 @@ class FsspecStore:
         return OSError(f"{type(error).__name__}: {redacted(str(error), options)}")
 
 
-class _Changed(NamedTuple):
-    """A part that does not fit what was known of its value, and what to say if it never does."""
-
-    error: StoreError
-
-
-def _absolute(wanted: Range, size: int | None) -> Range:
-    """A range from the end of a value of known size, from its beginning."""
-    return Range(max((size or 0) + wanted.start, 0), size or 0)
+def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
+    """What tells a value from the one before it, out of what a file system knows of it."""
+    tag = next((status[name] for name in _TAGS if status.get(name)), None)
+    if s3 and tag is not None:
+        return str(tag), int(status["size"])
+    changed = next((status[name] for name in _TIMES if status.get(name)), None)
+    if tag is None and changed is None:
+        return None
+    return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
 
 
 def _last_asked(wanted: Range) -> int | None:
@@ -372,39 +491,30 @@ def _last_asked(wanted: Range) -> int | None:
     return None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
 
 
-def _failures() -> tuple[type[BaseException], ...]:
-    """The errors that file systems have for what a service said, of those that are loaded.
-
-    Many are no `OSError`; what is none of these is a mistake in a program, and stays as it is.
-    """
-    loaded = ((sys.modules.get(module), name) for module, name in _FAILURES)
-    return (
-        OSError,
-        NotImplementedError,
-        *(getattr(module, name) for module, name in loaded if hasattr(module, name)),
-    )
+def _call(
+    fs: Any, method: str, *args: Any, seconds: float = _REQUEST_SECONDS, **kwargs: Any
+) -> Any:
+    """A method of a file system, bounded in time where its requests run on an event loop."""
+    inner = getattr(fs, f"_{method}", None)
+    if _is_async(fs) and asyncio.iscoroutinefunction(inner):
+        return _run(fs, inner(*args, **kwargs), seconds)
+    return getattr(fs, method)(*args, **kwargs)
 
 
-def _is_no_such_range(error: Exception) -> bool:
-    """Whether a service has answered 416, as each file system says it."""
-    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
-    return 416 in codes or getattr(error, "errno", None) == errno.EINVAL
+def _is_async(fs: Any) -> bool:
+    from fsspec.asyn import AsyncFileSystem
+
+    return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl)
 
 
-def _failed(store: FsspecStore, doing: str, key: str, error: BaseException) -> StoreError:
-    words = redacted(str(error), store.settings()) or type(error).__name__
-    return StoreError(f"could not {doing} {key!r} in {store.url}: {words}")
+def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
+    """What a coroutine returns, on the event loop that fsspec keeps for this process."""
+    from fsspec.asyn import sync
 
+    async def wait() -> Any:
+        return await what
 
-@contextmanager
-def _reporting(store: FsspecStore, doing: str, key: str) -> Iterator[None]:
-    """Absence is an empty answer; every other failure is the store's."""
-    try:
-        yield
-    except _ABSENT as error:
-        store._check_bucket(doing, key, error)  # noqa: SLF001  (it is this module's)
-    except _failures() as error:
-        raise _failed(store, doing, key, error) from store._public(error)  # noqa: SLF001
+    return sync(fs.loop, wait, timeout=seconds)
 
 
 @lru_cache(maxsize=64)
@@ -414,7 +524,7 @@ def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG0
     Asked only of services whose file system does not tell what it is that is missing; True of
     the others, and where the service does not let us know.
     """
-    fs, root = _file_system(url, options)
+    fs, root = _file_system(url, options, DEFAULT.timeout)
     bucket = root.partition("/")[0]
     scheme = url.partition("://")[0]
     try:
@@ -424,22 +534,35 @@ def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG0
             fs.info(bucket, refresh=True)
     except FileNotFoundError:
         return False
-    except _failures():
+    except library_errors():
         return True
     return True
 
 
 @lru_cache(maxsize=64)
-def _file_system(url: str, options: str) -> tuple[Any, str]:
-    """The file system of this process and the path of the root on it."""
+def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
+    """The file system of this process and the path of the root on it.
+
+    It waits so long for an answer, and tries a request so often by itself, where it can be told.
+    """
     from fsspec.core import url_to_fs
 
+    given = for_fsspec(url, json.loads(options))
+    plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
+    if plain:
+        given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
     try:
-        fs, root = url_to_fs(url, **for_fsspec(url, json.loads(options)))
+        fs, root = url_to_fs(url, **given)
     except ImportError as error:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"
         ) from error
     except ValueError as error:
         raise StoreError(f"no store at {url}: {error}") from error
+    if plain and is_s3(fs):
+        fs.retries = 1
     return fs, root.rstrip("/")
+
+
+if hasattr(os, "register_at_fork"):  # a child has file systems of its own
+    os.register_at_fork(after_in_child=_file_system.cache_clear)

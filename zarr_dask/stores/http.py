@@ -6,6 +6,7 @@ there is nothing. HTTP has no listing, so hierarchies are walked by their consol
 or nodes are opened by their paths.
 
 Connections are kept open and used again, by one request at a time and in one process only.
+Requests are tried again as `zarr_dask.stores.retry` says.
 """
 
 from __future__ import annotations
@@ -13,36 +14,65 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import threading
+import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from zarr_dask.errors import ListingError, ReadOnlyError, StoreError
-from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
+from zarr_dask.pool import SIDE_BY_SIDE, waiting_threads
+from zarr_dask.stores.answers import Span, is_part, range_header, span_of, span_of_unsatisfied
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Coalescing,
+    Listing,
+    Range,
+    Version,
+    VersionRequest,
+    check_key,
+)
+from zarr_dask.stores.failures import as_store_error, retry_after
+from zarr_dask.stores.retry import DEFAULT, RetryPolicy, retried
 
 __all__ = ["HTTPStore"]
 
 _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 _MOVED = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 5
-_SIDE_BY_SIDE = 16  # requests of one batch at a time
-_SECONDS = 60.0
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_THROTTLED = {429, 503}
+_SECONDS = DEFAULT.timeout
+_REQUEST_SECONDS = 900.0  # with bytes that come slowly
 _LARGEST = (1 << 31) + (1 << 24)  # a chunk of the default limit, and what its encoding may add
 _MOST_TOLD = 1 << 16  # bytes of a page that tells of an error; no connection is kept beyond
 _PIECE = 1 << 20
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class _Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of all of the answer, as far as the server has said."""
+        told = self.headers.get("content-length", "")
+        return int(told) if told.isdigit() else None
+
+
+def _tag(answer: _Answer, size: int | None) -> Hashable:
+    """What tells a value from the one before it: a strong tag, time and size; None if it cannot."""
+    tag = answer.headers.get("etag", "")
+    strong = "" if tag.startswith("W/") else tag
+    changed = answer.headers.get("last-modified", "")
+    if strong:
+        return (strong,)
+    return ("", changed, size) if changed and size is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +89,22 @@ class HTTPStore:
         Seconds to wait for a connection, and for each part of an answer.
     largest
         Bytes of a value at most, where all of it is asked for or sent: a server can send for ever.
+    policy
+        How requests are tried again; its timeout is this store's own.
     """
 
     root: str
     headers: str = "{}"
     timeout: float = _SECONDS
     largest: int = _LARGEST
+    policy: RetryPolicy = DEFAULT
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
 
     @staticmethod
-    def from_url(url: str, options: Mapping[str, Any]) -> HTTPStore:
+    def from_url(
+        url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
+    ) -> HTTPStore:
         """A store at `url`.
 
         Raises
@@ -86,8 +121,13 @@ class HTTPStore:
         if not urlsplit(url).hostname:
             raise StoreError(f"{url!r} names no host.")
         headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
-        timeout = float(options.get("timeout", _SECONDS))
-        return HTTPStore(url, headers, timeout, int(options.get("largest", _LARGEST)))
+        policy = policy or DEFAULT
+        timeout = float(options.get("timeout", policy.timeout))
+        return HTTPStore(url, headers, timeout, int(options.get("largest", _LARGEST)), policy)
+
+    def with_policy(self, policy: RetryPolicy) -> HTTPStore:
+        """The same place, with other retries."""
+        return replace(self, policy=policy, timeout=policy.timeout)
 
     @property
     def url(self) -> str:
@@ -118,8 +158,15 @@ class HTTPStore:
             check_key(key)
         if len(requests) < 2:
             return [self._part(*request) for request in requests]
-        with ThreadPoolExecutor(min(len(requests), _SIDE_BY_SIDE)) as threads:
-            return list(threads.map(lambda request: self._part(*request), requests))
+        return list(waiting_threads().map(lambda request: self._part(*request), requests))
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, where values have tags."""
+        for key, _, _ in requests:
+            check_key(key)
+        if len(requests) < 2:
+            return [self._version(*request) for request in requests]
+        return list(waiting_threads().map(lambda request: self._version(*request), requests))
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Refused."""
@@ -157,56 +204,82 @@ class HTTPStore:
         answer = self._ask("HEAD", key, {}, WHOLE)
         if answer is None or answer.status != HTTPStatus.OK:
             return None
-        tag, changed, length = (
-            answer.headers.get(name, "") for name in ("etag", "last-modified", "content-length")
-        )
-        strong = tag if not tag.startswith("W/") else ""
-        return (strong, changed, length) if strong or (changed and length) else None
+        length = answer.headers.get("content-length", "")
+        return _tag(answer, int(length) if length.isdigit() else None)
 
     # --- requests ---------------------------------------------------------------------------------
 
     def _part(self, key: str, wanted: Range) -> Buffer | None:
+        found = self._version(key, wanted, None)
+        return None if found is None else found.content
+
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+        """A part of a value, with its tag; without content if the value has another one."""
+        check_key(key)
+        return retried(self.policy, lambda: self._try_version(key, wanted, tag))
+
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
         start, stop = wanted
-        headers = {}
-        if wanted != WHOLE:
-            last = "" if stop is None else max(stop - 1, start)
-            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{last}"
-        answer = self._ask("GET", key, headers, wanted)
+        headers = range_header(wanted)
+        if isinstance(tag, tuple) and tag[0]:
+            headers["If-Match"] = tag[0]
+        answer = self._try_ask("GET", key, headers, wanted)
         if answer is None:
             return None
-        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and headers:
-            return b""  # the value ends before
-        if answer.status == HTTPStatus.OK:
-            return answer.body if wanted == WHOLE else answer.body[start:stop]
-        if answer.status == HTTPStatus.PARTIAL_CONTENT and headers:
-            self._check_range(key, wanted, answer)
-            return answer.body if stop is None else answer.body[: stop - start]
-        raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
+        if answer.status == HTTPStatus.PRECONDITION_FAILED and "If-Match" in headers:
+            return Version(None, None)
+        content, size = answer.body, None
+        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
+            content, size = b"", self._size_behind(key, wanted, answer)
+        elif answer.status == HTTPStatus.OK:
+            size = answer.length
+            content = content if wanted == WHOLE else content[start:stop]
+        elif answer.status == HTTPStatus.PARTIAL_CONTENT and "Range" in headers:
+            size = self._checked_span(key, wanted, answer).size
+            content = content if stop is None else content[: stop - start]
+        else:
+            raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
+        found = _tag(answer, size)
+        if found is None and not content:
+            found = tag  # a refusal need not tell the tag
+        return Version(None if tag is not None and found != tag else content, found)
 
-    def _check_range(self, key: str, wanted: Range, answer: _Answer) -> None:
-        start = wanted.start
+    def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
+        """Bytes of a value that ends before a range begins, as far as the server says."""
         told = answer.headers.get("content-range", "")
-        found = _CONTENT_RANGE.fullmatch(told)
-        if found is None or (start >= 0 and int(found[1]) != start):
-            raise self._failed(key, f"asked for bytes from {start}, the server sent {told!r}")
-        sent = int(found[2]) - int(found[1]) + 1
-        if min(sent, _most_of_part(wanted, sent)) != len(answer.body):
-            raise self._failed(key, f"the server sent {len(answer.body)} bytes as {told!r}")
+        size = span_of_unsatisfied(told)
+        if size is not None and (wanted.start < size if wanted.start >= 0 else size > 0):
+            raise self._failed(key, f"the server has no bytes from {wanted.start} on of {told!r}")
+        return size
+
+    def _checked_span(self, key: str, wanted: Range, answer: _Answer) -> Span:
+        told = answer.headers.get("content-range", "")
+        span = span_of(told)
+        if span is None or not is_part(wanted, span):
+            raise self._failed(key, f"asked for {range_header(wanted)}, the server sent {told!r}")
+        if span.stop - span.first != len(answer.body):
+            raise StoreUnavailableError(
+                f"could not read {key!r} from {self.url}: the server sent {len(answer.body)} bytes "
+                f"as {told!r}."
+            )
+        return span
 
     def _ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
-        """The answer to a request, redirects followed; None if there is nothing."""
         check_key(key)
+        return retried(self.policy, lambda: self._try_ask(method, key, headers, wanted))
+
+    def _try_ask(
+        self, method: str, key: str, headers: Mapping[str, str], wanted: Range
+    ) -> _Answer | None:
+        """The answer to a request, redirects followed; None if there is nothing."""
         parts = urlsplit(self.root)
         path = f"{parts.path.rstrip('/')}/{quote(key)}"
         at = parts._replace(path=path, fragment="")
         own = {**json.loads(self.headers), "Accept-Encoding": "identity", **headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            try:
-                answer = _send(method, at, own, self, wanted)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise self._failed(key, str(error) or type(error).__name__) from error
+            answer = self._sent(method, key, at, own, wanted)
             if answer.status in _ABSENT:
                 return None
             if answer.status not in _MOVED:
@@ -217,12 +290,36 @@ class HTTPStore:
             moved = urlsplit(urljoin(urlunsplit(at), answer.headers.get("location", "")))
             if moved.path == f"{at.path}/":
                 return None  # a folder is no value
-            if moved.scheme not in {"http", "https"}:
-                raise self._failed(key, f"it has moved to {moved.scheme!r}, which is not HTTP")
             if moved.netloc != at.netloc:  # what is meant for one host is not told another
                 own = {"Accept-Encoding": "identity", **headers}
             at = moved
         raise self._failed(key, f"more than {_MOST_REDIRECTS} redirects")
+
+    def _sent(
+        self, method: str, key: str, at: SplitResult, headers: Mapping[str, str], wanted: Range
+    ) -> _Answer:
+        """The answer to one request, unless it may pass."""
+        if at.scheme not in {"http", "https"}:
+            raise self._failed(key, f"it has moved to {at.scheme!r}, which is not HTTP")
+        try:
+            answer = _send(method, at, headers, self, wanted)
+        except ValueError as error:
+            raise self._failed(key, str(error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            words = str(error) or type(error).__name__
+            raise as_store_error(
+                f"could not read {key!r} from {self.url}: {words}", error
+            ) from error
+        if answer.status in _PASSING:
+            raise self._unavailable(key, answer)
+        return answer
+
+    def _unavailable(self, key: str, answer: _Answer) -> StoreUnavailableError:
+        said = f"the server answers {answer.status} {_phrase(answer.status)}"
+        error = StoreUnavailableError(f"could not read {key!r} from {self.url}: {said}.")
+        error.throttled = answer.status in _THROTTLED
+        error.retry_after = retry_after(answer.headers.get("retry-after"))
+        return error
 
     def _failed(self, key: str, reason: str) -> StoreError:
         return StoreError(f"could not read {key!r} from {self.url}: {reason}.")
@@ -263,7 +360,7 @@ class _Idle:
     def put(self, scheme: str, host: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault((scheme, host), [])
-            if len(idle) < _SIDE_BY_SIDE:
+            if len(idle) < SIDE_BY_SIDE:
                 idle.append(connection)
                 return
         connection.close()
@@ -350,14 +447,17 @@ def _most_of_part(wanted: Range, otherwise: int) -> int:
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
     """The first bytes of an answer, `most` of them at most."""
     length = response.length
-    if length is not None and length <= most:
-        return response.read()
+    end = time.monotonic() + _REQUEST_SECONDS
     pieces = []
-    left = most
-    while left and (piece := response.read(min(left, _PIECE))):
+    left = most if length is None else min(most, length)
+    while left and (piece := response.read1(min(left, _PIECE))):
         pieces.append(piece)
         left -= len(piece)
+        if time.monotonic() > end:
+            raise TimeoutError(f"the answer was not complete after {_REQUEST_SECONDS:g} s")
+    if not left:
+        response.read(0)  # so that it is known to be over
     body = b"".join(pieces)
-    if length is not None and left:
+    if left and length is not None:
         raise http.client.IncompleteRead(body, left)
     return body

@@ -2,13 +2,15 @@
 
 A store is a URL and its options in fsspec's words, which `zarr_dask.stores.dialect` translates; the
 client, whose making is slow, is found again in a bounded cache of the process. Requests of one
-batch run side by side in threads that all stores of the process share.
+batch run side by side in the threads of the process that wait.
 
 Services answer 404 for a key that is not there as for a bucket that is not there. The answer says
 which one it means, and where it does not, the bucket is asked for a listing: only a key that is
 missing from a bucket that exists is "nothing". Answers to ranges are checked for being those.
 
-Retries are obstore's: exponential backoff with jitter, a bounded number and a bounded time.
+Requests are tried again as `zarr_dask.stores.retry` says, not as the library would: it does not try
+again what was refused with 429. Only the parts of a large value, which it sends by itself, are its
+own business.
 """
 
 from __future__ import annotations
@@ -16,11 +18,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -31,25 +31,56 @@ from zarr_dask.errors import (
     MissingDependencyError,
     StoreError,
     StoreKeyError,
+    StoreUnavailableError,
     ZarrDaskError,
 )
-from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key, join
+from zarr_dask.pool import waiting_threads
+from zarr_dask.stores.answers import Span, is_part
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Coalescing,
+    Listing,
+    Range,
+    Version,
+    VersionRequest,
+    check_key,
+    join,
+)
 from zarr_dask.stores.credentials import identity_of
 from zarr_dask.stores.dialect import WEB, Place, place_of
+from zarr_dask.stores.retry import DEFAULT, RetryPolicy, put_if, retried
 
 __all__ = ["ObstoreStore"]
 
-_SIDE_BY_SIDE = 32  # requests of batches at a time in one process
 _MULTIPART = 1 << 25  # values from this size on are sent in parts
 _PART = 1 << 24
 _MOST_PARTS = 10_000  # of one value, on S3
 _BATCH = 1000  # keys that are deleted at once
+_PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced again and again
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
+_STATUS = re.compile(r"status code: (\d{3})")
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_THROTTLED = {429, 503}
+# S3 says some of these with status 400, or in the body of an answer that has begun well
+_PASSING_CODES = {
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "ServerBusy",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
+# that nothing answers, in the words of the library's own view of an error
+_UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
+_UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
 _Result = TypeVar("_Result")
 
@@ -64,15 +95,20 @@ class ObstoreStore:
         Root of the store: scheme, bucket and path.
     options
         Options in the words of fsspec, as JSON text so that the store can be hashed.
+    policy
+        How requests are tried again.
     """
 
     url: str
     options: str = "{}"
+    policy: RetryPolicy = DEFAULT
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
 
     @staticmethod
-    def from_url(url: str, options: Mapping[str, Any]) -> ObstoreStore:
+    def from_url(
+        url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
+    ) -> ObstoreStore:
         """A store at `url`.
 
         Raises
@@ -82,9 +118,14 @@ class ObstoreStore:
         StoreError
             If the options do not make a client.
         """
-        store = ObstoreStore(url.rstrip("/"), json.dumps(dict(options), sort_keys=True))
+        text = json.dumps(dict(options), sort_keys=True)
+        store = ObstoreStore(url.rstrip("/"), text, policy or DEFAULT)
         store._client()
         return store
+
+    def with_policy(self, policy: RetryPolicy) -> ObstoreStore:
+        """The same place, with other retries."""
+        return replace(self, policy=policy)
 
     def settings(self) -> dict[str, Any]:
         """The options in the words of fsspec; they may hold secrets."""
@@ -114,7 +155,15 @@ class ObstoreStore:
             check_key(key)
         if len(requests) < 2:
             return [self._part(*request) for request in requests]
-        return list(_THREADS.pool().map(lambda request: self._part(*request), requests))
+        return list(waiting_threads().map(lambda request: self._part(*request), requests))
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``."""
+        for key, _, _ in requests:
+            check_key(key)
+        if len(requests) < 2:
+            return [self._version(*request) for request in requests]
+        return list(waiting_threads().map(lambda request: self._version(*request), requests))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -124,14 +173,15 @@ class ObstoreStore:
     def validator(self, key: str) -> Hashable:
         """See `zarr_dask.stores.base.validator_of`: the tag of a value."""
         found = self._head(key)
-        return None if found is None or not found["e_tag"] else (found["e_tag"], found["size"])
+        return None if found is None else _tag(found)
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
-        with self._reporting("read", key):
-            found = self._asked(key, lambda obs, client, at: obs.get(client, at))
-            value = None if found is None else memoryview(found.bytes())
-        return value, None if found is None else (found.meta["e_tag"], found.meta["version"])
+        found = self._do("read", key, lambda: self._answer(key, WHOLE))
+        if found is None:
+            return None, None
+        value, meta = found
+        return value, (meta["e_tag"], meta["version"])
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -139,13 +189,17 @@ class ObstoreStore:
         """See `zarr_dask.stores.base.Store.set`: one request, or parts that appear together."""
         pieces = _flat(buffers)
         nbytes = sum(map(len, pieces))
-        with self._reporting("write", key):
-            obs, client, at = self._at(key)
+
+        def put() -> None:
             if nbytes < _MULTIPART:
+                obs, client, at = self._at(key)
                 obs.put(client, at, pieces, use_multipart=False)
             else:
+                obs, client, at = self._at(key, _PART_RETRIES)
                 part = max(_PART, -(-nbytes // _MOST_PARTS))
                 obs.put(client, at, pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
+
+        self._do("write", key, put)
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can.
@@ -164,27 +218,45 @@ class ObstoreStore:
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.conditional.ConditionalStore`: ``If-Match``, ``If-None-Match``."""
-        with self._reporting("write", key):
-            obs, client, at = self._at(key)
-            try:
-                obs.put(client, at, _flat(buffers), mode=_mode(tag), use_multipart=False)
-            except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
-                return False
-        return True
+        pieces = _flat(buffers)
+
+        def put() -> bool:
+            with self._reporting("write", key):
+                obs, client, at = self._at(key)
+                try:
+                    obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
+                except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
+                    return False
+            return True
+
+        return put_if(self.policy, put, lambda: self.get(key), pieces)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        with self._reporting("delete", key):
-            self._asked(key, lambda obs, client, at: obs.delete(client, at))
+        self._do(
+            "delete",
+            key,
+            lambda: self._asked(key, lambda obs, client, at: obs.delete(client, at)),
+        )
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        root = place_of(self.url).path
-        keys = [join(root, key) for key in self.list(prefix)]
-        with self._reporting("delete", prefix):
-            obs, client, _ = self._client()
-            for start in range(0, len(keys), _BATCH):
-                obs.delete(client, keys[start : start + _BATCH])
+        keys = [*self.list(prefix)]
+        for start in range(0, len(keys), _BATCH):
+            self._delete_all(prefix, keys[start : start + _BATCH])
+
+    def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
+        def delete() -> bool:
+            obs, client, root = self._client()
+            try:
+                obs.delete(client, [join(root, key) for key in keys])
+            except FileNotFoundError:  # some services mind that a key has gone already
+                return False
+            return True
+
+        if not self._do("delete", prefix, delete):
+            for key in keys:
+                self.delete(key)
 
     # --- listing ----------------------------------------------------------------------------------
 
@@ -194,32 +266,60 @@ class ObstoreStore:
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
-        with self._reporting("list", prefix):
-            obs, client, root = self._client()
-            for batch in obs.list(client, join(root, prefix.rstrip("/")) or None, chunk_size=1000):
-                for found in batch:
-                    yield _below(root, found["path"]), int(found["size"])
+        root = place_of(self.url).path
+        pages: Iterator[Any] | None = None
+        last: str | None = None
+
+        def next_page() -> Sequence[Any] | None:
+            nonlocal pages
+            try:
+                if pages is None:  # after a failure it goes on behind what it has
+                    obs, client, _ = self._client()
+                    below = join(root, prefix.rstrip("/")) or None
+                    pages = iter(obs.list(client, below, offset=last, chunk_size=1000))
+                return next(pages, None)
+            except Exception:
+                pages = None
+                raise
+
+        while (page := self._do("list", prefix, next_page)) is not None:
+            for found in page:
+                yield _below(root, found["path"]), int(found["size"])
+            last = page[-1]["path"] if page else last
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        with self._reporting("list", prefix):
+
+        def ask() -> tuple[Any, str]:
             obs, client, root = self._client()
-            found = obs.list_with_delimiter(client, join(root, prefix.rstrip("/")) or None)
+            return obs.list_with_delimiter(client, join(root, prefix.rstrip("/")) or None), root
+
+        found, root = self._do("list", prefix, ask)
         keys = [_below(root, one["path"]) for one in found["objects"]]
         prefixes = [f"{_below(root, one)}/" for one in found["common_prefixes"]]
         return Listing(sorted(keys), sorted(prefixes))
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _client(self) -> tuple[Any, Any, str]:
+    def _client(self, retries: int = 0) -> tuple[Any, Any, str]:
         """The library, the client of this process, and the path of the root in the bucket."""
         place = place_of(self.url)
-        return (*_client(place._replace(path=""), self.options), place.path)
+        bucket = place._replace(path="")
+        return (*_client(bucket, self.options, self.policy.timeout, retries), place.path)
 
-    def _at(self, key: str) -> tuple[Any, Any, str]:
+    def _at(self, key: str, retries: int = 0) -> tuple[Any, Any, str]:
         check_key(key)
-        obs, client, root = self._client()
+        obs, client, root = self._client(retries)
         return obs, client, join(root, key)
+
+    def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result:
+        """What a request gives, tried again where that may help."""
+
+        def attempt() -> _Result:
+            with self._reporting(doing, key):
+                return ask()
+
+        return retried(self.policy, attempt)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """What a request gives; None if there is no such key in a bucket that there is."""
@@ -237,54 +337,73 @@ class ObstoreStore:
         return None
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
-        with self._reporting("inspect", key):
-            return self._asked(key, lambda obs, client, at: obs.head(client, at))
+        return self._do("inspect", key, lambda: self._try_head(key))
+
+    def _try_head(self, key: str) -> Mapping[str, Any] | None:
+        return self._asked(key, lambda obs, client, at: obs.head(client, at))
 
     def _part(self, key: str, wanted: Range) -> Buffer | None:
+        found = self._version(key, wanted, None)
+        return None if found is None else found.content
+
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+        """A part of a value, with its tag; without content if the value has another one."""
         start, stop = wanted
         if stop is not None and start >= stop:
-            return None if self._head(key) is None else b""
-        options = {} if wanted == WHOLE else {"range": _range(wanted)}
-        with self._reporting("read", key):
-            try:
-                return self._answer(key, options)
-            except _errors("NotSupportedError"):  # Azure knows no ranges from the end
-                return self._end(key, -start)
-            except _errors("GenericError") as error:
-                if wanted == WHOLE or not any(words in str(error) for words in _NO_SUCH_RANGE):
-                    raise
-                size = self.size(key)  # the range begins behind the end, if it is that
-                if size is None or size <= start or size == 0:
-                    return None if size is None else b""
-                raise
+            found = self._head(key)
+            return None if found is None else _checked(b"", found, tag)
+        return self._do("read", key, lambda: self._try_version(key, wanted, tag))
 
-    def _answer(self, key: str, options: Mapping[str, Any]) -> Buffer | None:
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+        try:
+            found = self._answer(key, wanted, tag)
+        except _errors("PreconditionError"):
+            return Version(None, None)  # it was replaced
+        except _errors("NotSupportedError"):  # Azure knows no ranges from the end
+            return self._end(key, -wanted.start, tag)
+        except _errors("GenericError") as error:
+            if wanted == WHOLE or not any(words in str(error) for words in _NO_SUCH_RANGE):
+                raise
+            head = self._try_head(key)  # the range begins behind the end, if it is that
+            if head is None or head["size"] <= wanted.start or not head["size"]:
+                return None if head is None else _checked(b"", head, tag)
+            raise
+        return None if found is None else _checked(found[0], found[1], tag)
+
+    def _answer(
+        self, key: str, wanted: Range, tag: Hashable = None
+    ) -> tuple[Buffer, Mapping[str, Any]] | None:
         """A value or a part of it; its length is that which the answer itself announces."""
+        options: dict[str, Any] = {} if wanted == WHOLE else {"range": _range(wanted)}
+        if isinstance(tag, tuple) and tag[0]:
+            options["if_match"] = tag[0]
         found = self._asked(
             key, lambda obs, client, at: obs.get(client, at, options=options or None)
         )
         if found is None:
             return None
         value = memoryview(found.bytes())
-        first, last = found.range
-        if len(value) != last - first or not _is_part(options.get("range"), first, last, found):
-            raise StoreError(
-                f"could not read {key!r} in {self.url}: asked for {options.get('range', 'all')}, "
-                f"got {len(value)} bytes as {first} to {last} of {found.meta['size']}."
-            )
-        return value
+        first, stop = found.range
+        span = Span(first, stop, int(found.meta["size"]))
+        problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
+        if not is_part(wanted, span):
+            raise StoreError(f"could not read {key!r} in {self.url}: {problem}.")
+        if len(value) != span.stop - span.first:
+            raise StoreUnavailableError(f"could not read {key!r} in {self.url}: {problem}.")
+        return value, found.meta
 
-    def _end(self, key: str, nbytes: int) -> Buffer | None:
+    def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
         """The last bytes of a value, found through its size; all of the value that had it."""
         for _ in range(_ATTEMPTS):
-            found = self._head(key)
-            if found is None or not found["size"]:
-                return None if found is None else b""
-            span = (max(found["size"] - nbytes, 0), found["size"])
+            head = self._try_head(key)
+            if head is None or not head["size"]:
+                return None if head is None else _checked(b"", head, tag)
+            size = int(head["size"])
             try:
-                return self._answer(key, {"range": span, "if_match": found["e_tag"]})
+                found = self._answer(key, Range(max(size - nbytes, 0), size), _tag(head))
             except _errors("PreconditionError"):
                 continue  # it was replaced meanwhile
+            return None if found is None else _checked(found[0], found[1], tag)
         raise StoreError(
             f"could not read the end of {key!r} in {self.url}: it was replaced {_ATTEMPTS} times "
             "while it was read."
@@ -293,6 +412,7 @@ class ObstoreStore:
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:
         """Failures of the library and of the service are the store's."""
+        what = f"could not {doing} {key!r} in {self.url}"
         try:
             yield
         except ZarrDaskError:
@@ -304,11 +424,11 @@ class ObstoreStore:
                     f"({_words(error)}). Open a node by its path, or a group that has consolidated "
                     "metadata (zarr_dask.consolidate)."
                 ) from _public(error)
-            raise _failed(self, doing, key, error) from _public(error)
+            raise _failed(what, error) from _public(error)
         except ValueError as error:
             raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
         except OSError as error:
-            raise _failed(self, doing, key, error) from _public(error)
+            raise _failed(what, error) from _public(error)
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -336,15 +456,15 @@ def _range(wanted: Range) -> Any:
     return {"offset": wanted.start} if wanted.stop is None else (wanted.start, wanted.stop)
 
 
-def _is_part(asked: Any, first: int, last: int, found: Any) -> bool:
-    """Whether the bytes from `first` to `last` are those that were asked for."""
-    size = int(found.meta["size"])
-    if asked is None:
-        return first == 0 and last == size
-    if isinstance(asked, tuple):
-        return bool(first == asked[0] and last == min(asked[1], size))
-    start = asked["offset"] if "offset" in asked else max(size - asked["suffix"], 0)
-    return bool(first == start and last == size)
+def _tag(meta: Mapping[str, Any]) -> Hashable:
+    """What tells a value from the one before it; None if the service has no tags."""
+    return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
+
+
+def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
+    """A part of a value, if the value has a tag; there are services that ignore conditions."""
+    found = _tag(meta)
+    return Version(None, None) if tag is not None and found != tag else Version(content, found)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -367,36 +487,29 @@ def _public(error: Exception) -> Exception:
     return type(error)(_words(error))
 
 
-def _failed(store: ObstoreStore, doing: str, key: str, error: Exception) -> StoreError:
-    return StoreError(f"could not {doing} {key!r} in {store.url}: {_words(error)}")
+def _failed(what: str, error: Exception) -> StoreError:
+    """The error of a store; the library's own view of it says which ones may pass."""
+    said = str(error)
+    told = _STATUS.search(said)
+    status = int(told[1]) if told else 0
+    codes = set(_CODE.findall(said))
+    cut = not told and any(words in said for words in _UNANSWERED)
+    if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
+        return StoreError(f"{what}: {_words(error)}")
+    passing = StoreUnavailableError(f"{what}: {_words(error)}")
+    passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
+    passing.unreachable = cut and any(words in said for words in _UNREACHABLE)
+    return passing
 
 
 # --- what a process keeps -------------------------------------------------------------------------
 
 
-class _Threads:
-    """Threads that wait for answers; made when they are first needed."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "zarr-dask-obstore")
-            return self._pool
-
-
-_THREADS = _Threads()
 _FORKED: list[int] = []  # the process that used the library before this one was forked from it
 
 
 @lru_cache(maxsize=64)
-def _client(place: Place, options: str) -> tuple[Any, Any]:
+def _client(place: Place, options: str, timeout: float, retries: int) -> tuple[Any, Any]:
     """The library and the client of a bucket, one for all stores of this process in it.
 
     Raises
@@ -422,13 +535,12 @@ def _client(place: Place, options: str) -> tuple[Any, Any]:
     from zarr_dask.stores.dialect import client_of
 
     try:
-        return obstore, client_of(place, options)
+        return obstore, client_of(place, options, timeout, retries)
     except (ValueError, TypeError, _errors("BaseError")) as error:
         raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
 def _after_fork() -> None:
-    _THREADS.forget()
     if _client.cache_info().currsize:
         _FORKED[:] = [os.getppid()]
     _client.cache_clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -12,6 +13,7 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.dialect import WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.retry import DEFAULT, policy_of
 from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
@@ -46,7 +48,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         and ``timeout`` for HTTP; fsspec's own for any other URL. S3, Google Cloud Storage and Azure
         take the same ones whether obstore serves them, which is chosen where it is installed and
         knows what the options mean, or fsspec; ``backend="obstore"`` or ``backend="fsspec"``
-        among them chooses by hand.
+        among them chooses by hand. All of these take ``retry`` as well: a `RetryPolicy`, its fields
+        as a mapping, or None for no retries.
 
     Raises
     ------
@@ -76,7 +79,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         from zarr_dask.stores.http import HTTPStore
 
         options.pop("backend", None)
-        return HTTPStore.from_url(text, options)
+        policy = policy_of(options.pop("retry", DEFAULT))
+        return HTTPStore.from_url(text, options, policy)
     return _remote(text, options)
 
 
@@ -85,14 +89,15 @@ def _remote(url: str, options: dict[str, Any]) -> Store:
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
+    policy = policy_of(options.pop("retry", DEFAULT))
     chosen = options.pop("backend", None)
     if chosen not in {None, "fsspec", "obstore"}:
         raise StoreError(
             f"storage_options['backend'] is {chosen!r}: expected 'fsspec' or 'obstore', or none."
         )
     if chosen == "obstore" or (chosen is None and serves(url, options)):
-        return ObstoreStore.from_url(url, options)
-    return FsspecStore.from_url(url, options)
+        return ObstoreStore.from_url(url, options, policy)
+    return FsspecStore.from_url(url, options, policy)
 
 
 def backend_of(store: Store) -> str | None:
@@ -182,7 +187,7 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
         parent = _parent_of_url(store.url)
         if parent is not None:
             folder, name = parent
-            return type(store)(folder, store.options), name + suffix
+            return replace(store, url=folder), name + suffix
     return None
 
 

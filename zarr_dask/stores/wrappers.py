@@ -20,8 +20,11 @@ from zarr_dask.stores.base import (
     Range,
     ReopenedValue,
     Store,
+    Version,
+    VersionRequest,
     list_sizes,
     open_value,
+    read_versions,
     validator_of,
 )
 from zarr_dask.stores.conditional import conditional
@@ -68,7 +71,10 @@ class Wrapper:
         return self.store.get_ranges(requests)
 
     def open_value(self, key: str) -> OpenValue:
-        """As `get_ranges`, which a wrapper may have changed."""
+        """As `get_ranges`, which a wrapper may have changed.
+
+        Parts are known to be of one value only if the wrapper has `get_versions` too.
+        """
         return ReopenedValue(self, key)
 
     def validator(self, key: str) -> Hashable:
@@ -148,6 +154,11 @@ class Below(Wrapper):
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
 
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        moved = [(self.prefix + key, wanted, tag) for key, wanted, tag in requests]
+        return read_versions(self.store, moved)
+
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.ValueOpener`."""
         return open_value(self.store, self.prefix + key)
@@ -203,6 +214,10 @@ class ReadOnly(Wrapper):
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
         return self.store.borrow(key)
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        return read_versions(self.store, requests)
 
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.ValueOpener`."""
@@ -282,6 +297,12 @@ class Recording(Wrapper):
         self.requests.extend(Request("get", key, wanted) for key, wanted in requests)
         return self.store.get_ranges(requests)
 
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        self.batches["get_ranges"] += 1
+        self.requests.extend(Request("get", key, wanted) for key, wanted, _ in requests)
+        return read_versions(self.store, requests)
+
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         self._note("set", key)
@@ -346,6 +367,12 @@ class Faulty(Wrapper):
         for key, _ in requests:
             self.before("get", key)
         return self.store.get_ranges(requests)
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        for key, _, _ in requests:
+            self.before("get", key)
+        return read_versions(self.store, requests)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""

@@ -1,0 +1,236 @@
+"""An HTTP proxy on loopback that misbehaves on request, between a client and a real server.
+
+What it does to a request is drawn from a seed and the number of the request. It can wait, cut the
+connection before the server has heard of the request or after it has answered, send too little of
+an answer, say that an answer is shorter than it is, and refuse requests as an overloaded service
+does. It also counts requests, and can make each of them take a given time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+SLOW_DOWN = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
+    b"<Message>Please reduce your request rate.</Message></Error>"
+)
+FAULTS = {
+    "delayed": 3,
+    "reset before": 2,
+    "reset after": 2,
+    "truncated": 2,
+    "throttled": 2,
+    "unavailable": 2,
+    "failed": 1,
+    "shortened": 1,
+}
+"""What can happen to a request, and how often compared to the others."""
+HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
+
+
+class Seen(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    """With its query, unquoted."""
+    range: str
+    fault: str
+
+
+@dataclass
+class Faults:
+    """What happens to requests; may be changed while the proxy runs."""
+
+    seed: int = 0
+    rate: float = 0.0
+    """Share of requests that something happens to."""
+    kinds: Mapping[str, int] = field(default_factory=lambda: dict(FAULTS))
+    delay: float = 0.02
+    """Seconds that a delayed request waits."""
+    retry_after: str = ""
+    """Header of throttled answers."""
+    latency: float = 0.0
+    """Seconds that every request takes longer."""
+    only: str = ""
+    """Part of the paths that something happens to."""
+    methods: str = "GET PUT POST HEAD DELETE"
+    """Those that something happens to."""
+    shortened: str = "/c/"
+    """Part of the paths whose answers may be shortened: of values that are checked by a codec."""
+    times: int = 1 << 60
+    """How often something happens at most."""
+
+    seen: list[Seen] = field(default_factory=list)
+    happened: Counter = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def draw(self, method: str, path: str, wanted: str) -> str:
+        """What happens to the next request; "" for nothing."""
+        with self.lock:
+            lot = random.Random(f"{self.seed}/{len(self.seen)}")
+            hit = lot.random() < self.rate and self.only in path and method in self.methods
+            fault = lot.choices([*self.kinds], [*self.kinds.values()])[0] if hit else ""
+            if self.times <= 0 or (fault == "shortened" and self.shortened not in path):
+                fault = ""
+            self.times -= bool(fault)
+            self.seen.append(Seen(method, path, wanted, fault))
+            if fault:
+                self.happened[fault] += 1
+        return fault
+
+    def counted(self) -> list[Seen]:
+        """The requests since this was last asked for."""
+        with self.lock:
+            found, self.seen = self.seen, []
+        return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # an answer is one packet
+    faults: Faults
+    upstream: tuple[str, int]
+
+    def setup(self) -> None:
+        super().setup()
+        self.server_connection = http.client.HTTPConnection(*self.upstream, timeout=60)
+
+    def finish(self) -> None:
+        self.server_connection.close()
+        with suppress(OSError):  # the client has gone, or was cut off
+            super().finish()
+
+    def handle_expect_100(self) -> bool:
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def handle_any(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        target = unquote(self.path)
+        fault = self.faults.draw(self.command, target, self.headers.get("Range", ""))
+        if self.faults.latency:
+            time.sleep(self.faults.latency)
+        if fault == "delayed":
+            time.sleep(self.faults.delay)
+        elif fault == "reset before":
+            self.reset()
+            return
+        elif fault in {"throttled", "unavailable", "failed"}:
+            self.refuse({"throttled": 429, "unavailable": 503, "failed": 500}[fault])
+            return
+        status, headers, content = self.ask(body)
+        if fault == "reset after":
+            self.reset()
+            return
+        self.reply(status, headers, content, fault)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815
+
+    def ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        """What the server says."""
+        connection = self.server_connection
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in {"connection", "expect"}:
+                connection.putheader(name, value)
+        connection.endheaders(body or None)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.will_close:
+            connection.close()
+        return answer.status, answer.getheaders(), content
+
+    def reply(
+        self, status: int, headers: list[tuple[str, str]], content: bytes, fault: str
+    ) -> None:
+        self.send_response_only(status)
+        lengths = [value for name, value in headers if name.lower() == "content-length"]
+        length = int(lengths[0]) if self.command == "HEAD" and lengths else len(content)
+        cut = len(content) // 2
+        if fault == "shortened" and len(content) > 1:
+            length = cut
+        for name, value in headers:
+            if name.lower() not in HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if fault == "truncated" and content:
+            self.wfile.write(content[:cut])
+            self.wfile.flush()
+            self.reset()
+        elif self.command != "HEAD":
+            self.wfile.write(content[:length])
+
+    def refuse(self, status: int) -> None:
+        self.send_response_only(status)
+        if self.faults.retry_after and status != 500:
+            self.send_header("Retry-After", self.faults.retry_after)
+        content = b"" if self.command == "HEAD" else SLOW_DOWN if status != 500 else b"oops"
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def reset(self) -> None:
+        """Cut the connection so that the other side gets an error, not an end."""
+        self.close_connection = True
+        linger = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.connection.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        """A client that has gone is no news."""
+
+
+class Proxy(NamedTuple):
+    """Where it is, and what it does."""
+
+    port: int
+    faults: Faults
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def fault_proxy(upstream: str, **faults: object) -> Iterator[Proxy]:
+    """A proxy in front of a server, which behaves until told otherwise."""
+    parts = urlsplit(upstream)
+    state = Faults(**faults)
+    handler = type(
+        "Handler", (_Handler,), {"faults": state, "upstream": (parts.hostname, parts.port)}
+    )
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield Proxy(server.server_port, state)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,380 @@
+"""A network and a service that fail: what is tried again, what is not, and that nothing is wrong.
+
+A proxy stands between the client and a real server and does to requests what its seed says. Nothing
+of the client is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+
+import numpy as np
+import pytest
+from http_server import Files, serving
+
+import zarr_dask as zd
+from tests.fault_proxy import FAULTS, Faults, fault_proxy
+from tests.object_stores import s3_server
+from zarr_dask.errors import StoreError, StoreUnavailableError
+from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, open_store
+from zarr_dask.stores.described import describe, open_described
+from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+QUICK = RetryPolicy(attempts=20, wait=0.002, longest_wait=0.05, timeout=5, budget=10_000)
+VALUE = bytes(range(256)) * 40
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(server):
+    with fault_proxy(server.endpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def faults(proxy):
+    """What the proxy does, which is nothing before and after a test."""
+    fresh = Faults()
+    proxy.faults.__dict__.update({**fresh.__dict__, "lock": proxy.faults.lock})
+    yield proxy.faults
+    proxy.faults.rate = 0
+    _BUDGET.forget()
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def options(request, server, proxy):
+    client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+    return {**server.options, "client_kwargs": client, "backend": request.param, "retry": QUICK}
+
+
+@pytest.fixture
+def url():
+    return f"s3://bucket/faults-{next(NUMBERS)}"
+
+
+@pytest.fixture
+def store(url, options, faults):
+    return open_store(url, options)
+
+
+# --- one request ----------------------------------------------------------------------------------
+
+REQUESTS = {
+    "get": (lambda s: bytes(s.get("c/a")), VALUE),
+    "ranges": (
+        lambda s: [bytes(v) for v in s.get_ranges([("c/a", Range(3, 500)), ("c/a", Range(-7))])],
+        [VALUE[3:500], VALUE[-7:]],
+    ),
+    "absent": (lambda s: (s.get("no"), s.get_ranges([("no", Range(2, 3))])), (None, [None])),
+    "set": (lambda s: (s.set("c/b", [b"1", b"2"]), bytes(s.get("c/b")))[1], b"12"),
+    "delete": (lambda s: (s.delete("c/a"), s.delete("no"), s.get("c/a"))[2], None),
+    "delete_prefix": (lambda s: (s.delete_prefix("c/"), s.get("c/a"))[1], None),
+    "list": (lambda s: [*s.list()], ["c/a"]),
+    "list_dir": (lambda s: tuple(s.list_dir()), ([], ["c/"])),
+    "size": (lambda s: s.size("c/a"), len(VALUE)),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "shortened"])
+def test_what_fails_is_tried_again(store, faults, kind):
+    for ask, want in REQUESTS.values():
+        store.set("c/a", [VALUE])
+        faults.rate, faults.kinds, faults.times = 1.0, {kind: 1}, 1
+        assert ask(store) == want
+        faults.rate = 0.0
+    assert faults.happened[kind] == len(REQUESTS)
+
+
+def test_a_part_that_is_too_short_is_fetched_again(store, faults):
+    store.set("c/a", [VALUE])
+    faults.rate, faults.kinds, faults.times = 1.0, {"shortened": 1}, 2
+    ask, want = REQUESTS["ranges"]
+    assert ask(store) == want
+    assert faults.happened["shortened"] == 2
+
+
+def test_a_large_value_is_put_in_parts_that_are_tried_again(store, faults):
+    value = np.random.default_rng(1).bytes((1 << 25) + 54321)
+    faults.rate, faults.times = 1.0, 5
+    faults.kinds = {"reset before": 1, "unavailable": 1, "failed": 1}
+    store.set("large", [value[:1234], value[1234:]])
+    faults.rate = 0.0
+    assert faults.happened.total() > 0
+    assert bytes(store.get("large")) == value
+
+
+def test_what_the_service_asks_for_is_obeyed(url, options, faults):
+    if options["backend"] == "obstore":
+        pytest.skip("obstore does not show headers of refusals")
+    store = open_store(url, options)
+    store.set("c/a", [VALUE])
+    faults.rate, faults.kinds, faults.times, faults.retry_after = 1.0, {"throttled": 1}, 1, "1"
+    begun = time.monotonic()
+    assert bytes(store.get("c/a")) == VALUE
+    assert time.monotonic() - begun >= 1
+
+
+@pytest.mark.parametrize("request_", ["get", "ranges", "set", "list", "size"])
+def test_a_service_that_stays_unavailable_is_an_error_in_bounded_time(
+    url, options, faults, request_
+):
+    policy = RetryPolicy(attempts=3, wait=0.001, longest_wait=0.01)
+    store = open_store(url, {**options, "retry": policy})
+    open_store(url, options).set("c/a", [VALUE])
+    faults.counted()
+    faults.rate, faults.kinds = 1.0, {"unavailable": 1}
+    with pytest.raises(StoreUnavailableError, match=url) as caught:
+        REQUESTS[request_][0](store)
+    assert caught.value.throttled
+    assert any(said in str(caught.value) for said in ("request rate", "503", "Unavailable"))
+    assert len(faults.counted()) == (6 if request_ == "ranges" else 3)
+
+
+@pytest.mark.parametrize("policy", [{"seconds": 0.2}, {"budget": 2}])
+def test_seconds_and_the_budget_of_the_process_are_bounds(url, options, faults, policy):
+    store = open_store(url, {**options, "retry": {"attempts": 100, "wait": 0.01, **policy}})
+    faults.rate, faults.kinds = 1.0, {"failed": 1}
+    with pytest.raises(StoreUnavailableError, match="given up"):
+        store.size("c/a")
+    if "budget" in policy:
+        faults.counted()
+        with pytest.raises(StoreUnavailableError, match="2 retries of this process"):
+            store.size("c/a")
+        assert len(faults.counted()) == 1  # no retry is left
+        faults.rate = 0.0
+        for _ in range(3):  # requests that succeed bring them back
+            assert store.size("c/a") is None
+        faults.rate, faults.times = 1.0, 1
+        assert store.size("c/a") is None
+
+
+@contextmanager
+def silent_server():
+    """A port where connections are taken and nothing is ever said."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(50)
+        yield listening.getsockname()[1]
+
+
+def test_a_server_that_says_nothing_is_an_error_in_bounded_time(options):
+    with silent_server() as port:
+        client = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
+        policy = {"attempts": 2, "wait": 0.01, "timeout": 0.3}
+        given = {**options, "client_kwargs": client, "retry": policy}
+        store = open_store("s3://bucket/silent", given)
+        for ask in (lambda: store.get("a"), lambda: store.set("a", [b"1"])):
+            with pytest.raises(StoreUnavailableError, match=r"s3://bucket/silent.*2 attempts"):
+                ask()
+
+
+def test_wrong_credentials_are_an_error_at_once(options, faults):
+    import moto.server  # noqa: F401  (the server checks no signatures; a real refusal is replayed)
+
+    refusal = (
+        b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id you provided does "
+        b"not exist in our records.</Message></Error>"
+    )
+
+    class Refusing(Files):
+        def do_GET(self):  # noqa: N802
+            self.answer(403, refusal, [("Content-Type", "application/xml")])
+
+        def do_PUT(self):  # noqa: N802
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+    with serving(Refusing, {}) as (endpoint, seen):
+        client = {"endpoint_url": endpoint.rstrip("/"), "region_name": "us-east-1"}
+        store = open_store("s3://bucket/refused", {**options, "client_kwargs": client})
+        for ask in (lambda: store.get("a"), lambda: store.set("a", [b"1"])):
+            before = len(seen)
+            with pytest.raises(StoreError, match="s3://bucket/refused") as caught:
+                ask()
+            assert not isinstance(caught.value, StoreUnavailableError)
+            assert "not exist in our records" in str(caught.value)
+            assert options["secret"] not in str(caught.value)
+            assert len(seen) - before <= 1
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+def test_http_tries_again(faults):
+    with serving(Files, {"c/a": VALUE}) as (upstream, _), fault_proxy(upstream) as proxy:
+        store = open_store(proxy.endpoint, {"retry": QUICK})
+        for kind in FAULTS:
+            proxy.faults.rate, proxy.faults.kinds, proxy.faults.times = 1.0, {kind: 1}, 2
+            proxy.faults.shortened = "/c/" if kind == "shortened" else "nowhere"
+            got = store.get_ranges([("c/a", Range(3, 500)), ("c/a", Range(-7))])
+            assert [bytes(one) for one in got] == [VALUE[3:500], VALUE[-7:]]
+            assert proxy.faults.happened[kind] == 2
+
+
+# --- around other stores --------------------------------------------------------------------------
+
+
+def failing(store, times):
+    left = iter(range(times))
+
+    def fail(method, key):
+        if next(left, None) is not None:
+            raise StoreUnavailableError(f"{method} {key}")
+
+    return Faulty(store, fail)
+
+
+def test_any_store_can_be_made_to_try_again():
+    inner = MemoryStore({"a": b"0123", "b/c": b"4"})
+    for ask, want in (
+        (lambda s: s.get("a"), b"0123"),
+        (lambda s: s.get_ranges([("a", Range(1, 2)), ("b/c", Range(0))]), [b"1", b"4"]),
+        (lambda s: [*s.list()], ["a", "b/c"]),
+        (lambda s: s.list_dir().prefixes, ["b/"]),
+        (lambda s: s.size("a"), 4),
+        (lambda s: (s.set("d", [b"1"]), s.get("d"))[1], b"1"),
+        (lambda s: (s.delete("d"), s.get("d"))[1], None),
+        (lambda s: (s.delete_prefix("d/"), s.get("d"))[1], None),
+    ):
+        assert ask(Retrying(failing(inner, 3), QUICK)) == want
+        with pytest.raises(StoreUnavailableError):
+            ask(Retrying(failing(inner, 100), RetryPolicy(attempts=3, wait=0)))
+        with pytest.raises(StoreUnavailableError):
+            ask(Retrying(failing(inner, 1), NEVER))
+    _BUDGET.forget()
+
+
+def test_a_store_with_retries_of_its_own_is_given_the_policy(store):
+    patient = RetryPolicy(attempts=3)
+    assert Retrying(store, patient).store.policy == patient
+    assert Retrying(store, patient).policy == NEVER
+
+
+def test_only_what_may_pass_is_tried_again():
+    calls = []
+
+    def refused():
+        calls.append(1)
+        raise StoreError("no")
+
+    with pytest.raises(StoreError, match="no"):
+        retried(QUICK, refused)
+    assert len(calls) == 1
+
+
+def test_policies(store, options):
+    assert policy_of({"attempts": 3}) == RetryPolicy(attempts=3)
+    assert policy_of(None) == policy_of(False) == NEVER
+    for wrong in ({"attempts": 0}, {"tries": 1}, 3, {"wait": -1}, {"timeout": 0}):
+        with pytest.raises(StoreError, match="retry"):
+            policy_of(wrong)
+    again = open_described(describe(store), {k: options[k] for k in ("key", "secret")})
+    assert again.policy == QUICK
+    with pytest.raises(StoreError, match="retry"):
+        open_store("somewhere", {"retry": None})
+
+
+# --- lost answers ---------------------------------------------------------------------------------
+
+
+def test_a_put_whose_answer_is_lost_is_no_conflict(server, proxy, url, faults):
+    client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+    store = open_store(url, {**server.options, "client_kwargs": client, "retry": QUICK})
+    faults.rate, faults.kinds, faults.methods, faults.times = 1.0, {"reset after": 1}, "PUT", 1
+    assert store.set_if("a", [b"1", b"2"], None)
+    _, tag = store.get_tagged("a")
+    faults.times = 1
+    assert store.set_if("a", [b"3"], tag)
+    assert faults.happened["reset after"] == 2
+    faults.times = 1
+    assert not store.set_if("a", [b"4"], tag)  # somebody has put "3"
+    faults.times = 1
+    assert not store.set_if("a", [b"5"], None)
+    assert bytes(store.get("a")) == b"3"
+
+
+# --- a load ---------------------------------------------------------------------------------------
+
+
+def load(url, options, faults, most, seconds):
+    """Threads that write, read, count and list until so many faults have happened."""
+    shape, threads = (64, 60), 4
+    array = zd.create_array(
+        url,
+        "a",
+        shape=shape,
+        chunks=(4, 10),
+        shards=(16, 20),
+        dtype="i4",
+        codecs=[{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        storage_options=options,
+    )
+    store = open_store(url, options)
+    conditional = options["backend"] == "obstore"
+    counted = [0] * threads
+    end = time.monotonic() + seconds
+    longest = []
+
+    def work(number):
+        rows = slice(16 * number, 16 * number + 16)
+        random = np.random.default_rng([faults.seed, number])
+        expected = np.zeros((16, 60), "i4")
+        while faults.happened.total() < most:
+            assert time.monotonic() < end, "it does not go on"
+            begun = time.monotonic()
+            column = 20 * int(random.integers(3))
+            values = random.integers(0, 1 << 30, (16, 20), "i4")
+            array[rows, column : column + 20] = values
+            expected[:, column : column + 20] = values
+            y, x = int(random.integers(16)), int(random.integers(60))
+            assert np.array_equal(array[16 * number + y, x:], expected[y, x:])
+            assert np.array_equal(array[rows], expected)
+            if conditional:
+                done = False
+                while not done and time.monotonic() < end:
+                    value, tag = store.get_tagged("counts")
+                    counts = {**json.loads(bytes(value or b"{}")), str(number): counted[number] + 1}
+                    done = store.set_if("counts", [json.dumps(counts).encode()], tag)
+                counted[number] += 1
+            key = f"keys/{number}"
+            store.set(key, [key.encode()])
+            assert key in [*store.list("keys/")]
+            store.delete(key)
+            assert store.size(key) is None
+            longest.append(time.monotonic() - begun)
+        return rows, expected
+
+    with ThreadPoolExecutor(threads) as pool:
+        written = [*pool.map(work, range(threads))]
+    faults.rate = 0.0
+    for rows, expected in written:
+        assert np.array_equal(array[rows], expected)
+    if conditional:
+        assert json.loads(bytes(store.get("counts"))) == {str(n): c for n, c in enumerate(counted)}
+    assert set(faults.happened) == set(FAULTS)
+    return max(longest)
+
+
+def test_a_load_with_faults(url, options, faults):
+    faults.rate, faults.seed = 0.2, 1
+    load(url, options, faults, 250, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_load_with_faults(url, options, faults, seed):
+    faults.rate, faults.seed = 0.25, seed
+    assert load(url, options, faults, 2500, 600) < 60  # seconds of about ten requests

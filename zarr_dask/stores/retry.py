@@ -1,0 +1,414 @@
+"""Trying requests again that failed for a reason which may pass.
+
+A store tells such failures from all others (`zarr_dask.errors.StoreUnavailableError`): no answer in
+time, a connection that was cut, half an answer, a service that is too busy. Stores behind a network
+try each request again by their `RetryPolicy`, whatever library serves them; `Retrying` does the
+same around any other store.
+
+Waits grow with every attempt and are drawn at random, so that many processes do not come back all
+at once; what the service itself asks for (``Retry-After``) is obeyed. A process has a budget of
+retries: a request that succeeds gives back what it has taken and one more, so that only those in
+vain use it up. Where a service is down, many threads then stop hammering it after a while.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from random import SystemRandom
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from zarr_dask.errors import StoreError, StoreUnavailableError
+from zarr_dask.stores.base import (
+    Buffer,
+    Listing,
+    Range,
+    Version,
+    VersionRequest,
+    list_sizes,
+    read_versions,
+    validator_of,
+)
+from zarr_dask.stores.conditional import conditional
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = [
+    "DEFAULT",
+    "NEVER",
+    "Attempts",
+    "RetryPolicy",
+    "Retrying",
+    "described_policy",
+    "policy_of",
+    "put_if",
+    "retried",
+]
+
+_UNREACHABLE_ATTEMPTS = 2  # where nothing answers at all: a vanished server is told at once
+_THROTTLED_WAIT = 5  # times the first wait, where a busy service does not say how long
+_RANDOM = SystemRandom()  # not that of the process, which is the same in processes that were forked
+
+_Result = TypeVar("_Result")
+_AnyResult = TypeVar("_AnyResult")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and for how long, a request is tried again.
+
+    Parameters
+    ----------
+    attempts
+        Of one request at most, the first one included; 1 for no retries.
+    seconds
+        After which no further attempt is begun.
+    wait
+        Seconds before the second attempt at most; it doubles with every attempt.
+    longest_wait
+        Seconds between two attempts at most, unless the service asks for more.
+    timeout
+        Seconds to wait for an answer, and for each part of it.
+    budget
+        Retries in vain that a process may have made before it makes no more.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative, or there is no attempt at all.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> patient = RetryPolicy(attempts=20, seconds=600)
+    >>> store = zd.open_store("s3://bucket", {"anon": True, "retry": patient})  # doctest: +SKIP
+    """
+
+    attempts: int = 8
+    seconds: float = 60.0
+    wait: float = 0.1
+    longest_wait: float = 10.0
+    timeout: float = 30.0
+    budget: int = 200
+
+    def __post_init__(self) -> None:
+        bad = [one.name for one in fields(self) if getattr(self, one.name) < 0]
+        if bad or self.attempts < 1 or self.timeout == 0:
+            raise ValueError(
+                f"{self} makes no sense: expected at least one attempt, a timeout above 0, and no "
+                "negative numbers."
+            )
+
+
+DEFAULT = RetryPolicy()
+"""What stores behind a network do unless told otherwise."""
+
+NEVER = RetryPolicy(attempts=1)
+"""No retries."""
+
+
+def policy_of(option: Any) -> RetryPolicy:
+    """The policy that ``storage_options["retry"]`` names.
+
+    Parameters
+    ----------
+    option
+        A policy, its fields as a mapping, or None or False for no retries.
+
+    Raises
+    ------
+    StoreError
+        If it is none of them, or has fields that a policy has not.
+
+    Examples
+    --------
+    >>> policy_of({"attempts": 3}).attempts, policy_of(False).attempts
+    (3, 1)
+    """
+    if isinstance(option, RetryPolicy):
+        return option
+    if option is None or option is False:
+        return NEVER
+    try:
+        return RetryPolicy(**option)
+    except (TypeError, ValueError) as error:
+        known = ", ".join(one.name for one in fields(RetryPolicy))
+        raise StoreError(
+            f"storage_options['retry'] is {option!r}: expected a RetryPolicy, an object with some "
+            f"of its fields ({known}), or None for no retries."
+        ) from error
+
+
+def described_policy(policy: RetryPolicy) -> dict[str, Any]:
+    """What `policy_of` makes the same policy of, as a JSON object; empty for the default."""
+    default = asdict(DEFAULT)
+    return {name: value for name, value in asdict(policy).items() if value != default[name]}
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+class _Budget:
+    """Retries in vain of this process."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a new process nobody else holds the lock."""
+        self._lock = threading.Lock()
+        self.spent = 0
+
+    def take(self, most: int) -> bool:
+        """One retry, if fewer than `most` are under way or were in vain."""
+        with self._lock:
+            allowed = self.spent < most
+            self.spent += allowed
+        return allowed
+
+    def give_back(self, count: int) -> None:
+        with self._lock:
+            self.spent = max(self.spent - count, 0)
+
+
+_BUDGET = _Budget()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_BUDGET.forget)
+
+
+class Attempts:
+    """The attempts of one request.
+
+    Parameters
+    ----------
+    policy
+        How many, and how long.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._begun = time.monotonic()
+        self._made = 1
+
+    def pause(self, error: StoreUnavailableError) -> None:
+        """Wait for the next attempt after one that has failed.
+
+        Raises
+        ------
+        StoreUnavailableError
+            If there is none.
+        """
+        policy = self._policy
+        most = min(policy.attempts, _UNREACHABLE_ATTEMPTS if error.unreachable else policy.attempts)
+        waiting = self._next_wait(error)
+        passed = time.monotonic() - self._begun
+        why = ""
+        if self._made >= most:
+            why = f"given up after {self._made} attempts in {passed:.1f} s"
+        elif passed + waiting > policy.seconds:
+            why = (
+                f"given up after {passed:.1f} s: the next attempt would be in {waiting:.1f} s, and "
+                f"RetryPolicy.seconds is {policy.seconds:g}"
+            )
+        elif not _BUDGET.take(policy.budget):
+            why = f"given up: {policy.budget} retries of this process were in vain"
+        if why:
+            raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
+        self._made += 1
+        time.sleep(waiting)
+
+    def succeeded(self) -> None:
+        """Give back what the retries have taken, and one more."""
+        _BUDGET.give_back(self._made)
+
+    def _next_wait(self, error: StoreUnavailableError) -> float:
+        policy = self._policy
+        waiting = min(policy.wait * 2.0 ** (self._made - 1), policy.longest_wait)
+        if error.throttled and error.retry_after is None:
+            waiting = max(waiting, min(policy.wait * _THROTTLED_WAIT, policy.longest_wait))
+        return _RANDOM.uniform(0.5, 1) * waiting + (error.retry_after or 0)
+
+
+def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
+    final = StoreUnavailableError(f"{str(error).rstrip('.')} ({why}).")
+    final.retry_after, final.throttled = error.retry_after, error.throttled
+    final.unreachable = error.unreachable
+    return final
+
+
+def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
+    """What `attempt` returns, which may be called several times.
+
+    Raises
+    ------
+    StoreUnavailableError
+        If it has failed as often as the policy allows.
+    Exception
+        Any other error, at once.
+    """
+    attempts = None
+    while True:
+        try:
+            result = attempt()
+        except StoreUnavailableError as error:
+            attempts = attempts or Attempts(policy)
+            attempts.pause(error)
+        else:
+            if attempts is not None or _BUDGET.spent:
+                (attempts or Attempts(policy)).succeeded()
+            return result
+
+
+def put_if(
+    policy: RetryPolicy,
+    put: Callable[[], bool],
+    look: Callable[[], Buffer | None],
+    buffers: Sequence[Buffer],
+) -> bool:
+    """Put a value on a condition, and try again if that fails for a reason that may pass.
+
+    An attempt whose answer was lost may have put the value, and the next one then finds that the
+    condition does not hold any more. So it is looked whether the value is there.
+
+    Parameters
+    ----------
+    policy
+        Of the attempts.
+    put
+        One attempt; whether the condition held.
+    look
+        The value that is there.
+    buffers
+        What is to be put.
+    """
+    doubtful = False
+
+    def attempt() -> bool:
+        nonlocal doubtful
+        try:
+            return put()
+        except StoreUnavailableError:
+            doubtful = True
+            raise
+
+    if retried(policy, attempt):
+        return True
+    return doubtful and retried(policy, look) == b"".join(buffers)
+
+
+# --- around any store -----------------------------------------------------------------------------
+
+
+@runtime_checkable
+class _RetriesItself(Protocol):
+    """A store that has a policy of its own."""
+
+    policy: RetryPolicy
+
+    def with_policy(self, policy: RetryPolicy) -> Self:
+        """The same store with another policy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Retrying(Wrapper):
+    """Tries requests again that failed for a reason which may pass.
+
+    A store that does so by itself (those behind a network do) is given the policy instead. Of a
+    batch only those requests are repeated that have failed, one by one.
+
+    Parameters
+    ----------
+    store
+        Any store.
+    policy
+        How often, and for how long.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> Retrying(MemoryStore({"a": b"1"}), RetryPolicy(attempts=3)).get("a")
+    b'1'
+    """
+
+    policy: RetryPolicy = DEFAULT
+
+    def __post_init__(self) -> None:
+        if isinstance(self.store, _RetriesItself) and not isinstance(self.store, Wrapper):
+            object.__setattr__(self, "store", self.store.with_policy(self.policy))
+            object.__setattr__(self, "policy", NEVER)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return retried(self.policy, lambda: self.store.get(key))
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return self._batch(self.store.get_ranges, requests)
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        return self._batch(lambda some: read_versions(self.store, some), requests)
+
+    def _batch(
+        self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], requests: Sequence[_AnyResult]
+    ) -> list[_Result]:
+        if len(requests) == 1 or self.policy.attempts == 1:
+            return retried(self.policy, lambda: ask(requests))
+        try:
+            return ask(requests)
+        except StoreUnavailableError:
+            return [self._one(ask, request) for request in requests]
+
+    def _one(
+        self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], request: _AnyResult
+    ) -> _Result:
+        return retried(self.policy, lambda: ask([request]))[0]
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        retried(self.policy, lambda: self.store.set(key, buffers))
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        store = conditional(self.store)
+        return put_if(
+            self.policy,
+            lambda: store.set_if(key, buffers, tag),
+            lambda: self.store.get(key),
+            buffers,
+        )
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        return retried(self.policy, lambda: conditional(self.store).get_tagged(key))
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`."""
+        return retried(self.policy, lambda: validator_of(self.store, key))
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        retried(self.policy, lambda: self.store.delete(key))
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        retried(self.policy, lambda: self.store.delete_prefix(prefix))
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`; all keys are in memory at a time."""
+        return iter(retried(self.policy, lambda: [*self.store.list(prefix)]))
+
+    def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.SizesLister`."""
+        return iter(retried(self.policy, lambda: [*list_sizes(self.store, prefix)]))
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        return retried(self.policy, lambda: self.store.list_dir(prefix))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        return retried(self.policy, lambda: self.store.size(key))
