@@ -20,7 +20,7 @@ from http_server import Files, serving
 import zarr_dask as zd
 from tests.fault_proxy import FAULTS, Faults, fault_proxy
 from tests.object_stores import s3_server
-from zarr_dask.errors import StoreError, StoreUnavailableError
+from zarr_dask.errors import ObjectReplacedError, StoreError, StoreUnavailableError
 from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, open_store
 from zarr_dask.stores.described import describe, open_described
 from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
@@ -182,8 +182,7 @@ def test_a_server_that_says_nothing_is_an_error_in_bounded_time(options):
 
 
 def test_wrong_credentials_are_an_error_at_once(options, faults):
-    import moto.server  # noqa: F401  (the server checks no signatures; a real refusal is replayed)
-
+    """The server of the other tests checks no signatures; a refusal is replayed."""
     refusal = (
         b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id you provided does "
         b"not exist in our records.</Message></Error>"
@@ -191,6 +190,7 @@ def test_wrong_credentials_are_an_error_at_once(options, faults):
 
     class Refusing(Files):
         def do_GET(self):  # noqa: N802
+            self.seen.append((self.command, self.path, None))
             self.answer(403, refusal, [("Content-Type", "application/xml")])
 
         def do_PUT(self):  # noqa: N802
@@ -207,7 +207,7 @@ def test_wrong_credentials_are_an_error_at_once(options, faults):
             assert not isinstance(caught.value, StoreUnavailableError)
             assert "not exist in our records" in str(caught.value)
             assert options["secret"] not in str(caught.value)
-            assert len(seen) - before <= 1
+            assert len(seen) - before == 1
 
 
 # --- HTTP -----------------------------------------------------------------------------------------
@@ -378,3 +378,128 @@ def test_a_load_with_faults(url, options, faults):
 def test_a_long_load_with_faults(url, options, faults, seed):
     faults.rate, faults.seed = 0.25, seed
     assert load(url, options, faults, 2500, 600) < 60  # seconds of about ten requests
+
+
+# --- objects that are replaced while they are read ------------------------------------------------
+
+INDEXED = {"shape": (1024,), "chunks": (64,), "shards": (1024,), "dtype": "i4", "fill_value": 7}
+
+
+def replacing(store, path, times):
+    """The store, with the object of an array replaced behind the back of each reading of an index.
+
+    Codecs without checksums, so that nothing but its tag tells one object from the other.
+    """
+    plain = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    old, new = (np.full(1024, n, "i4") for n in (1, 2))
+    new[:960] = 7  # its chunks lie elsewhere
+    array = zd.create_array(store, path, **INDEXED, codecs=plain)
+    array[...] = new
+    (key,) = (key for key in store.list() if "/c/" in key)
+    values = {"new": bytes(store.get(key))}
+    array[...] = old
+    values["old"] = bytes(store.get(key))
+    left = iter([*["new", "old"] * 20][:times])
+    asked = count()
+
+    def before(method, at):
+        # before the second request of each reading, which is the one for chunks
+        if at == key and method == "get" and next(asked) % 2:
+            with_what = next(left, None)
+            if with_what is not None:
+                store.set(key, [values[with_what]])
+
+    return zd.open(Faulty(store, before), path), new
+
+
+@pytest.mark.parametrize("way", ["one", "many"])
+@pytest.mark.parametrize("times", [0, 1, 20])
+def test_a_replaced_object_is_read_as_a_whole(store, way, times):
+    array, new = replacing(store, "replaced", times)
+    want = new if times else np.ones(1024, "i4")
+    read = {
+        "one": lambda: array[990:1000],
+        "many": lambda: array.oindex[[3, 995]],
+    }[way]
+    if times == 20:
+        with pytest.raises(ObjectReplacedError, match="replaced each time"):
+            read()
+    else:
+        assert np.array_equal(read(), want[[3, 995]] if way == "many" else want[990:1000])
+
+
+def test_many_replaced_objects_are_read_as_wholes(store):
+    """Two objects at once; one of them is replaced between its index and its chunks."""
+    array = zd.create_array(store, "two", shape=(64,), chunks=4, shards=32, dtype="i4")
+    array[...] = 1
+    seen = []
+
+    def hook(method, key):
+        seen.append(key)
+        if "/c/1" in key and seen.count(key) == 2:
+            array[32:] = np.arange(32)
+
+    got = zd.open(Faulty(store, hook), "two")[28:40]
+    assert got.tolist() in ([1] * 12, [1] * 4 + [*range(8)])
+    assert got.tolist()[4:] == [*range(8)]
+
+
+def test_an_object_that_is_deleted_while_it_is_read_is_absent(store):
+    array = zd.create_array(store, "gone", **INDEXED)
+    array[...] = 1
+    (key,) = (key for key in store.list() if "/c/" in key)
+    seen = []
+
+    def hook(method, at):
+        seen.append(at)
+        if at == key and seen.count(key) == 2:
+            store.delete(key)
+
+    assert zd.open(Faulty(store, hook), "gone")[990:1000].tolist() == [7] * 10
+
+
+class Lying(Files):
+    """An S3 server whose answers to ranges are not what was asked for."""
+
+    lie = "first bytes"
+
+    def do_GET(self):  # noqa: N802
+        told = self.headers.get("Range", "")
+        body = VALUE
+        if told and self.lie == "first bytes":  # as s3rver does for the last ones
+            nbytes = int(told[7:]) if told.startswith("bytes=-") else 10
+            self.partial(VALUE[:nbytes], 0)
+        elif told and self.lie == "another size":
+            self.partial(VALUE[3:7], 3)
+        else:  # as a server that knows no ranges does
+            self.answer(200, body, [("ETag", '"1"'), ("Last-Modified", DATE)])
+
+    def partial(self, body, first):
+        told = f"bytes {first}-{first + len(body) - 1}/{len(VALUE)}"
+        headers = [("Content-Range", told), ("ETag", '"1"'), ("Last-Modified", DATE)]
+        self.answer(206, body, headers)
+
+
+DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec", "http"])
+@pytest.mark.parametrize("lie", ["first bytes", "another size", "everything"])
+def test_answers_to_ranges_are_checked(server, backend, lie):
+    handler = type("Handler", (Lying,), {"lie": lie})
+    with serving(handler, {}) as (endpoint, _):
+        if backend == "http":
+            store = open_store(endpoint)
+        else:
+            client = {"endpoint_url": endpoint.rstrip("/"), "region_name": "us-east-1"}
+            given = {**server.options, "client_kwargs": client, "backend": backend}
+            store = open_store("s3://bucket", given)
+        assert bytes(store.get("a")) == VALUE
+        for wanted in (Range(-5), Range(3, 20), Range(20, None)):
+            try:
+                (got,) = store.get_ranges([("a", wanted)])
+            except StoreError:
+                assert lie != "everything" or backend == "obstore"
+            else:
+                assert bytes(got) == VALUE[wanted.start : wanted.stop]
+                assert lie == "everything"

@@ -6,7 +6,15 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from zarr_dask.stores.base import Buffer, OpenValue, Range, open_value
+from zarr_dask.stores.base import (
+    Buffer,
+    OpenValue,
+    Range,
+    Version,
+    VersionRequest,
+    open_value,
+    read_versions,
+)
 from zarr_dask.stores.wrappers import Wrapper
 
 __all__ = ["Tally", "Traffic"]
@@ -49,6 +57,13 @@ class Tally(Wrapper):
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return [self._came(buffer) for buffer in self.store.get_ranges(requests)]
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        found = read_versions(self.store, requests)
+        for part in found:
+            self._came(None if part is None else part.content)
+        return found
 
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.open_value`."""
