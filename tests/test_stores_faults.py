@@ -475,6 +475,9 @@ class Lying(Files):
         else:  # as a server that knows no ranges does
             self.answer(200, body, [("ETag", '"1"'), ("Last-Modified", DATE)])
 
+    def do_HEAD(self):  # noqa: N802
+        self.answer(200, VALUE, [("ETag", '"1"'), ("Last-Modified", DATE)])
+
     def partial(self, body, first):
         told = f"bytes {first}-{first + len(body) - 1}/{len(VALUE)}"
         headers = [("Content-Range", told), ("ETag", '"1"'), ("Last-Modified", DATE)]
