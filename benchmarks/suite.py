@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import graphs, memory, read_write, receipts, rechunk, small_reads, walk
+from benchmarks import graphs, memory, ome, read_write, receipts, rechunk, small_reads, walk
 from benchmarks.measure import Factory
 
 __all__ = ["CASES"]
@@ -15,4 +15,5 @@ CASES: dict[str, Factory] = {
     **memory.CASES,
     **receipts.CASES,
     **rechunk.CASES,
+    **ome.CASES,
 }
