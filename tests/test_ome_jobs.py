@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -73,6 +76,47 @@ def test_schedulers(tmp_path, scheduler):
         plan = zd.ome.plan_write(values, tmp_path / "image", axes="yx", chunks=16, levels=3)
         plan.run()
     check_levels(tmp_path / "image", plan, values)
+
+
+MEMORY = """
+import json, sys
+from pathlib import Path
+import dask, dask.array as da, numpy as np
+import zarr_dask as zd
+
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+def noise(block_info=None):
+    shape = [b - a for a, b in block_info[None]["array-location"]]
+    return np.random.default_rng(1).integers(0, 999, shape, "u2")
+
+def image(side, block):
+    along = (block,) * (side // block)
+    return da.map_blocks(noise, chunks=(along, along), dtype="u2")
+
+url, method = sys.argv[1:]
+with dask.config.set(scheduler="sync"):
+    options = {"axes": "yx", "levels": 3, "method": method, "max_mem": "60MB"}
+    zd.ome.write(image(256, 128), url + "-small", chunks=32, shards=128, **options)
+    x = image(6144, 1024)
+    plan = zd.ome.plan_write(x, url, chunks=256, shards=1024, **options)
+    Path("/proc/self/clear_refs").write_text("5")
+    idle = memory("VmRSS")
+    plan.run()
+print(json.dumps([memory("VmHWM") - idle, plan.peak, len(plan.pyramids[0].stages)]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a process has")
+@pytest.mark.parametrize("method", ["mean", "gaussian"])
+def test_memory(tmp_path, method):
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "image"), method]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown, peak, stages = json.loads(done.stdout.splitlines()[-1])
+    assert grown <= peak <= 60e6
+    assert stages == (1 if method == "mean" else 3)
 
 
 # --- resuming -------------------------------------------------------------------------------------

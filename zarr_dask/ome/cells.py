@@ -139,10 +139,10 @@ class CellWriter:
     def _write_levels(self, number: int, source: Source, written: _Written) -> None:
         stage, arrays = self.stage, self.arrays
         next_level = self._room(number, 1) if len(arrays) > 1 else None
-        for region, made in stage.pieces(number):
+        for piece, made in stage.pieces(number):
             if any(s.start >= s.stop for s in made):
                 continue  # of an existing image: its levels may leave out the last pixels
-            pixels = self._first_level(_read(source, region), region, made)
+            pixels = self._first_level(source, piece, made)
             written.put(arrays[0], made, pixels)
             if next_level is not None:
                 self._coarse_into(next_level, number, pixels, made)
@@ -164,19 +164,23 @@ class CellWriter:
         shape = tuple(s.stop - s.start for s in region)
         return np.empty(shape, self.arrays[level].dtype)
 
-    def _first_level(self, values: np.ndarray, region: Region, made: Region) -> np.ndarray:
+    def _first_level(self, source: Source, piece: Region, made: Region) -> np.ndarray:
         """The pixels of the first level that are made of a piece."""
         stage, array = self.stage, self.arrays[0]
         factors = stage.factors[0]
         if all(factor == 1 for factor in factors):
-            return _cast(array, values)
-        shape = tuple(s.stop - s.start for s in made)
-        pixels = np.empty(shape, array.dtype)
-        before = tuple(
-            cells.start * factor - s.start
-            for s, cells, factor in zip(region, made, factors, strict=True)
-        )
-        coarse(_cast(array, values), factors, self.method, pixels, before)
+            return _cast(array, _read(source, piece))
+        pixels = np.empty(tuple(s.stop - s.start for s in made), array.dtype)
+        for region, part in stage.steps(piece, made):
+            before = tuple(
+                cells.start * factor - s.start
+                for s, cells, factor in zip(region, part, factors, strict=True)
+            )
+            room = tuple(
+                slice(s.start - whole.start, s.stop - whole.start)
+                for s, whole in zip(part, made, strict=True)
+            )
+            coarse(_cast(array, _read(source, region)), factors, self.method, pixels[room], before)
         return pixels
 
     def _coarse_into(self, room: np.ndarray, number: int, pixels: np.ndarray, made: Region) -> None:

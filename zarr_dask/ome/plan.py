@@ -112,7 +112,7 @@ class PyramidPlan:
             whole = self.bytes_of(number)
             lines.append(
                 f"  stage {number + 1}: {source} -> {names} in {counted(stage.tasks, 'super-cell')}"
-                f" of {stage.cell}, read in pieces of {stage.piece}: {format_bytes(stage.read)}"
+                f" of {stage.cell}, read in pieces of {stage.step}: {format_bytes(stage.read)}"
                 f" ({stage.read / max(whole, 1):.2f} x); {format_bytes(stage.peak)} in each task"
             )
         return lines
@@ -304,7 +304,7 @@ def _facts(pyramid: PyramidPlan) -> dict[str, Any]:
             {
                 "levels": [stage.first, stage.last],
                 "super_cell": list(stage.cell),
-                "piece": list(stage.piece),
+                "piece": list(stage.step),
                 "tasks": stage.tasks,
                 "peak": stage.peak,
                 "read": stage.read,

@@ -23,7 +23,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Grid, Region, Shape
+from zarr_dask.grid import Fixed, Grid, Region, Shape
 from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.rechunk import layout_of
 from zarr_dask.jobs.stages import KEPT_AT_MOST, OVERHEAD
@@ -49,6 +49,8 @@ class Blocked:
     itemsize: int
     unit: Shape
     """What is decoded or computed at once: once only, if pieces are unions of these."""
+    liked: Shape
+    """What is best read at a time: whole stored objects or blocks."""
     never_cut: bool = False
     """Whether pieces that cut units are out of the question."""
     whole: bool = False
@@ -61,7 +63,7 @@ def blocked(array: Array) -> Blocked:
     """A stored array as a source."""
     layout = layout_of(array)
     working = layout.object_bytes + max(layout.chunk_bytes, layout.working)
-    return Blocked(array.shape, layout.itemsize, layout.chunk, working=working)
+    return Blocked(array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Stage:
     cell: Shape
     """Super-cell, in pixels of the source."""
     piece: Shape
-    """What is read at a time, in pixels of the source; super-cells are whole numbers of it."""
+    """What the first array is written from at a time; super-cells are whole numbers of it."""
+    step: Shape
+    """What is read at a time: a piece, or a part of it where the first array is coarser."""
     peak: int = 0
     """Bytes that a task holds at most."""
     read: int = 0
@@ -117,30 +121,43 @@ class Stage:
         return slice(min(at * size, extent), stop, 1)
 
     def pieces(self, number: int) -> Iterator[tuple[Region, Region]]:
-        """What a task reads at a time, and which pixels of the first array it makes of that.
+        """The pieces of a super-cell, and which pixels of the first array follow from each."""
+        return self._parts(self.region(number, -1), self.region(number, 0), self.piece)
+
+    def steps(self, piece: Region, made: Region) -> Iterator[tuple[Region, Region]]:
+        """What is read of a piece at a time, and which pixels of the first array follow from it.
 
         What is read has its margins, as far as the source reaches.
         """
-        read, made = self.region(number, -1), self.region(number, 0)
+        for part, pixels in self._parts(piece, made, self.step):
+            read = (
+                slice(max(s.start - margin, 0), min(s.stop + margin, extent), 1)
+                for s, margin, extent in zip(part, self.margins, self.shapes[0], strict=True)
+            )
+            yield tuple(read), pixels
+
+    def _parts(
+        self, whole: Region, made: Region, lengths: Shape
+    ) -> Iterator[tuple[Region, Region]]:
         along = [
-            [
-                self._piece(axis, start, read[axis], made[axis])
-                for start in range(read[axis].start, read[axis].stop, self.piece[axis])
-            ]
-            for axis in range(len(read))
+            [(part, _following(part, s, m, factor)) for part in _cut(s, length)]
+            for s, m, factor, length in zip(whole, made, self.factors[0], lengths, strict=True)
         ]
         for pairs in product(*along):
-            taken, first = zip(*pairs, strict=True)
-            yield taken, first
+            parts, pixels = zip(*pairs, strict=True)
+            yield parts, pixels
 
-    def _piece(self, axis: int, start: int, whole: slice, made: slice) -> tuple[slice, slice]:
-        factor, margin = self.factors[0][axis], self.margins[axis]
-        stop = min(start + self.piece[axis], whole.stop)
-        low = min(made.start + (start - whole.start) // factor, made.stop)
-        at_end = stop == whole.stop
-        high = made.stop if at_end else min(made.start + (stop - whole.start) // factor, made.stop)
-        read = slice(max(start - margin, 0), min(stop + margin, self.shapes[0][axis]), 1)
-        return read, slice(low, high, 1)
+
+def _cut(whole: slice, length: int) -> Iterator[slice]:
+    for start in range(whole.start, whole.stop, length):
+        yield slice(start, min(start + length, whole.stop), 1)
+
+
+def _following(part: slice, whole: slice, made: slice, factor: int) -> slice:
+    """The coarse pixels of a part, of those that all of the whole makes."""
+    low = min(made.start + (part.start - whole.start) // factor, made.stop)
+    high = min(made.start + (part.stop - whole.start) // factor, made.stop)
+    return slice(low, made.stop if part.stop == whole.stop else max(high, low), 1)
 
 
 @dataclass(frozen=True)
@@ -199,31 +216,37 @@ class _Planner:
             piece.append(_clipped(lcm(length, sizes[0], further), extent))
         shapes = (source.shape, *(array.shape for array in arrays))
         margins = self.method.margins(factors[0])
-        stage = Stage(first, shapes, factors, margins, tuple(cell), tuple(piece))
-        return self._measured(stage, source)
+        step = tuple(piece)
+        stage = self._measured(
+            Stage(first, shapes, factors, margins, tuple(cell), tuple(piece), step), source
+        )
+        if set(factors[0]) == {1} or (any(margins) and stage.peak <= self.budget):
+            return stage
+        step = tuple(
+            min(lcm(liked, factor), length)
+            for liked, factor, length in zip(source.liked, factors[0], piece, strict=True)
+        )
+        return self._measured(replace(stage, step=step), source)
 
     def _measured(self, stage: Stage, source: Blocked) -> Stage:
         """The stage with what it reads, and what a task of it holds at most."""
-        beside = [2 * margin for margin in stage.margins]
-        piece = prod(map(int.__add__, stage.piece, beside)) * source.itemsize
-        values = 2 * prod(stage.cell) * source.itemsize if source.whole else piece
+        read = [
+            length + 2 * margin for length, margin in zip(stage.step, stage.margins, strict=True)
+        ]
+        values = prod(read) * source.itemsize
         arrays = self.arrays[stage.first : stage.last + 1]
         sizes = [_bytes_of_cell(stage, i, array) for i, array in enumerate(arrays)]
-        made = 0 if set(stage.factors[0]) == {1} else piece
-        held = [values + made + sum(sizes[1:2])]
-        held += [sum(pair) for pair in pairwise(sizes[1:])]
-        if source.whole:
-            held = [values + one for one in held]
-        working = max(source.working, *map(_writing, arrays))
+        if set(stage.factors[0]) != {1}:
+            cells = zip(stage.piece, stage.factors[0], strict=True)
+            values += prod(-(-length // factor) for length, factor in cells) * source.itemsize
+        held = [values + sum(sizes[1:2]), *(sum(pair) for pair in pairwise(sizes[1:]))]
+        handed = 2 * prod(stage.cell) * source.itemsize if source.whole else 0
+        # a thread keeps what it has encoded last, also while it reads
+        working = source.working + max(map(_writing, arrays))
         kept = min(KEPT_AT_MOST, values // 4)
-        met = [
-            dimension.met_length(length + more)
-            for dimension, length, more in zip(
-                Grid.regular(source.shape, source.unit).dimensions, stage.piece, beside, strict=True
-            )
-        ]
-        read = max(prod(met), prod(source.shape)) * source.itemsize
-        return replace(stage, peak=max(held) + working + kept + OVERHEAD + _SLABS, read=read)
+        met = prod(map(_met, source.shape, source.unit, stage.step, stage.margins))
+        peak = handed + max(held) + working + kept + OVERHEAD + _SLABS
+        return replace(stage, peak=peak, read=max(met, prod(source.shape)) * source.itemsize)
 
     def _grown(self, stage: Stage, source: Blocked) -> Stage:
         """The stage with super-cells put together until a task is worth its while."""
@@ -239,6 +262,17 @@ class _Planner:
                     break
                 stage = wider
         return stage
+
+
+def _met(extent: int, unit: int, step: int, margin: int) -> int:
+    """Pixels along an axis that are decoded, when steps with margins are read one by one."""
+    if not margin:
+        return Fixed(unit, extent).met_length(step)
+    units = 0
+    for start in range(0, extent, step):
+        low, high = max(start - margin, 0), min(start + step + margin, extent)
+        units += -(-high // unit) - low // unit
+    return units * unit
 
 
 def _times(one: Shape, other: Shape) -> Shape:

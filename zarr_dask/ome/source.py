@@ -132,7 +132,8 @@ def planned(
     if isinstance(values, Array):
         return PyramidPlan(Pixels(values), arrays, factors, method, stages(blocked(values)))
     itemsize = values.dtype.itemsize
-    plain = Blocked(values.shape, itemsize, (1,) * values.ndim)
+    single = (1,) * values.ndim
+    plain = Blocked(values.shape, itemsize, single, single)
     if isinstance(values, np.ndarray):
         return PyramidPlan(Pixels(values), arrays, factors, method, stages(plain))
     pixels = _computed(values)
@@ -141,7 +142,9 @@ def planned(
         unit = tuple(sizes[0] if sizes else 1 for sizes in values.chunks)
         working = prod(unit) * itemsize
         try:
-            made = stages(Blocked(values.shape, itemsize, unit, never_cut=True, working=working))
+            made = stages(
+                Blocked(values.shape, itemsize, unit, unit, never_cut=True, working=working)
+            )
         except MemoryBudgetError:
             made = None
     if made is not None and _is_busy(made[0], itemsize, threads):
@@ -152,7 +155,7 @@ def planned(
         if made is None:
             raise
         others = made
-    if made is not None and made[0].tasks >= others[0].tasks:
+    if made is not None and (made[0].tasks >= others[0].tasks or made[0].last > others[0].last):
         return PyramidPlan(pixels, arrays, factors, method, made)
     return PyramidPlan(Pixels(values), arrays, factors, method, others)
 
