@@ -126,6 +126,36 @@ def test_hidden_sources_are_found(tmp_path, way):
     zd.to_zarr(values, tmp_path / "other")
 
 
+def references(place, prefix):
+    """What kerchunk says of an array: which bytes of which files its keys are."""
+    found = {
+        str(path.relative_to(place)): [f"{prefix}{path}", 0, path.stat().st_size]
+        for path in place.rglob("*")
+        if path.name != ".zarray" and path.is_file()
+    }
+    return {"version": 1, "refs": {".zarray": (place / ".zarray").read_text(), **found}}
+
+
+THROUGH_REFERENCES = {
+    "a URL": lambda fo: zd.from_zarr("reference://", storage_options={"fo": fo}),
+    "a mapping": lambda fo: zd.from_zarr(fsspec.filesystem("reference", fo=fo).get_mapper("")),
+    "zarr-python": lambda fo: da.from_zarr("reference://", storage_options={"fo": fo}),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+@pytest.mark.parametrize("way", THROUGH_REFERENCES)
+def test_what_references_lead_to_is_read(tmp_path, way, prefix):
+    place = tmp_path / "a"
+    array = zd.create_array(place, shape=SHAPE, dtype="f8", chunks=(10, 20), format="v2")
+    array[...] = VALUES
+    values = THROUGH_REFERENCES[way](references(place, prefix))
+    for target in (place, tmp_path):
+        with pytest.raises(SourceIsTargetError, match="lost"):
+            zd.plan_write(values + 1, target, mode="w")
+    zd.plan_write(values + 1, tmp_path / "b")
+
+
 @pytest.mark.parametrize("engine", ["zarr", "zarr_dask"])
 @pytest.mark.parametrize("chunks", [{}, "auto"], ids=str)
 def test_sources_below_xarray_are_found(tmp_path, engine, chunks):

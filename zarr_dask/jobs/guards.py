@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zarr_dask.errors import NodeExistsError, PartialWriteError, SourceIsTargetError
 from zarr_dask.jobs.plan import format_region
-from zarr_dask.jobs.sources import lazy_sources, place_of_source, place_of_target
+from zarr_dask.jobs.sources import lazy_sources, place_of_target, places_of_source
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import overlap
 
@@ -31,8 +31,9 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
     """
     place = place_of_target(store, path)
     for source in lazy_sources(values):
-        read = place_of_source(source)
-        if read is not None and overlap(read, place):
+        for read in places_of_source(source):
+            if not overlap(read, place):
+                continue
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -36,7 +37,7 @@ from zarr_dask.stores.zarr_python import ZarrPythonStore
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["lazy_sources", "place_of_source", "place_of_target"]
+__all__ = ["lazy_sources", "place_of_target", "places_of_source"]
 
 _LEAVES: tuple[type, ...] = (
     str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
@@ -58,6 +59,8 @@ _READERS = {"dask", "tensorstore", "xarray", "zarr", "zarr_dask"}
 """Packages whose objects are looked at where a function names them as a variable of its module."""
 _MOST_OBJECTS = 200_000
 """Objects with attributes that are looked into: a closure can hold a whole program."""
+_MOST_REFERENCES = 1_000_000
+"""Chunks of a file system of references that are looked at."""
 
 
 def lazy_sources(array: da.Array) -> Iterator[Any]:
@@ -191,19 +194,61 @@ def place_of_target(store: Store, path: str) -> str:
     return place or real_place(store, path)
 
 
-def place_of_source(source: Any) -> str | None:
-    """Where an array that a graph reads lies; None if that cannot be told."""
+def places_of_source(source: Any) -> Iterator[str]:
+    """Where an array that a graph reads lies, and what it refers to; nothing if nobody can tell."""
+    place: str | None = None
     if isinstance(source, Array):
-        return place_of_target(source.store, source.path)
-    if hasattr(source, "kvstore"):
-        return _tensorstore(source.kvstore)
+        place = place_of_target(source.store, source.path)
+    elif hasattr(source, "kvstore"):
+        place = _tensorstore(source.kvstore)
+    elif (inner := getattr(source, "store_path", None)) is not None:
+        place = _zarr_python(inner.store, inner.path)
+    if place is not None:
+        yield place
+    yield from _references(_file_system_of(source))
+
+
+def _file_system_of(source: Any) -> Any:
+    """The file system of fsspec that an array is read through; None if there is none."""
     inner = getattr(source, "store_path", None)
-    return None if inner is None else _zarr_python(inner.store, inner.path)
+    store = source.store if isinstance(source, Array) else getattr(inner, "store", None)
+    while isinstance(store, Wrapper):
+        store = store.store
+    if isinstance(store, FsspecStore):
+        return store.file_system()
+    if isinstance(store, MemoryStore):
+        return getattr(store.values, "fs", None)
+    store = store.store if isinstance(store, ZarrPythonStore) else store
+    return getattr(_innermost(store), "fs", None)
+
+
+def _references(fs: Any) -> Iterator[str]:
+    """Where the values lie that a file system of references (kerchunk) is made of."""
+    fs, _ = _unwrapped(fs, "")
+    references = getattr(fs, "references", None)
+    if type(fs).__name__ != "ReferenceFileSystem" or references is None:
+        return
+    values = islice(references.values(), _MOST_REFERENCES)
+    urls = {str(one[0]) for one in values if isinstance(one, list | tuple) and one and one[0]}
+    real = cache(os.path.realpath)  # files lie in few folders
+    for url in urls:
+        scheme, found, path = url.partition("://")
+        if found and scheme not in {"file", "local"}:
+            yield _remote(url, getattr(fs.fss.get(scheme), "storage_options", {}), "")
+        else:
+            folder, name = os.path.split(path if found else url)
+            yield f"{real(folder)}/{name}"
+
+
+def _innermost(store: Any) -> Any:
+    """What a store of zarr-python is a wrapper around."""
+    while (wrapped := getattr(store, "_store", None)) is not None:
+        store = wrapped
+    return store
 
 
 def _zarr_python(store: Any, path: str) -> str | None:
-    while (wrapped := getattr(store, "_store", None)) is not None:  # a store around a store
-        store = wrapped
+    store = _innermost(store)
     values = getattr(store, "_store_dict", None)
     if values is not None:
         return _memory(values, path)
@@ -219,16 +264,20 @@ def _zarr_python(store: Any, path: str) -> str | None:
 
 def _fsspec(fs: Any, root: str, path: str) -> str:
     """Below a folder of one of fsspec's file systems, which may be a view of another one."""
+    fs, root = _unwrapped(fs, root)
+    if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        return os.path.realpath(f"{root}/{path}")
+    return _remote(fs.unstrip_protocol(root), fs.storage_options, path)
+
+
+def _unwrapped(fs: Any, root: str) -> tuple[Any, str]:
     while True:
         if hasattr(fs, "sync_fs"):
             fs = fs.sync_fs
         elif type(fs).__name__ == "DirFileSystem":
             fs, root = fs.fs, f"{fs.path}/{root}"
         else:
-            break
-    if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
-        return os.path.realpath(f"{root}/{path}")
-    return _remote(fs.unstrip_protocol(root), fs.storage_options, path)
+            return fs, root
 
 
 def _mapping(values: Any, path: str) -> str:

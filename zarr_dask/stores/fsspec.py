@@ -139,6 +139,10 @@ class FsspecStore:
         """The options; they may hold secrets."""
         return dict(json.loads(self.options))
 
+    def file_system(self) -> Any:
+        """The file system of fsspec, which all stores of this process with these options share."""
+        return _file_system(self.url, self.options)[0]
+
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
 
