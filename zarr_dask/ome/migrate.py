@@ -32,7 +32,6 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.jobs.migrate import MigrationPlan, MigrationReport
 from zarr_dask.jobs.migrate_nodes import (
-    NodePlan,
     Route,
     node_plans,
     read_or_problems,
@@ -48,7 +47,8 @@ from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.jobs.rechunk import Progress, RechunkPlan
+    from zarr_dask.jobs.joint_plan import JointRechunkPlan, JointReport
+    from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan
 
 __all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
 
@@ -59,14 +59,14 @@ class OmeMigrationReport:
 
     metadata: MigrationReport
     """Documents written, and stored objects copied."""
-    arrays: int
-    """Arrays written anew."""
+    arrays: JointReport | None
+    """Arrays written anew; None if there are none."""
     files: int
     """Other files copied, such as OME-XML."""
     seconds: float
 
     def __str__(self) -> str:
-        anew = f"; {counted(self.arrays, 'array')} written anew" if self.arrays else ""
+        anew = f"; written anew: {self.arrays}" if self.arrays else ""
         files = f"; {counted(self.files, 'other file')} copied" if self.files else ""
         return f"{self.metadata}{anew}{files}; {self.seconds:.1f} s in all"
 
@@ -81,10 +81,15 @@ class OmeMigration:
     """Version that it gets."""
     metadata: MigrationPlan
     """Documents, and stored objects that are copied as they are."""
-    anew: tuple[RechunkPlan, ...] = ()
-    """Arrays that are written anew."""
+    arrays: JointRechunkPlan | None = None
+    """How arrays are written anew; None if all are copied or stay."""
     files: tuple[str, ...] = ()
     """Keys of other files that are copied, such as OME-XML."""
+
+    @property
+    def anew(self) -> tuple[RechunkPlan, ...]:
+        """The plan of each array that is written anew."""
+        return () if self.arrays is None else self.arrays.members
 
     @property
     def refusals(self) -> tuple[tuple[str, Problem], ...]:
@@ -94,8 +99,8 @@ class OmeMigration:
     @property
     def nbytes(self) -> int:
         """Bytes that are copied: as stored, or decoded where they are written anew."""
-        copies = sum(plan.nbytes * len(plan.stages) for plan in self.anew)
-        return self.metadata.nbytes + copies
+        stages = () if self.arrays is None else self.arrays.stages
+        return self.metadata.nbytes + sum(stage.nbytes for stage in stages)
 
     @property
     def where(self) -> str:
@@ -111,7 +116,11 @@ class OmeMigration:
         said = [f"{first} (OME-Zarr {self.old} to {self.new})", *lines[:4]]
         if self.anew:
             total = format_bytes(sum(plan.nbytes for plan in self.anew))
-            said.append(f"  anew       {counted(len(self.anew), 'array')}, {total} decoded")
+            peak = 0 if self.arrays is None else self.arrays.peak
+            said.append(
+                f"  anew       {counted(len(self.anew), 'array')}, {total} decoded, "
+                f"{format_bytes(peak)} at most in one process"
+            )
         said += [f"             {_changes(plan)}" for plan in self.anew[:_SHOWN]]
         if len(self.anew) > _SHOWN:
             said.append(f"             and {len(self.anew) - _SHOWN} more")
@@ -155,15 +164,15 @@ class OmeMigration:
             if progress is not None:
                 progress(step.nbytes)
 
-        for plan in self.anew:
-            if not (resume and plan.is_finished()):
-                plan.run(client, note, resume=resume)
+        arrays = None
+        if self.arrays is not None and not (resume and self.arrays.is_finished()):
+            arrays = self.arrays.run(client, note, resume=resume)
         route = self.metadata.route
         for key in self.files:
             _copy(route.source, route.target, key)
         report = self.metadata.run(progress)
         seconds = perf_counter() - begun
-        return OmeMigrationReport(report, len(self.anew), len(self.files), seconds)
+        return OmeMigrationReport(report, arrays, len(self.files), seconds)
 
 
 _SHOWN = 10
@@ -346,14 +355,12 @@ def plan_migration(
         rewriting=Rewriting(old, to),
     )
     nodes = node_plans(route)
-    anew: tuple[RechunkPlan, ...] = ()
+    anew: JointRechunkPlan | None = None
     if layout.is_asked_for:
-        from zarr_dask.ome.migrate_arrays import plans_anew  # loads dask
+        from zarr_dask.ome.migrate_arrays import plan_anew  # loads dask
 
-        found = plans_anew(route, nodes, layout, max_mem, client, resume=resume)
-        anew = tuple(plan for plan in found.values() if not isinstance(plan, NodePlan))
-        refused = [plan for plan in found.values() if isinstance(plan, NodePlan)]
-        route = replace(route, elsewhere=frozenset(found))
+        found, refused, anew = plan_anew(route, nodes, layout, max_mem, client, resume=resume)
+        route = replace(route, elsewhere=found)
         nodes = (*node_plans(route), *refused)
     metadata = MigrationPlan(route, tuple(with_objects(route, one) for one in nodes), remove_old)
     return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)))

@@ -1,7 +1,7 @@
 """Arrays of pixels that get other chunks, shards or codecs while their hierarchy is migrated.
 
-Each is a rechunking of its own (`zarr_dask.jobs.rechunk`), which writes the document of its array
-last. The hierarchy's groups get theirs afterwards.
+They are one rechunking of several arrays (`zarr_dask.jobs.joint_plan`), which writes the documents
+of all of them last. The hierarchy's groups get theirs afterwards.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from zarr_dask.errors import (
     Problem,
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys
+from zarr_dask.jobs.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.migrate_nodes import NodePlan, Rewrite, Route
-from zarr_dask.jobs.rechunk import RechunkPlan, plan_rechunk
+from zarr_dask.jobs.rechunk import plan_rechunk
+from zarr_dask.jobs.rechunk_plan import RechunkPlan
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["plans_anew"]
+__all__ = ["plan_anew"]
 
 
-def plans_anew(
+def plan_anew(
     route: Route,
     nodes: Sequence[NodePlan],
     layout: LayoutAnew,
@@ -39,8 +41,13 @@ def plans_anew(
     client: Client | None,
     *,
     resume: bool,
-) -> dict[str, RechunkPlan | NodePlan]:
-    """For each array of pixels, by its path, the plan to write it anew, or why it cannot be.
+) -> tuple[frozenset[str], list[NodePlan], JointRechunkPlan | None]:
+    """How all arrays of pixels are written anew.
+
+    Returns
+    -------
+    frozenset, list, JointRechunkPlan or None
+        Paths of all of them, those that cannot be, and the plan of the others, if there are any.
 
     Raises
     ------
@@ -81,7 +88,18 @@ def plans_anew(
             return _refused(route, path, (problem,))
         return _rewritten(route, replace(made, overwrite=False), rewrite)
 
-    return {path: plan(path, meta) for path, meta in arrays.items()}
+    plans = [plan(path, meta) for path, meta in arrays.items()]
+    refused = [one for one in plans if isinstance(one, NodePlan)]
+    members = tuple(one for one in plans if isinstance(one, RechunkPlan))
+    if not members:
+        return frozenset(arrays), refused, None
+    joint = JointRechunkPlan(
+        members=members,
+        max_mem=members[0].max_mem,
+        threads=members[0].threads,
+        threads_per_process=members[0].threads_per_process,
+    )
+    return frozenset(arrays), refused, joint
 
 
 def _refused(route: Route, path: str, problems: tuple[Problem, ...]) -> NodePlan:

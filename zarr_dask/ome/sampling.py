@@ -21,6 +21,10 @@ _FINER = 4
 """Elements that are looked at for one of the picture, along each side, at most."""
 
 
+_LEAST = 1 << 16
+"""Bytes that every chunk counts as, at least: many small ones take their time, too."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Elements along the axes of a picture, and pieces of what is projected."""
@@ -56,12 +60,13 @@ def sampled(
     side
         Length of the longest side of the picture, in elements.
     max_bytes
-        Decoded bytes that may be looked at, unless one chunk is larger.
+        Decoded bytes that may be looked at, unless one chunk is larger. A chunk counts as 64 KiB at
+        least.
     """
     chunk = _decoded_at_once(array)
     itemsize = max(array.dtype.itemsize, 1)
     counts = {axis: max(1, ceil(array.shape[axis] / chunk[axis])) for axis in (*across, *projected)}
-    most = max(1, max_bytes // (prod(chunk) * itemsize))
+    most = max(1, min(max_bytes // (prod(chunk) * itemsize), max_bytes // _LEAST))
     taken = _fewer(counts, across, projected, most)
     indices = [_indices(array.shape[axis], chunk[axis], taken[axis], side) for axis in across]
     plane = len(indices[0]) * len(indices[1]) * itemsize
