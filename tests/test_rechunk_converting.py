@@ -95,6 +95,15 @@ def test_shards_go_where_the_format_has_none():
     np.testing.assert_array_equal(new[...], VALUES)
 
 
+def test_a_grid_goes_that_the_format_does_not_know():
+    old = made(chunks=((3, 7), 5))
+    store = MemoryStore()
+    zd.rechunk(old, store, format="v2", chunks=(4, 4))
+    new = zd.open_array(store)
+    assert (new.format, new.chunks) == ("v2", (4, 4))
+    np.testing.assert_array_equal(new[...], VALUES)
+
+
 def test_other_codecs():
     store = MemoryStore()
     old = made(chunks=(2, 3), shards=(4, 6))

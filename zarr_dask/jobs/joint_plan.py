@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from heapq import nlargest
 from itertools import pairwise, takewhile
 from secrets import token_hex
 from time import perf_counter
@@ -99,7 +100,9 @@ class JointStagePlan:
     def memory(self, threads: int) -> int:
         """Bytes that tasks on so many threads hold together at most: those of the largest ones."""
         largest: list[int] = []
-        for part in self.parts:
+        # of an array whose largest task is none of the largest of all no other task is either
+        parts = nlargest(threads, self.parts, key=lambda part: part.memory(1))
+        for part in parts:
             together = [0, *(part.memory(count) for count in range(1, threads + 1))]
             largest = sorted([*largest, *(b - a for a, b in pairwise(together))])[-threads:]
         return sum(largest)
@@ -371,8 +374,11 @@ class _Run:
     def reports(self) -> Iterator[ArrayReport]:
         """What was done for each array, by a job that died before as well."""
         receipts = self.job.receipts()
+        done_now: dict[int, list[tuple[int, Copied]]] = {}
+        for array, stage, one in self.copied:
+            done_now.setdefault(array, []).append((stage, one))
         for which, member in enumerate(self.plan.members):
-            own = [(stage, one) for array, stage, one in self.copied if array == which]
+            own = done_now.get(which, [])
             last = len(member.stages) - 1
             if receipts is None:
                 stored = sum(one.stored for stage, one in own if stage == last)

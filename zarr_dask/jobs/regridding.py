@@ -95,8 +95,9 @@ def new_array(
     cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
     grids = (wanted.chunks, wanted.shards)
     new_chunks, new_shards = _new_grids(cut, *grids, node_format, changes=wanted.changes)
+    chunks = Grid.of(cut.shape, new_chunks or array.chunks)  # another format may not know the old
     base = converted(
-        cut.meta,
+        replace(cut.meta, grid=chunks),
         array.node_format,
         node_format,
         where(store, path),
