@@ -1,0 +1,339 @@
+"""S3 with 20 ms more for each request: reading, writing, opening and streaming, beside others.
+
+``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
+threads of dask; "obstore alone" sends the very requests that zarr_dask sends, with as many at a
+time, and does nothing with the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+import zarr_dask as zd
+from benchmarks.s3_server import s3_server
+from zarr_dask.stores import Range, Recording, open_store
+
+LATENCY = 0.02
+WORKERS = 2
+KEY = "AKIAEXAMPLE"
+REPEATS = 3
+
+CHUNK = (128, 192)  # of float32: 96 KiB
+SHARD = (16 * 128, 16 * 192)
+SHAPE = (2 * SHARD[0], 4 * SHARD[1])  # 8 shards of 256 chunks
+TAKEN = 4 * 192  # columns that are read of each shard: 64 of its chunks
+
+
+def options(endpoint: str) -> dict[str, Any]:
+    client = {"endpoint_url": endpoint, "region_name": "us-east-1"}
+    return {"key": KEY, "secret": KEY, "client_kwargs": client}
+
+
+def best(function: Callable[[], object]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def show(what: str, seconds: float, ours: float | None = None) -> None:
+    compared = "" if ours is None else f"   {seconds / ours:5.2f} x zarr_dask"
+    print(f"  {what:<34} {seconds:7.3f} s{compared}", flush=True)
+
+
+def threads(function: Callable[[], object]) -> Callable[[], object]:
+    def run() -> object:
+        with dask.config.set(scheduler="threads", num_workers=WORKERS):
+            return function()
+
+    return run
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def blocks(x: da.Array) -> list[da.Array]:
+    """The part of each shard that is read."""
+    return [
+        x[row : row + SHARD[0], column : column + TAKEN]
+        for row in range(0, SHAPE[0], SHARD[0])
+        for column in range(0, SHAPE[1], SHARD[1])
+    ]
+
+
+def read_with_obstore(
+    endpoint: str, rounds: list[list[tuple[str, Range]]], per_object: int
+) -> Callable[[], object]:
+    """The same ranges, asked for in the same rounds, with as many at a time."""
+    import obstore
+    from obstore.store import S3Store
+
+    client = S3Store(
+        "bucket",
+        endpoint=endpoint,
+        region="us-east-1",
+        access_key_id=KEY,
+        secret_access_key=KEY,
+        client_options={"allow_http": True},
+    )
+
+    def get(request: tuple[str, Range]) -> int:
+        key, (start, stop) = request
+        wanted: Any = (start, stop) if stop is not None else {"suffix": -start}
+        options: Any = {"range": wanted}
+        return len(obstore.get(client, f"a/{key}", options=options).bytes())
+
+    def read() -> None:
+        with ThreadPoolExecutor(WORKERS) as tasks, ThreadPoolExecutor(32) as requests:
+
+            def one(number: int) -> None:
+                for some in rounds[number * per_object : (number + 1) * per_object]:
+                    list(requests.map(get, some))
+
+            list(tasks.map(one, range(len(rounds) // per_object)))
+
+    return read
+
+
+def rounds_of(array: zd.Array) -> list[list[tuple[str, Range]]]:
+    """What is asked for to read each of the blocks, call by call."""
+    found: list[list[tuple[str, Range]]] = []
+    for block in range(8):
+        recording = Recording(array.store)
+        row, column = block // 4 * SHARD[0], block % 4 * SHARD[1]
+        # one request after the other, so that the calls can be told apart
+        opened = zd.open_array(recording)
+        recording.clear()
+        opened.read((slice(row, row + SHARD[0]), slice(column, column + TAKEN)), threads=1)
+        asked = [(one.key, one.range) for one in recording.requests if one.range is not None]
+        found += [asked[:1], asked[1:]]
+    return found
+
+
+def reading(endpoint: str) -> None:
+    url, given = "s3://bucket/a", options(endpoint)
+    array = zd.create_array(
+        url, shape=SHAPE, chunks=CHUNK, shards=SHARD, dtype="f4", storage_options=given
+    )
+    array[...] = np.random.default_rng(1).random(SHAPE, "f4")
+    rounds = rounds_of(array)
+    nbytes = 8 * SHARD[0] * TAKEN * 4
+    print(
+        f"reading 512 chunks of 8 shards ({nbytes >> 20} MiB, {sum(map(len, rounds))} requests)",
+        flush=True,
+    )
+    x = zd.from_zarr(url, storage_options=given, chunks=(SHARD[0], TAKEN))
+    ours = best(threads(lambda: dask.compute(*blocks(x))))
+    show("zarr_dask, dask threads", ours)
+    show("obstore alone", best(read_with_obstore(endpoint, rounds, 2)), ours)
+    import zarr
+
+    root = zarr.open_array(url, mode="r", storage_options=given)
+    y = da.from_array(root, chunks=(SHARD[0], TAKEN))
+    show("dask + zarr-python + s3fs", best(threads(lambda: dask.compute(*blocks(y)))), ours)
+    read_with_tensorstore(endpoint, ours)
+
+
+def open_with_tensorstore(endpoint: str, path: str, **create: Any) -> Any:
+    import tensorstore as ts
+
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", KEY)
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", KEY)
+    place = {
+        "driver": "s3",
+        "bucket": "bucket",
+        "path": path,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "aws_credentials": {"type": "environment"},
+    }
+    return ts.open({"driver": "zarr3", "kvstore": place, "recheck_cached_data": False, **create})
+
+
+def read_with_tensorstore(endpoint: str, ours: float) -> None:
+    array = open_with_tensorstore(endpoint, "a/").result()
+
+    def read() -> None:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            starts = [
+                (row, column)
+                for row in range(0, SHAPE[0], SHARD[0])
+                for column in range(0, SHAPE[1], SHARD[1])
+            ]
+            list(
+                pool.map(
+                    lambda at: (
+                        array[at[0] : at[0] + SHARD[0], at[1] : at[1] + TAKEN].read().result()
+                    ),
+                    starts,
+                )
+            )
+
+    show("tensorstore, two reads at a time", best(read), ours)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def writing(endpoint: str) -> None:
+    given = options(endpoint)
+    shape, shard, chunk = (64 * 512, 512), (512, 512), (128, 128)
+    print("writing 64 shards of 1 MiB", flush=True)
+    x = da.from_array(np.random.default_rng(2).random(shape, "f4"), chunks=shard, name=False)
+
+    def write() -> None:
+        zd.to_zarr(x, "s3://bucket/w", shards=shard, chunks=chunk, mode="w", storage_options=given)
+
+    ours = best(threads(write))
+    show("zarr_dask, dask threads", ours)
+    store = open_store("s3://bucket/w", given)
+    values = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
+    assert len(values) == 64
+    from obstore.store import S3Store
+
+    client = S3Store(
+        "bucket",
+        endpoint=endpoint,
+        region="us-east-1",
+        access_key_id=KEY,
+        secret_access_key=KEY,
+        client_options={"allow_http": True},
+    )
+
+    def put() -> None:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(lambda one: client.put(f"o/{one[0]}", one[1]), values))
+
+    show("obstore alone", best(put), ours)
+    import zarr
+
+    def with_zarr_python() -> None:
+        target = zarr.create_array(
+            "s3://bucket/z",
+            shape=shape,
+            chunks=chunk,
+            shards=shard,
+            dtype="f4",
+            overwrite=True,
+            storage_options=given,
+        )
+        da.store(x, target, lock=False)
+
+    show("dask + zarr-python + s3fs", best(threads(with_zarr_python)), ours)
+    write_with_tensorstore(endpoint, x, shard, chunk, ours)
+
+
+def write_with_tensorstore(
+    endpoint: str, x: da.Array, shard: tuple[int, ...], chunk: tuple[int, ...], ours: float
+) -> None:
+    def write() -> None:
+        target = open_with_tensorstore(
+            endpoint,
+            "t/",
+            create=True,
+            delete_existing=True,
+            schema={
+                "dtype": "float32",
+                "domain": {"shape": list(x.shape)},
+                "chunk_layout": {
+                    "write_chunk": {"shape": list(shard)},
+                    "read_chunk": {"shape": list(chunk)},
+                },
+            },
+        ).result()
+        tasks = [
+            dask.delayed(lambda block, n: target[n * 512 : n * 512 + 512].write(block).result())(
+                block, n
+            )
+            for n, block in enumerate(x.to_delayed().ravel())
+        ]
+        dask.compute(*tasks)
+
+    show("tensorstore, two writes at a time", best(threads(write)), ours)
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def opening(endpoint: str) -> None:
+    given = options(endpoint)
+    group = zd.create_group("s3://bucket/g", storage_options=given)
+    for number in range(100):
+        group.create_array(f"a{number}", shape=(10,), chunks=(5,), dtype="i4")
+
+    def walk() -> None:
+        found = dict(zd.open_group("s3://bucket/g", storage_options=given).arrays())
+        assert len(found) == 100
+
+    seconds = best(walk)
+    print("opening 100 arrays without consolidated metadata", flush=True)
+    print(f"  zarr_dask {seconds:28.3f} s = {seconds / LATENCY:.1f} round trips of latency")
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+STREAM = """
+import json, sys
+import dask
+import zarr_dask as zd
+given = json.loads(sys.argv[1])
+x = zd.from_zarr("s3://bucket/m", storage_options=given)
+def grown(): return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+with dask.config.set(scheduler="threads", num_workers=2):
+    x.blocks[:2].sum().compute()
+    before = int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0]) / 1024
+    total = x.sum().compute()
+assert total == 1.0 * x.size, total
+print(before, grown(), x.nbytes / 2**30, x.blocks[0].nbytes / 2**20)
+"""
+
+
+def streaming(endpoint: str) -> None:
+    given = options(endpoint)
+    n = 1 << 21  # 8 MiB of float32
+    array = zd.create_array(
+        "s3://bucket/m",
+        shape=(256 * n,),
+        chunks=n,
+        dtype="f4",
+        codecs=[{"name": "bytes", "configuration": {"endian": "little"}}],
+        storage_options=given,
+    )
+    array[:n] = 1
+    store = open_store("s3://bucket/m", given)
+    value = store.get("c/0") or b""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: store.set(f"c/{number}", [value]), range(1, 256)))
+    command = [sys.executable, "-c", STREAM, json.dumps(given)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    before, peak, gib, block = map(float, said.split())
+    print(f"streaming {gib:g} GiB, two blocks of {block:g} MiB at a time", flush=True)
+    print(
+        f"  the process grows from {before:.0f} to {peak:.0f} MiB: {peak - before:.0f} MiB, of "
+        f"which {2 * block:g} MiB are blocks"
+    )
+
+
+def main() -> None:
+    with s3_server(LATENCY) as endpoint:
+        reading(endpoint)
+        writing(endpoint)
+        opening(endpoint)
+        streaming(endpoint)
+
+
+if __name__ == "__main__":
+    main()

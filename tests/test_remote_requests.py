@@ -1,0 +1,103 @@
+"""How often an S3 service is asked, counted by a proxy in front of a real server."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.fault_proxy import fault_proxy
+from tests.object_stores import s3_server
+
+pytestmark = pytest.mark.xdist_group("remote-requests")
+
+VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
+ARRAYS = 6
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    """A proxy in front of a server with a group of arrays, and the same again, consolidated."""
+    with s3_server() as server, fault_proxy(server.endpoint) as running:
+        for name in ("plain", "consolidated"):
+            group = zd.create_group(f"s3://bucket/{name}", storage_options=server.options)
+            array = group.create_array(
+                "a", shape=VALUES.shape, chunks=(1, 8), shards=(1, 256), dtype="i4"
+            )
+            array[...] = VALUES
+            for number in range(ARRAYS - 1):
+                group.create_array(f"b{number}", shape=(4,), chunks=(2,), dtype="i4")
+        zd.consolidate(f"s3://bucket/{name}", storage_options=server.options)
+        yield running, server.options
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def place(request, proxy):
+    """Where they are, and the options that lead through the proxy."""
+    running, options = proxy
+    client = {"endpoint_url": running.endpoint, "region_name": "us-east-1"}
+    return "s3://bucket", {**options, "client_kwargs": client, "backend": request.param}
+
+
+@pytest.fixture
+def counted(proxy):
+    """The requests since the last time: methods with the last name of the key, or "list"."""
+    running, _ = proxy
+
+    def count():
+        seen = running.faults.counted()
+        names = ("list" if "list-type=2" in one.path else one.path for one in seen)
+        return Counter(name.rsplit("/", 1)[-1].partition("?")[0] for name in names)
+
+    count()
+    return count
+
+
+def test_opening_a_consolidated_group(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/consolidated", format="v3", storage_options=options)
+    assert counted() == {"zarr.json": 1}
+    assert len(dict(group.arrays())) == ARRAYS
+    assert group["b3"].shape == (4,)
+    assert counted() == {}
+    # of a place of unknown format all documents are asked for at once: one round trip
+    zd.open(f"{url}/consolidated", storage_options=options)
+    assert counted() == dict.fromkeys(("zarr.json", ".zarray", ".zattrs", ".zgroup"), 1)
+
+
+def test_a_cold_partial_read_of_shards(place, counted):
+    url, options = place
+    array = zd.open(f"{url}/plain", "a", format="v3", storage_options=options)
+    assert counted() == {"zarr.json": 1}
+    assert np.array_equal(array[1:4, 60:130], VALUES[1:4, 60:130])
+    assert counted() == {"0": 6}  # for each of three shards its index, and its chunks together
+    assert np.array_equal(array[2, 8:16], VALUES[2, 8:16])
+    assert counted() == {"0": 2}
+    assert np.array_equal(array[1:3], VALUES[1:3])  # whole shards need no index
+    assert counted() == {"0": 2}
+
+
+def test_through_consolidated_metadata_only_the_shards_are_asked_for(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/consolidated", format="v3", storage_options=options)
+    counted()
+    assert np.array_equal(group["a"][1:3, 3:9], VALUES[1:3, 3:9])
+    assert counted() == {"0": 4}
+
+
+def test_opening_arrays_lists_each_group_once(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/plain", format="v3", storage_options=options)
+    counted()
+    assert len(dict(group.arrays())) == ARRAYS
+    assert counted() == {"list": 1, "zarr.json": ARRAYS}
+
+
+def test_dask_asks_for_what_it_reads(place, counted):
+    url, options = place
+    x = zd.from_zarr(f"{url}/plain", "a", storage_options=options)
+    counted()
+    assert np.array_equal(x.compute(scheduler="threads"), VALUES)
+    assert counted() == {"0": 4}
