@@ -51,7 +51,4 @@ def source(root: str, *, shares: bool) -> da.Array:
 def write_image(root: str, shares: bool) -> None:
     """Write the image, or go on with it."""
     with dask.config.set(scheduler="threads", num_workers=2):
-        plan = zd.ome.plan_write(
-            source(root, shares=shares), f"{root}/image", overwrite=True, **OPTIONS
-        )
-        plan.with_overwrite(False).run(resume=True)
+        zd.ome.write(source(root, shares=shares), f"{root}/image", resume=True, **OPTIONS)

@@ -457,6 +457,8 @@ def test_labels(tmp_path, version):
 
 TWO = {"axes": "cyx", "channels": ["a"]}
 OLD = {"chunks": 2, "shards": 4, "version": "0.4"}
+WINDOW = {"channels": [{"window": {"start": "dark"}}]}
+DOCUMENT = {"labels": {".zarray": pixels(4, 4)}, "version": "0.4"}
 FLAT = {"labels": {"a": np.zeros((4, 4))}}
 SIX = {"axes": "abczyx"}
 REFUSED = {
@@ -480,6 +482,16 @@ REFUSED = {
     "chunks": (lambda: pixels(4, 4), {"chunks": (4, 4, 4)}, GridError, "chunks"),
     "shards": (lambda: pixels(4, 4), {"chunks": 2, "shards": 3}, GridError, "multiple"),
     "shards of 0.4": (lambda: pixels(9, 9), OLD, GridError, "shards"),
+    "window": (lambda: pixels(4, 4), WINDOW, MetadataError, "numbers"),
+    "label name": (lambda: pixels(4, 4), {"labels": {"..": pixels(4, 4)}}, MetadataError, "names"),
+    "label document": (lambda: pixels(4, 4), DOCUMENT, MetadataError, "names"),
+    "label path": (lambda: pixels(4, 4), {"labels": {"a/b": pixels(4, 4)}}, MetadataError, "'/'"),
+    "no JSON": (
+        lambda: pixels(4, 4),
+        {"labels": {"a": Labelled(pixels(4, 4), properties={1: {"k": {1, 2}}})}},
+        MetadataError,
+        "JSON",
+    ),
     "channels": (lambda: pixels(2, 4, 4), TWO, MetadataError, "2 names"),
     "float labels": (lambda: pixels(4, 4), FLAT, DataTypeError, "integers"),
     "label shape": (lambda: pixels(4, 4), {"labels": {"a": pixels(4, 5)}}, GridError, "shape"),

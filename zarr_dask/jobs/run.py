@@ -62,6 +62,11 @@ class Workers:
     memory_limit: int | None = None
     """Bytes that the smallest process may use, where that is known."""
 
+    @property
+    def in_this_process(self) -> bool:
+        """Whether tasks see the memory of this process; dask's own processes may be only one."""
+        return self.client is None and self.threads == self.threads_per_process
+
 
 def find_workers(client: Client | None = None) -> Workers:
     """The given client's cluster, the current client's, or dask's configured scheduler.

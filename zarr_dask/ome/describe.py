@@ -18,6 +18,7 @@ from zarr_dask.errors import (
     OmeVersionError,
     Problem,
 )
+from zarr_dask.formats.base import checked_attributes as json_attributes
 from zarr_dask.grid import Shape
 from zarr_dask.members import is_int
 from zarr_dask.notices import warn
@@ -35,6 +36,7 @@ from zarr_dask.ome.model import (
     Omero,
     Transformation,
     Window,
+    is_number,
 )
 from zarr_dask.ome.units import METRES
 from zarr_dask.ome.validate import validate_attributes
@@ -166,11 +168,11 @@ def per_axis(
 def _numbers(values: tuple[Any, ...], what: str, where: str) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
+        if all(map(isfinite, numbers)):
+            return numbers
     except (TypeError, ValueError):
-        numbers = ()
-    if not numbers or not all(map(isfinite, numbers)):
-        raise MetadataError(where, [Problem(what, values, "finite numbers")])
-    return numbers
+        pass
+    raise MetadataError(where, [Problem(what, values, "finite numbers")])
 
 
 # --- factors --------------------------------------------------------------------------------------
@@ -198,6 +200,8 @@ def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Sha
     """
     if not (levels == "auto" or (is_int(levels) and 1 <= levels <= _MOST_LEVELS)):
         raise GridError(f"levels={levels!r}: expected 'auto' or a number of levels of at least 1.")
+    if isinstance(factors, np.ndarray):
+        factors = factors.tolist()
     listed = _listed(factors, frame)
     if listed is not None:
         if levels not in ("auto", len(listed) + 1):
@@ -205,7 +209,8 @@ def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Sha
                 f"levels={levels}: factors are given for {len(listed)} levels after the first."
             )
         return tuple(_bounded(step, level) for step, level in _along(shape, listed))
-    step = None if factors == "isotropic" else _step(factors, frame)
+    is_isotropic = isinstance(factors, str) and factors == "isotropic"
+    step = None if is_isotropic else _step(factors, frame)
     steps: list[Shape] = []
     sizes = list(frame.scale)
     while len(steps) + 1 < (_MOST_LEVELS if levels == "auto" else levels):
@@ -377,9 +382,7 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
         given = dict(one)
         wanted = given.pop("window", window)
         if isinstance(wanted, Mapping):
-            start, end = wanted.get("start", low), wanted.get("end", high)
-            limits = wanted.get("min", min(low, start)), wanted.get("max", max(high, end))
-            wanted = Window(*(_plain(n) for n in (*limits, start, end)))
+            wanted = _window(wanted, low, high, f"channels[{number}].window", where)
         known = {key: given.pop(key) for key in ("color", "label", "active") if key in given}
         known.setdefault("color", colour)
         known["color"] = str(known["color"]).lstrip("#")
@@ -388,6 +391,16 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
     if isinstance(one, Channel):
         return replace(one, color=one.color or colour, window=one.window or window)
     raise MetadataError(where, [Problem(f"channels[{number}]", one, "a name or a channel")])
+
+
+def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> Window:
+    """A window of which a part is told, with the limits of the data type around it."""
+    values = {name: _plain(value) for name, value in given.items()}
+    if not all(map(is_number, values.values())):
+        raise MetadataError(where, [Problem(what, dict(given), "numbers")])
+    start, end = values.get("start", low), values.get("end", high)
+    least, most = values.get("min", min(low, start)), values.get("max", max(high, end))
+    return Window(least, most, start, end)
 
 
 def _plain(number: Any) -> Any:
@@ -491,7 +504,7 @@ def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, A
     MetadataError
         If they do; it names every rule.
     """
-    attributes = metadata.to_attributes()
+    attributes = json_attributes(metadata.to_attributes(), where)
     found = validate_attributes(attributes, metadata.version, kind, strict=True)
     broken = [one for one in found if one.level == "must"]
     if broken:

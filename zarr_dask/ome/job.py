@@ -19,6 +19,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import (
+    ListingError,
     MemoryBudgetError,
     NodeExistsError,
     ResumeError,
@@ -47,6 +48,7 @@ from zarr_dask.journal import (
 from zarr_dask.ome.cells import CellReport, CellTarget, CellWriter, Records, merged
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import Stage
+from zarr_dask.pool import for_each
 from zarr_dask.receipts import Receipts
 from zarr_dask.stores.base import Appender, Store, list_sizes
 from zarr_dask.stores.urls import Location, real_place
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import StoredWrite
 
-__all__ = ["ImageProgress", "run_plan"]
+__all__ = ["ImageProgress", "is_empty", "run_plan"]
 
 ImageProgress = Callable[[Progress], None] | Literal[True]
 """What is called with every step; True for a bar."""
@@ -102,7 +104,7 @@ class _Plan(Protocol):
     @property
     def groups(self) -> Mapping[str, Mapping[str, Any]]: ...
     @property
-    def documents(self) -> Mapping[str, bytes]: ...
+    def documents(self) -> Mapping[str, Mapping[str, bytes]]: ...
     @property
     def amends(self) -> tuple[Callable[[], None], ...]: ...
     @property
@@ -266,8 +268,7 @@ def _handed_over(pyramid: _Pyramid, stage: int, workers: Workers) -> da.Array | 
         return None
     values: Any = pixels.values
     if isinstance(values, np.ndarray):
-        elsewhere = workers.client is not None or workers.threads != workers.threads_per_process
-        if not elsewhere:
+        if workers.in_this_process:
             return None
         return da.from_array(values, chunks=chosen.cell, name=False)
     if not pixels.handed_over:
@@ -369,11 +370,20 @@ class _PyramidJob:
                     f"{where(plan.store, plan.path)} is not complete: {counted(left, 'object')} of "
                     f"{plan.objects} have no valid receipt. The same call does what is missing."
                 )
-        put_documents(plan.store, plan.documents)
+        _put_nodes(plan.store, plan.documents)
         for amend in plan.amends:
             amend()
         if self.journal is not None:
             self.journal.remove()
+
+
+def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write the documents of nodes, those of the deepest first and the outermost last."""
+    by_depth: dict[int, list[str]] = {}
+    for path in nodes:
+        by_depth.setdefault(path.count("/") + bool(path), []).append(path)
+    for depth in sorted(by_depth, reverse=True):
+        for_each(lambda path: put_documents(store, nodes[path]), by_depth[depth], None)
 
 
 def _sizes(plan: _Plan) -> dict[str, int]:
@@ -402,7 +412,6 @@ def _begun(plan: _Plan, resume: bool | str, journal: Location | None) -> _Pyrami
         resume="name" if isinstance(resume, str) and resume else "token" if resume else "",
         creates=plan.creates,
         objects=plan.objects,
-        documents={key: text.decode() for key, text in plan.documents.items()},
         facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
     )
     found = [] if place is None else open_journals(place)
@@ -461,6 +470,9 @@ def _may_go_on(job: _PyramidJob) -> bool:
 
 def _check_places(plan: _Plan, *, overwrite: bool) -> None:
     store, node_format = plan.store, plan.node_format
+    if plan.creates and is_empty(store, plan.path):
+        check_place(store, plan.path, node_format, overwrite=overwrite, is_group=True)
+        return
     for pyramid in plan.pyramids:
         for array in pyramid.arrays:
             check_place(store, array.path, node_format, overwrite=overwrite)
@@ -477,9 +489,19 @@ def _make_room(plan: _Plan) -> None:
     if plan.creates:
         prepare_place(store, plan.path, node_format, overwrite=plan.overwrite, is_group=True)
         discard_journals(store, plan.path)
+    if plan.creates and is_empty(store, plan.path):
+        return
     for pyramid in plan.pyramids:
         for array in pyramid.arrays:
             store.delete_prefix(prefix_of(array.path))
+
+
+def is_empty(store: Store, path: str) -> bool:
+    """Whether nothing lies at a path or below it; False where that cannot be listed."""
+    try:
+        return next(iter(store.list(prefix_of(path))), None) is None
+    except ListingError:
+        return False
 
 
 def _remove_leftovers(plan: _Plan, job: Job) -> None:

@@ -137,7 +137,7 @@ class ImageWritePlan:
     node_format: Format
     pyramids: tuple[PyramidPlan, ...]
     groups: Mapping[str, Mapping[str, Any]]
-    """Path and attributes of new groups, in the order in which they are to be written."""
+    """Path and attributes of new groups."""
     amends: tuple[Callable[[], None], ...] = ()
     """What is done at the end to groups that exist."""
     first: tuple[Callable[[], None], ...] = ()
@@ -153,14 +153,16 @@ class ImageWritePlan:
     title: str = "write"
 
     @cached_property
-    def documents(self) -> dict[str, bytes]:
-        """Documents of all new nodes, in the order in which they are to be written."""
-        documents: dict[str, bytes] = {}
-        for pyramid in self.pyramids:
-            for array in pyramid.arrays:
-                documents |= self.node_format.documents(array.meta, array.path)
+    def documents(self) -> dict[str, dict[str, bytes]]:
+        """Documents of all new nodes, by their paths; the deepest are to be written first."""
+        node_format = self.node_format
+        documents = {
+            array.path: node_format.documents(array.meta, array.path)
+            for pyramid in self.pyramids
+            for array in pyramid.arrays
+        }
         for path, attributes in self.groups.items():
-            documents |= self.node_format.documents(GroupMeta(attributes), path)
+            documents[path] = node_format.documents(GroupMeta(attributes), path)
         return documents
 
     @property

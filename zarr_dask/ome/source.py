@@ -135,7 +135,9 @@ def planned(
     single = (1,) * values.ndim
     plain = Blocked(values.shape, itemsize, single, single)
     if isinstance(values, np.ndarray):
-        return PyramidPlan(Pixels(values), arrays, factors, method, stages(plain))
+        # to other processes, super-cells go by a graph
+        source = replace(plain, whole=not budget.workers.in_this_process)
+        return PyramidPlan(Pixels(values), arrays, factors, method, stages(source))
     pixels = _computed(values)
     made: tuple[Stage, ...] | None = None
     if pixels.blocks is not None:
@@ -155,7 +157,8 @@ def planned(
         if made is None:
             raise
         others = made
-    if made is not None and (made[0].tasks >= others[0].tasks or made[0].last > others[0].last):
+    reads_again = made is not None and others[0].last == 0 < made[0].last
+    if made is not None and (reads_again or made[0].tasks >= others[0].tasks):
         return PyramidPlan(pixels, arrays, factors, method, made)
     return PyramidPlan(Pixels(values), arrays, factors, method, others)
 

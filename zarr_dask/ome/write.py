@@ -32,7 +32,7 @@ from zarr_dask.ome.describe import (
 )
 from zarr_dask.ome.downsample import Method, Reduce, method_named
 from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
-from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.job import ImageProgress, is_empty
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan, PyramidPlan
 from zarr_dask.ome.source import Budget, check_apart, checked_pixels, planned
@@ -517,7 +517,7 @@ def plan_of(
         threads_per_process=workers.threads_per_process,
         title=title,
     )
-    if not overwrite:
+    if not overwrite and not is_empty(request.store, path):
         for pyramid in pyramids:
             for array in pyramid.arrays:
                 check_place(request.store, array.path, request.node_format, overwrite=False)
@@ -529,10 +529,11 @@ def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
     if labels is None:
         return {}
     if isinstance(labels, Mapping) and all(isinstance(one, str) for one in labels):
-        wrong = [name for name in labels if "/" in name or not name]
+        fits = request.node_format.is_node_name
+        wrong = [name for name in labels if "/" in name or name in {".", ".."} or not fits(name)]
         if not wrong:
             return labels
-        problem = Problem("labels", wrong, "names without '/'")
+        problem = Problem("labels", wrong, "names of nodes, without '/'")
     else:
         problem = Problem("labels", type(labels).__name__, "a mapping of names to label images")
     raise MetadataError(where(request.store, path), [problem])
