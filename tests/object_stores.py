@@ -232,6 +232,51 @@ def s3rver_server(folder: Path) -> Iterator[S3Server]:
         yield S3Server(port, process, "S3RVER", "S3RVER")
 
 
+SFTP = """
+import asyncio, sys
+import asyncssh
+
+class Login(asyncssh.SSHServer):
+    def begin_auth(self, username):
+        return True
+
+    def password_auth_supported(self):
+        return True
+
+    def validate_password(self, username, password):
+        return (username, password) == (sys.argv[2], sys.argv[3])
+
+async def serve():
+    server = await asyncssh.listen(
+        "127.0.0.1",
+        0,
+        server_factory=Login,
+        server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+        sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=sys.argv[1]),
+    )
+    print(server.get_port(), flush=True)
+    await server.wait_closed()
+
+asyncio.run(serve())
+"""
+
+
+@contextmanager
+def sftp_server(folder: Path) -> Iterator[Service]:
+    """An SSH server that shows a folder as its root."""
+    if find_spec("asyncssh") is None:
+        missing("asyncssh", "pip install 'zarr-dask[test]'")
+    command = [sys.executable, "-c", SFTP, str(folder), "zarr", SECRET]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert select.select([process.stdout], [], [], 40)[0], "the server does not start"
+            port = int(process.stdout.readline())
+            options = {"username": "zarr", "password": SECRET, "port": port, "known_hosts": None}
+            yield Service("sftp://127.0.0.1", options, f"sftp://127.0.0.1:{port}", process)
+        finally:
+            process.kill()
+
+
 # --- starting and stopping ------------------------------------------------------------------------
 
 

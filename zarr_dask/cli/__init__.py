@@ -7,6 +7,8 @@ usage 2, an interrupt 130. Whatever loads dask is imported inside the command th
 
 from __future__ import annotations
 
+import os
+
 import click
 
 import zarr_dask as zd
@@ -23,8 +25,15 @@ from zarr_dask.cli import (
     verify,
 )
 from zarr_dask.cli.base import Commands, traceback_option
+from zarr_dask.stores.urls import BACKEND
 
 __all__ = ["main"]
+
+
+def _remember_backend(_: click.Context, __: click.Parameter, value: str | None) -> None:
+    """For this process and those that it starts."""
+    if value is not None:
+        os.environ[BACKEND] = value
 
 
 @click.group(
@@ -38,9 +47,18 @@ Examples:
   zarr-dask rechunk maps.zarr series.zarr --chunks 512,32,32 \\
       --max-mem 256MB --workers 2
 
-URL, SRC and DST are paths or URLs.""",
+URL, SRC and DST are paths or URLs. Options and credentials of object stores are taken from the
+environment: AWS_..., GOOGLE_..., AZURE_..., and for all options FSSPEC_S3 with a JSON object, or
+FSSPEC_S3_ENDPOINT_URL and the like.""",
 )
 @click.version_option(zd.__version__, prog_name="zarr-dask")
+@click.option(
+    "--backend",
+    type=click.Choice(["fsspec", "obstore"]),
+    expose_value=False,
+    callback=_remember_backend,
+    help="What serves URLs of object stores. By default obstore where it is installed and can.",
+)
 @traceback_option
 def main() -> None:
     """Look at Zarr arrays and lay them out anew on Dask, in bounded memory."""

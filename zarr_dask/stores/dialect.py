@@ -120,9 +120,20 @@ def translated(url: str, options: Mapping[str, Any]) -> Client | None:
     translate = SCHEMES.get(place.scheme)
     if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
         return None
-    left = {name: value for name, value in options.items() if name not in _IGNORED}
+    given = {**_configured(place.scheme), **options}
+    left = {name: value for name, value in given.items() if name not in _IGNORED}
     client = translate(left)
     return None if left else client  # what has not been taken has no translation
+
+
+def _configured(scheme: str) -> dict[str, Any]:
+    """Options that fsspec's own configuration has, its files and ``FSSPEC_...`` variables.
+
+    They are asked for where a client is made, as fsspec does it: so they never travel.
+    """
+    from fsspec.config import conf
+
+    return dict(conf.get(scheme, {}))
 
 
 def serves(url: str, options: Mapping[str, Any]) -> bool:

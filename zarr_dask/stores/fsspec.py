@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from zarr_dask.errors import (
     MissingDependencyError,
+    ReadOnlyError,
     StoreError,
     StoreUnavailableError,
     ZarrDaskError,
@@ -44,6 +45,13 @@ from zarr_dask.stores.base import (
 from zarr_dask.stores.credentials import identity_of, redacted
 from zarr_dask.stores.dialect import for_fsspec
 from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
+from zarr_dask.stores.fsspec_files import (
+    RANGES,
+    as_absence,
+    is_read_only,
+    read_file,
+    reads_through_files,
+)
 from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, read_parts
 from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried
 
@@ -154,7 +162,18 @@ class FsspecStore:
         check_key(key)
         if is_s3(fs):
             return self.get_ranges([(key, WHOLE)])[0]
-        return self._do("read", key, lambda: bytes(_call(fs, "cat_file", join(root, key))))
+        path = join(root, key)
+
+        def read() -> bytes:
+            try:
+                return bytes(_call(fs, "cat_file", path))
+            except library_errors() as error:
+                absence = as_absence(fs, path, error)
+                if absence is error:
+                    raise
+                raise absence from error
+
+        return self._do("read", key, read)
 
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
@@ -261,11 +280,15 @@ class FsspecStore:
         ]
         paths = [join(root, key) for key, _, _ in requests]
         starts, ends = [one.start for one in asked], [_last_asked(one) for one in asked]
-        found = self._do(
-            "read",
-            requests[0][0],
-            lambda: _call(fs, "cat_ranges", paths, starts, ends, on_error="return"),
-        )
+        found: Sequence[Any] | None
+        if reads_through_files(fs):
+            found = [read_file(fs, *one) for one in zip(paths, starts, ends, strict=True)]
+        else:
+            found = self._do(
+                "read",
+                requests[0][0],
+                lambda: _call(fs, "cat_ranges", paths, starts, ends, on_error="return"),
+            )
         return [
             None if wanted.start < 0 and sizes[key] is None else self._checked_part(key, one, value)
             for (key, wanted, _), one, value in zip(requests, asked, found or (), strict=True)
@@ -275,13 +298,19 @@ class FsspecStore:
         """A part of a value, if it is as long as it should be."""
         start, stop = wanted
         if isinstance(value, Exception):
+            fs, root = self._file_system()
+            value = as_absence(fs, join(root, key), value)
             found = self._checked(key, wanted, None, value)
             found = found.content if isinstance(found, Version) else found
             behind = isinstance(found, Exception) and start == stop
             return (None if self.size(key) is None else b"") if behind else found
         content = bytes(value)
-        if stop is None or start == stop:
-            return content if stop is None else b""
+        if start == stop:
+            return b""
+        if self._is_all(key, wanted, content):
+            return content[start:stop]
+        if stop is None:
+            return content
         if len(content) == stop - start:
             return content
         size = self.size(key)  # the value may end here
@@ -293,6 +322,22 @@ class FsspecStore:
             "again."
         )
         return StoreError(words) if len(content) > stop - start else StoreUnavailableError(words)
+
+    def _is_all(self, key: str, wanted: Range, content: bytes) -> bool:
+        """Whether all of a value was sent, by a file system that ignores ranges.
+
+        Found out by the value's size, once for each kind of file system that knows ranges.
+        """
+        kind = type(self._file_system()[0])
+        more = wanted.stop is not None and len(content) > wanted.stop - wanted.start
+        if not content or kind in RANGES.known or not (wanted.start or more):
+            return False
+        if len(content) == self.size(key):
+            RANGES.ignored.add(kind)
+            return True
+        if not more and kind not in RANGES.ignored:
+            RANGES.known.add(kind)
+        return False
 
     def _check_bucket(self, doing: str, key: str, error: BaseException) -> None:
         """Refuse an absence that is the bucket's, of which file systems say the same."""
@@ -318,7 +363,7 @@ class FsspecStore:
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        fs, root = self._file_system()
+        fs, root = self._writable(key)
         check_key(key)
         value = b"".join(buffers)
         if len(value) >= _MULTIPART:
@@ -338,14 +383,14 @@ class FsspecStore:
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        fs, root = self._file_system()
+        fs, root = self._writable(key)
         check_key(key)
         if self.size(key) is not None:  # a folder is no value
             self._do("delete", key, lambda: _call(fs, "rm_file", join(root, key)))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        fs, root = self._file_system()
+        fs, root = self._writable(prefix)
         if not is_s3(fs):
             folder = join(root, prefix.rstrip("/"))
             self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
@@ -354,6 +399,22 @@ class FsspecStore:
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
             self._do("delete", prefix, partial(_call, fs, "bulk_delete", some))
+
+    def _writable(self, key: str) -> tuple[Any, str]:
+        """The file system, if what is written to it is there afterwards.
+
+        Raises
+        ------
+        ReadOnlyError
+            If it shows an archive, or references, which would change in memory alone.
+        """
+        fs, root = self._file_system()
+        if is_read_only(fs):
+            raise ReadOnlyError(
+                f"{self.url} can only be read through fsspec: {key!r} was not changed. Write into "
+                "a folder or a bucket, or a local archive by zarr_dask.ZipWriter."
+            )
+        return fs, root
 
     # --- listing ----------------------------------------------------------------------------------
 
@@ -521,6 +582,12 @@ def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
     return sync(fs.loop, wait, timeout=seconds)
 
 
+def _no_store(url: str, options: str, error: BaseException) -> StoreError:
+    words = redacted(str(error) or type(error).__name__, json.loads(options))
+    hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
+    return StoreError(f"no store at {url}: {words}.{hint}")
+
+
 @lru_cache(maxsize=64)
 def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG001
     """Whether there is a bucket around a key that is not there, asked at most once in a second.
@@ -561,8 +628,10 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"
         ) from error
-    except ValueError as error:
-        raise StoreError(f"no store at {url}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise _no_store(url, options, error) from None
+    except library_errors() as error:
+        raise _no_store(url, options, error) from None
     if plain and is_s3(fs):
         fs.retries = 1
     return fs, root.rstrip("/")

@@ -19,6 +19,7 @@ from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_pyt
 from zarr_dask.stores.zip import ZipStore
 
 __all__ = [
+    "BACKEND",
     "Location",
     "backend_of",
     "beside",
@@ -28,6 +29,9 @@ __all__ = [
     "overlap",
     "real_place",
 ]
+
+BACKEND = "ZARR_DASK_BACKEND"
+"""The variable of the environment that chooses what serves URLs, as ``backend`` does."""
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
@@ -48,8 +52,9 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         and ``timeout`` for HTTP; fsspec's own for any other URL. S3, Google Cloud Storage and Azure
         take the same ones whether obstore serves them, which is chosen where it is installed and
         knows what the options mean, or fsspec; ``backend="obstore"`` or ``backend="fsspec"``
-        among them chooses by hand. All of these take ``retry`` as well: a `RetryPolicy`, its fields
-        as a mapping, or None for no retries.
+        among them chooses by hand, the environment's ``ZARR_DASK_BACKEND`` where they do not.
+        HTTP, which is read without either by default, takes these words too. All of these
+        take ``retry`` as well: a `RetryPolicy`, its fields as a mapping, or None for no retries.
 
     Raises
     ------
@@ -75,7 +80,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _local(text, options)
     if scheme in {"file", "local"}:
         return _local(unquote(text.removeprefix(f"{scheme}:").removeprefix("//")), options)
-    if scheme in WEB and options.get("backend") is None:
+    if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.http import HTTPStore
 
         options.pop("backend", None)
@@ -90,10 +95,11 @@ def _remote(url: str, options: dict[str, Any]) -> Store:
     from zarr_dask.stores.obstore import ObstoreStore
 
     policy = policy_of(options.pop("retry", DEFAULT))
-    chosen = options.pop("backend", None)
+    chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
         raise StoreError(
-            f"storage_options['backend'] is {chosen!r}: expected 'fsspec' or 'obstore', or none."
+            f"storage_options['backend'], or the environment's {BACKEND}, is {chosen!r}: expected "
+            "'fsspec' or 'obstore', or none."
         )
     if chosen == "obstore" or (chosen is None and serves(url, options)):
         return ObstoreStore.from_url(url, options, policy)
