@@ -203,6 +203,23 @@ def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
 
 
+@pytest.mark.parametrize("resume", ["", 3, None, b"x"])
+def test_what_is_no_job_to_be_resumed(tmp_path, resume):
+    with pytest.raises(ValueError, match="resume="):
+        zd.to_zarr(source(), tmp_path / "a", resume=resume)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("what", ["journal", "manifest"])
+def test_nothing_of_a_job_is_kept_in_its_array(tmp_path, what):
+    (tmp_path / "link").symlink_to(tmp_path)
+    for place in (tmp_path / "a" / "x", tmp_path / "link" / "a" / "c" / "x"):
+        with pytest.raises(ResumeError, match=f"{what}= names a place inside"):
+            zd.to_zarr(source(), tmp_path / "a", **{what: place})
+    assert not (tmp_path / "a").exists()
+    zd.to_zarr(source(), tmp_path / "a", **{what: tmp_path / "b" / "x"})
+
+
 def test_a_job_that_has_ended_is_not_there_to_be_resumed(tmp_path):
     zd.to_zarr(source(), tmp_path / "a", resume=True)
     with pytest.raises(NodeExistsError):

@@ -206,7 +206,12 @@ def test_windows_on_local_schedulers(tmp_path, scheduler, window):
     np.testing.assert_array_equal(zd.open_array(tmp_path)[...], x.compute(scheduler="sync"))
 
 
-@pytest.mark.parametrize("window", [0, -1])
+def test_no_progress_is_shown_unless_it_is_wanted(capsys):
+    zd.to_zarr(lazy(), {}, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("window", [0, -1, "3", True, 1.5])
 def test_windows_of_nothing(window):
     with pytest.raises(ValueError, match="window"):
         zd.to_zarr(computed(4, 2), {}, window=window)

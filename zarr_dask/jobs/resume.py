@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, product
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
@@ -26,7 +26,7 @@ from zarr_dask.journal import Job, Journal, Place, default_place, given_place, n
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipts
-from zarr_dask.stores.base import Appender, list_sizes
+from zarr_dask.stores.base import Appender, Store, list_sizes
 from zarr_dask.stores.urls import Location, real_place
 
 if TYPE_CHECKING:
@@ -64,6 +64,18 @@ class ResumeOptions:
     def needs_journal(self) -> bool:
         """Whether the job must not run without one."""
         return bool(self.resume) or self.journal is not None or self.manifest is not None
+
+    def check(self) -> None:
+        """Refuse what says nothing.
+
+        Raises
+        ------
+        ValueError
+            If `resume` is neither a truth value nor a name.
+        """
+        resume: Any = self.resume
+        if not isinstance(resume, bool) and not (isinstance(resume, str) and resume):
+            raise ValueError(f"resume={resume!r}: expected True, False, or a name for the job.")
 
     @property
     def manifest_place(self) -> ManifestPlace | None:
@@ -157,6 +169,9 @@ def plan_resume(
         place for a journal where there must be one.
     """
     resume, required = options.resume, options.needs_journal
+    manifest = options.manifest_place
+    if manifest is not None:
+        _check_outside(target, "manifest", manifest.store, manifest.key)
     place = _place(target, options.journal, required=required)
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume)
     others = [pair for pair in _open_at(target, place) if _in_the_way(pair[1], job)]
@@ -179,7 +194,9 @@ def plan_resume(
 
 def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
     if journal is not None:
-        return given_place(journal, target.path)
+        given = given_place(journal, target.path)
+        _check_outside(target, "journal", given.store, given.prefix)
+        return given
     place = default_place(target.store, target.path)
     if place is None and required:
         raise ResumeError(
@@ -188,6 +205,16 @@ def _place(target: Array, journal: Location | None, *, required: bool) -> Place 
             "journal=, a path or URL outside the hierarchy."
         )
     return place
+
+
+def _check_outside(target: Array, what: str, store: Store, key: str) -> None:
+    """Refuse to keep in an array what is no part of it: other libraries would stumble over it."""
+    place, node = real_place(store, key), real_place(target.store, target.path)
+    if place == node or place.startswith(f"{node}/"):
+        raise ResumeError(
+            f"{what}= names a place inside of {target.where}, which is to be written: "
+            f"{place}. Choose one outside of the array."
+        )
 
 
 def _open_at(target: Array, place: Place | None) -> list[tuple[Journal, Job]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from secrets import token_hex
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask.jobs.bars import bar
 from zarr_dask.jobs.rechunk_report import Progress
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteProgress", "compute_writes"]
 
-WriteProgress = Callable[[Progress], None] | Literal[True]
-"""What is called with every step; True for a bar."""
+WriteProgress = Callable[[Progress], None] | bool
+"""What is called with every step; True for a bar, False for none."""
 
 _MANY = 20_000
 """Tasks of which a scheduler should not know at once, if that can be helped."""
@@ -63,8 +63,10 @@ def compute_writes(
     workers = find_workers(client)
     with ExitStack() as stack:
         steps = None
-        if progress is not None:
-            told = stack.enter_context(bar("writing", nbytes)) if progress is True else progress
+        if not isinstance(progress, bool) and progress is not None:
+            steps = _Steps(progress, nbytes)
+        elif progress:
+            told = stack.enter_context(bar("writing", nbytes))
             steps = _Steps(told, nbytes)
         topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
         writes, done = begin(topic)

@@ -78,6 +78,7 @@ class _Request:
         _check_choice("mode", self.mode, WriteMode)
         _check_choice("casting", self.casting, Casting)
         _check_choice("partial", self.partial, Partial)
+        self.resume.check()
         if self.append is not None and self.region is not None:
             raise ValueError("append= and region= both say where to write; choose one.")
         if self.append is not None and self.mode in {"w", "w-"}:

@@ -343,8 +343,8 @@ class WritePlan:
 
         if window is None:
             return
-        if window < 1:
-            raise ValueError(f"window={window}: expected a number of tasks of at least 1.")
+        if not _is_number(window) or window < 1:
+            raise ValueError(f"window={window!r}: expected a number of tasks of at least 1.")
         if self.regrouped or not has_separate_blocks(self.values):
             raise ValueError(
                 "window= was given, but blocks are made from what they have in common (a "
@@ -451,6 +451,10 @@ class Begun:
     """Decoded bytes that were written before, by the job that it goes on with."""
     held: BinaryIO | None = None
     """Says, while it is open, that somebody writes beside the array that is to be replaced."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _end_of(begun: Iterable[Begun]) -> JobsEnd:
