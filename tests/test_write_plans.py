@@ -468,3 +468,38 @@ def test_pictures_of_any_shape(shape, tmp_path):
     if shape == (3, 50, 40):
         assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("b", "c")
         assert "2 behind each other" in figure.axes[0].get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks", "shards"),
+    [
+        ({"chunks": -1}, (12, 20), None),
+        ({"chunks": (-1, 5)}, (12, 5), None),
+        ({"chunks": {"y": -1}}, (12, 5), None),
+        ({"chunks": {1: 10}}, (4, 10), None),
+        ({"chunks": {"x": 2}, "shards": {"x": 10}}, (4, 2), (4, 10)),
+        ({"chunks": (2, 5), "shards": (-1, 10)}, (2, 5), (12, 10)),
+    ],
+)
+def test_grids_by_name_and_whole_dimensions(options, chunks, shards):
+    x = da.ones((12, 20), chunks=(4, 5))
+    plan = zd.plan_write(x, {}, dimension_names=("y", "x"), **options)
+    assert (plan.target.chunks, plan.target.shards) == (chunks, shards)
+    assert (zd.to_zarr(x, {}, dimension_names=("y", "x"), return_stored=True, **options) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"chunks": {"z": 1}}, "names .'z'."),
+        ({"chunks": {2: 1}}, "names .2."),
+        ({"chunks": {"y": 0}}, "lengths of at least 1"),
+        ({"chunks": (-1, -2)}, "lengths of at least 1"),
+        ({"shards": {"y": 4}}, "give both"),
+        ({"chunks": {"y": 5}, "shards": {"y": 12}}, "do not divide"),
+    ],
+)
+def test_grids_that_cannot_be(options, says):
+    x = da.ones((12, 20), chunks=(4, 5))
+    with pytest.raises(GridError, match=says):
+        zd.plan_write(x, {}, dimension_names=("y", "x"), **options)

@@ -20,6 +20,7 @@ from zarr_dask.formats.update import current
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import open_array
 from zarr_dask.jobs.dialect import spec_from_keywords
+from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.resizing import appended, resized
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
@@ -125,20 +126,38 @@ def new_array(
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
     typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
-    spec = _with_grids(spec_from_keywords(typed, keywords), values.chunks)
+    spec = _with_grids(spec_from_keywords(typed, keywords), values.chunks, where(store, path))
     node_format = format_for_new(store, spec.format, path)
     meta = array_meta(spec, where(store, path))
     node_format.documents(meta, path)  # raises where the format cannot say it
     return Array(store, path, meta, node_format)
 
 
-def _with_grids(spec: ArraySpec, blocks: Blocks) -> ArraySpec:
+def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     """The array with chunks that divide the blocks where the user left them open."""
-    if spec.chunks is not None:
-        return spec
-    if spec.shards is not None:
-        return replace(spec, chunks="auto")
-    return replace(spec, chunks=tuple(map(_dividing, blocks)))
+    if spec.chunks is None and spec.shards is not None:
+        spec = replace(spec, chunks="auto")
+    dividing = tuple(map(_dividing, blocks))
+    chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
+    if not isinstance(spec.shards, Mapping):
+        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
+    if isinstance(chunks, str):
+        raise GridError(
+            f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
+        )
+    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+
+
+def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
+    """A grid that names dimensions, or whole ones (-1), as one that names none; else as it is."""
+    items = given if isinstance(given, list | tuple) else [given]
+    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
+    if not (isinstance(given, Mapping) or whole):
+        return given
+    shape = spec.shape
+    names = list(spec.dimension_names or ())
+    names += [None] * (len(shape) - len(names))
+    return cells_given(given, shape, names, present, what, at)
 
 
 def _dividing(sizes: tuple[int, ...]) -> int:

@@ -6,11 +6,9 @@ the metadata of the new array, and from two arrays to their layouts and the plan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
@@ -19,6 +17,7 @@ from zarr_dask.errors import GridError, MemoryBudgetError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
 from zarr_dask.jobs.planner import alternatives
 from zarr_dask.jobs.rechunk_job import narrower
@@ -294,38 +293,4 @@ def _stored_cells(array: Array) -> Cells:
 def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
     """Lengths or sizes by position or by name, -1 for a whole dimension."""
     names = array.dimension_names or (None,) * array.ndim
-    if isinstance(given, Mapping):
-        known = [*(n for n in names if n is not None), *range(array.ndim)]
-        unknown = [key for key in given if key not in known]
-        if unknown:
-            raise GridError(
-                f"{what} names {unknown}, which are no dimensions of {array.where}; it has {known}."
-            )
-        by_axis = {names.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
-        items: Sequence[Any] = [by_axis.get(axis, present[axis]) for axis in range(array.ndim)]
-    elif isinstance(given, int | np.integer):
-        items = [given] * array.ndim
-    else:
-        items = list(given)
-    if len(items) != array.ndim or not all(map(_is_cell, items)):
-        raise GridError(
-            f"{what}={given!r}: expected {array.ndim} lengths of at least 1, or -1 for a whole "
-            f"dimension, or the sizes of all of them, for the shape {array.shape}."
-        )
-    return tuple(
-        tuple(map(int, item))
-        if isinstance(item, Sequence)
-        else (max(extent, 1) if item == -1 else int(item))
-        for item, extent in zip(items, array.shape, strict=True)
-    )
-
-
-def _is_cell(item: Any) -> bool:
-    """Whether an item is a length, -1, or the sizes of all cells of a dimension."""
-    if isinstance(item, Sequence) and not isinstance(item, str):
-        return len(item) > 0 and all(_is_length(size) and size >= 0 for size in item)
-    return _is_length(item) and (item == -1 or item >= 1)
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return cells_given(given, array.shape, names, present, what, array.where)

@@ -170,7 +170,9 @@ def plan_write(
         ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
         is read: the new one is written beside it and takes its place when it is whole.
     chunks, shards
-        Grids of a new array. By default one stored object per block where blocks are regular.
+        Grids of a new array, as a length for all dimensions, for each, or for some by name or
+        position; -1 is a whole dimension. By default one stored object per block where blocks are
+        regular.
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
     overwrite
