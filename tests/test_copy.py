@@ -289,6 +289,25 @@ def test_archives(tmp_path):
     assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
 
 
+def test_into_an_archive(tmp_path):
+    made(tmp_path / "a.zarr")
+    with zd.ZipWriter(tmp_path / "b.zip") as archive:
+        zd.copy(tmp_path / "a.zarr", archive, chunks={"x": 6}, verify=True)
+    same(tmp_path / "a.zarr", tmp_path / "b.zip")
+
+
+def test_plans_are_shown(tmp_path):
+    made(tmp_path / "a.zarr")
+    group = zd.open_group(tmp_path / "a.zarr", mode="r+")
+    with pytest.warns(ConsolidatedMetadataWarning):
+        group.create_array("<b>", shape=(4,), dtype="i1")
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks={"x": 6})
+    lines = str(plan).splitlines()
+    assert len([line for line in lines if "as it is stored" in line]) == 5
+    assert len([line for line in lines if "(1, 8, 12) -> (1, 8, 6), directly" in line]) == 1
+    assert "<td>&lt;b&gt;</td>" in plan._repr_html_()
+
+
 def test_servers_that_cannot_list(tmp_path):
     made(tmp_path / "a.zarr")
     values = {

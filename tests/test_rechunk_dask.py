@@ -248,6 +248,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "a.zarr")]
     for wanted in (2, 16):

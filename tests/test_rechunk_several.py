@@ -205,6 +205,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process(sources, tmp_path):
     target = tmp_path / "b.zarr"
     command = [sys.executable, "-c", KILLED, sources[0].store.root, str(target)]

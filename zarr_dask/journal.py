@@ -439,9 +439,14 @@ def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFound
 
 def _unfinished(store: Store, path: str) -> tuple[Journal, Job] | None:
     """A job that creates a node, alone or with others below a group above it."""
+    place = default_place(store, path)
+    if place is None:
+        return None
+    root = place.prefix.removesuffix(prefix_of(path))
+    if not any(place.store.list_dir(root)):
+        return None  # nobody writes anything to this hierarchy
     for above in (path, *reversed(ancestors(path))):
-        place = default_place(store, above)
-        for journal, job in [] if place is None else open_journals(place):
+        for journal, job in open_journals(Place(place.store, root + prefix_of(above))):
             if job.creates and (above == path or _makes(job, path)):
                 return journal, job
     return None

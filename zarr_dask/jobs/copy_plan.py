@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from html import escape
 
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
@@ -35,6 +36,7 @@ from zarr_dask.journal import discard_journals
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import real_place
+from zarr_dask.tree import facts_table, printable
 from zarr_dask.walk import is_implied
 
 __all__ = ["CopyPlan"]
@@ -107,6 +109,21 @@ class CopyPlan(JointPlan):
             lines.append("  finally consolidated metadata are written anew, of the new documents")
         lines += [f"  note    {note}" for note in self.notes]
         return "\n".join([*lines, *_table(self._rows())])
+
+    def _repr_html_(self) -> str:
+        costs = self.costs
+        facts = {
+            "source": where(*self.source),
+            "format": self.node_format.name,
+            "nodes": f"{counted(len(self.groups), 'group')}, {counted(len(self.members), 'array')}",
+            "memory": f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process",
+            "work": f"{counted(self.tasks, 'task')}, {costs.reads + costs.writes:,} requests",
+        }
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(printable(text))}</td>" for text in row) + "</tr>"
+            for row in self._rows()
+        )
+        return facts_table(f"copy to {self.where}", facts) + f"<table>{rows}</table>"
 
     def _rows(self) -> list[tuple[str, ...]]:
         """What a table of the arrays says."""
