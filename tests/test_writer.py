@@ -911,3 +911,54 @@ def test_an_open_output_is_not_replaced_unasked(url):
         put(writer, 0)
     zd.Writer.create(url, other, overwrite=True)
     assert zd.Writer.attach(url).ranks == 1
+
+
+@pytest.mark.parametrize("way", ["finish", "abandon", "replace", "remove"])
+def test_a_rank_of_an_output_that_has_ended_writes_nothing(tmp_path, way):
+    """In a store that does not tell that it runs; in local files the end is refused."""
+    values, journal = {}, {}
+    create = {"owners": OWNERS, "journal": journal}
+    coordinator = zd.Writer.create(values, arrays(2), **create)
+    close(put_all(values, range(2), journal=journal))
+    late = zd.Writer.attach(values, 0, journal=journal)
+    put(late, 2)
+    if way == "finish":
+        zd.Writer.attach(values, journal=journal).finish()
+    elif way == "abandon":
+        zd.Writer.abandon(values, journal=journal)
+    elif way == "replace":
+        zd.Writer.create(values, arrays(2), overwrite=True, **create)
+    else:
+        journal.clear()
+    before = dict(values)
+    with pytest.raises(WriterNotFoundError, match="not open any more"):
+        put(late, 3)
+    for act in (coordinator.publish, coordinator.finish):
+        with pytest.raises(WriterNotFoundError):
+            act()
+    assert values == before
+
+
+def test_an_output_is_not_finished_while_a_rank_runs(url):
+    coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    writers = put_all(url, range(2))
+    close(writers[:3])
+    with pytest.raises(RankError, match="in use"):
+        coordinator.finish()
+    put(writers[3], 2)
+    assert coordinator.publish() == 2
+    assert zd.Writer.attach(url).ranks == 4
+
+
+def test_arrays_that_cannot_be_an_output(url, tmp_path):
+    empty = {"shape": (0, 3), "dtype": "f4"}
+    with pytest.raises(GridError, match="no array of the output has an element"):
+        zd.Writer.create(url, {"u": empty})
+    with pytest.raises(TypeError, match="described twice"):
+        zd.Writer.create(url, {"u": empty, "/u": {"shape": (3,), "dtype": "f4"}})
+    assert not list(tmp_path.iterdir())
+    zd.Writer.create(url, {"u": empty, "time": {"shape": (), "dtype": "f8"}})
+    with zd.Writer.attach(url, 0) as writer:
+        writer.put(0, {"u": np.zeros((0, 3), "f4"), "time": 1})
+    assert zd.Writer.attach(url).publish(flush=True) == 1
+    assert zd.open(url)["u"].shape == (1, 0, 3)

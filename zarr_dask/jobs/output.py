@@ -240,6 +240,8 @@ def create_output(request: Request) -> Output:
     series = {name: one.series for name, one in drafts.items() if one.series is not None}
     if not series:
         raise GridError("no array of the output grows: expected at least one without values=.")
+    if not any(one.grid.ncells for one in series.values()):
+        raise GridError("no array of the output has an element in a step: expected at least one.")
     ranks = max(one.owners.ranks for one in series.values())
     if group is None:
         _check_group(request, store, path)
@@ -372,6 +374,8 @@ def _drafts(
     drafts = {}
     for given, spec in request.arrays.items():
         name = normalise_path(given)
+        if name in drafts:
+            raise TypeError(f"array {given!r} is described twice: {name!r} is another name of it.")
         unknown = sorted(set(spec) - _KEYWORDS)
         if unknown or not name:
             raise TypeError(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import CorruptObjectError, RankError, StoreError
+from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
 from zarr_dask.formats.base import where
 from zarr_dask.stores.base import Range, Store
 from zarr_dask.stores.local import LocalStore, read_at
@@ -251,6 +251,24 @@ class Folder:
             raise _failed("open", path, error) from error
         return _LocalFile(path, descriptor, size, self.store.fsync)
 
+    def check_open(self) -> None:
+        """Whether these files are there still.
+
+        Raises
+        ------
+        WriterNotFoundError
+            If they are not.
+        """
+        if self.store.size(self.prefix + REWINDS) is None:
+            raise self._ended()
+
+    def _ended(self) -> WriterNotFoundError:
+        return WriterNotFoundError(
+            f"the output that had its files at {self.where} is not open any more: it was finished, "
+            "given up or replaced meanwhile. Nothing may be written to it; attach to the one that "
+            "is there, if there is one."
+        )
+
     def check_idle(self, start: str) -> None:
         """Refuse while a process has a file open for appending whose name begins so.
 
@@ -277,17 +295,27 @@ class Folder:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the one lock of this job, where the store is a local file system; others wait."""
+        """Hold the one lock of this job, where the store is a local file system; others wait.
+
+        Raises
+        ------
+        WriterNotFoundError
+            If the files have gone.
+        """
         if not isinstance(self.store, LocalStore):
+            self.check_open()
             yield
             return
         path = Path(f"{self.store.root}/{self.prefix}lock")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError as error:
+            raise self._ended() from error
         except OSError as error:
             raise _failed("open", str(path), error) from error
         try:
             _lock(descriptor, str(path), wait=True)
+            self.check_open()
             yield
         finally:
             os.close(descriptor)

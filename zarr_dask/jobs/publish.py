@@ -146,6 +146,8 @@ class Publisher:
     def finish(self) -> int:
         """See `zarr_dask.Writer.finish`."""
         output = self._output
+        output.folder.check_open()
+        output.folder.check_idle("rank-")
         self._survey.update()
         most = max(
             self._survey.stored(rank, name) for name, own in self._owned.items() for rank in own

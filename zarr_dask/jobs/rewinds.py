@@ -113,15 +113,18 @@ def _has_begun(
 
 
 def check_not_past(output: Output, rank: int, rewind: int) -> None:
-    """Refuse to write for a process that was there before the output began anew.
+    """Refuse to write for a process that was there before the output began anew, or ended.
 
     What it wrote would not count, and could replace what a later run has stored.
 
     Raises
     ------
     RankError
-        If it did.
+        If it has begun anew.
+    WriterNotFoundError
+        If it has ended.
     """
+    output.folder.check_open()
     rewinds = Rewinds(output.folder.records(REWINDS))
     if rewinds.last > rewind:
         raise RankError(

@@ -496,8 +496,8 @@ class Writer:
     def finish(self) -> int:
         """Let readers see everything, and remove what lies beside the hierarchy.
 
-        No rank can attach any more, and none may be attached. Stored objects of steps that were
-        forgotten, beyond the end, are deleted.
+        No rank can attach any more. Stored objects of steps that were forgotten, beyond the end,
+        are deleted.
 
         Returns
         -------
@@ -506,8 +506,12 @@ class Writer:
 
         Raises
         ------
+        RankError
+            If a rank still runs; local files tell.
         StepsMissingError
             If a rank has not stored all that another one has. Nothing has changed then.
+        WriterNotFoundError
+            If the output has ended.
         """
         self.close()
         return self._publisher_of_output().finish()
