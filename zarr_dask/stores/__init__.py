@@ -1,6 +1,7 @@
 """Stores: bytes by key, and options as wrappers around them."""
 
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
+from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.retry import Retrying, RetryPolicy
@@ -12,6 +13,7 @@ from zarr_dask.stores.zip_writer import ZipWriter
 __all__ = [
     "WHOLE",
     "Buffer",
+    "Cache",
     "Faulty",
     "Listing",
     "LocalStore",

@@ -28,6 +28,7 @@ __all__ = [
     "ReopenedValue",
     "Store",
     "Version",
+    "VersionReader",
     "VersionRequest",
     "check_key",
     "coalesce",

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.obstore import ObstoreStore
-from zarr_dask.stores.retry import described_policy
+from zarr_dask.stores.retry import Retrying, described_policy
 from zarr_dask.stores.urls import open_store
 from zarr_dask.stores.wrappers import Below, ReadOnly
 from zarr_dask.stores.zip import ZipStore
@@ -54,7 +55,7 @@ def describe(store: Store) -> dict[str, Any]:
     >>> describe(FsspecStore("s3://bucket/a.zarr", '{"anon": false, "secret": "x"}'))
     {'url': 's3://bucket/a.zarr', 'options': {'anon': False}}
     """
-    if isinstance(store, ReadOnly):
+    if isinstance(store, ReadOnly | Cache | Retrying):
         return describe(store.store)
     if isinstance(store, Below):
         return {**describe(store.store), "below": store.prefix}

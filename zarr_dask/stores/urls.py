@@ -10,10 +10,11 @@ from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.dialect import WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.retry import DEFAULT, policy_of
+from zarr_dask.stores.retry import DEFAULT, Retrying, policy_of
 from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
@@ -183,6 +184,8 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
     >>> beside(LocalStore("/data/a.zarr"), ".part")
     (LocalStore(root='/data', fsync=False), 'a.zarr.part')
     """
+    if isinstance(store, Cache | Retrying):
+        return beside(store.store, suffix)
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         return LocalStore(folder, store.fsync), name + suffix
