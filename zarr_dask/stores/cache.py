@@ -157,7 +157,8 @@ class Cache(Wrapper):
 
     @property
     def _kept(self) -> _Kept:
-        return _kept(self.store, self.max_bytes, self.validate)
+        store: Any = self.store  # stores are small values; no protocol says that they have a hash
+        return _kept(store, self.max_bytes, self.validate)
 
     @property
     def nbytes(self) -> int:
