@@ -168,6 +168,15 @@ def test_a_journal_holds_what_was_added_until_it_is_removed(tmp_path, kind):
     assert list(journal.store.list()) == []
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["files", "objects"])
+def test_receipts_of_several_arrays_have_the_same_keys(tmp_path, kind):
+    journal = begun(journals(tmp_path)[kind])
+    written = {receipt(1, "first"), receipt(1, "second")}
+    for one in written:
+        journal.add(one)
+    assert set(journal.receipts()) == written
+
+
 def test_a_process_appends_to_one_file_and_a_task_puts_one_object(tmp_path):
     files, objects = map(begun, journals(tmp_path))
     for number in range(10):
