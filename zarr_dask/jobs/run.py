@@ -27,6 +27,7 @@ from zarr_dask.pool import cores
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.stores.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def check_in_reach(store: Store) -> None:
     """
     while isinstance(store, Wrapper):
         store = store.store
-    if not isinstance(store, MemoryStore | ZipWriter):
+    if not (isinstance(store, MemoryStore | ZipWriter) or is_session(store)):
         return
     client = _current_client()
     if client is None:

@@ -16,7 +16,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.hierarchy import prepare_above, prepare_array_place
+from zarr_dask.hierarchy import prepare_above, prepare_array_place, put_documents
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.plot_write import WritePanel, plot_writes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
@@ -25,6 +25,7 @@ from zarr_dask.jobs.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.swap import Swap
 from zarr_dask.jobs.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
 from zarr_dask.journal import Journal
+from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -253,6 +254,8 @@ class WritePlan:
                 target.meta,
                 overwrite=self.overwrite,
             )
+        if self.creates and is_session(target.store):  # takes chunks of arrays that it knows alone
+            put_documents(target.store, target.node_format.documents(target.meta, target.path))
         values = self.values
         if self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")

@@ -3,7 +3,8 @@
 A local store becomes ours, which is faster. A memory store is shared with zarr-python: both see
 what either writes. Any other store is used through zarr-python's own asynchronous interface.
 
-zarr-python is never imported here: whoever hands over one of its objects has done so.
+zarr-python is never imported here: whoever hands over one of its objects has done so. Icechunk's
+sessions are such stores, of Zarr v3 alone: what is no key of that is answered by an error there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +31,12 @@ from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import ReadOnly
 
-__all__ = ["ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
+__all__ = ["ZarrPythonStore", "is_session", "place_in_zarr_python", "store_of_zarr_python"]
+
+
+_NO_KEY = "invalid zarr key format"  # what Icechunk says of keys that are not of Zarr v3
+_NO_PREFIX = "bad key prefix"  # and of those below which there is no node
+_BEYOND = "is out of bounds"  # and of ranges that end behind a value
 
 
 def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
@@ -169,7 +175,7 @@ class ZarrPythonStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        found = self._run(_gathered(self.store.list_prefix(prefix)), "list", prefix)
+        found = self._run(_gathered(lambda: self.store.list_prefix(prefix)), "list", prefix)
         return (key for key in found if key.startswith(prefix))
 
     def list_dir(self, prefix: str = "") -> Listing:
@@ -177,7 +183,7 @@ class ZarrPythonStore:
         keys: set[str] = set()
         prefixes: set[str] = set()
         folder = prefix.rstrip("/")
-        for name in self._run(_gathered(self.store.list_dir(prefix)), "list", prefix):
+        for name in self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix):
             key = join(folder, name.strip("/"))
             # the name alone does not say whether it is a key; some stores name what is empty
             if self.size(key) is not None:
@@ -196,8 +202,28 @@ class ZarrPythonStore:
         """Wait for a coroutine on the event loop that zarr-python keeps for this process."""
         try:
             return sys.modules["zarr"].core.sync.sync(what)
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {error}") from error
+        except _icechunk_errors() as error:
+            words = str(error).partition("\n\ncontext")[0]
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
+
+
+def _icechunk_errors() -> tuple[type[Exception], ...]:
+    """Icechunk's own errors, if it is loaded."""
+    error = getattr(sys.modules.get("icechunk"), "IcechunkError", None)
+    return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
+
+
+def is_session(store: Store) -> bool:
+    """Whether what another process writes into a copy of a store must be merged to be kept.
+
+    Such are the writable sessions of Icechunk, forked or not.
+    """
+    if not isinstance(store, ZarrPythonStore):
+        return False
+    session: Any = getattr(store.store, "session", None)
+    return hasattr(session, "merge") and not session.read_only
 
 
 def _byte_request(wanted: Range) -> Any:
@@ -217,12 +243,28 @@ async def _fetched(store: Any, requests: Sequence[tuple[str, Range]]) -> list[by
 
 
 async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
+    # Icechunk has documents in memory, and its ranges of them are wrong or end its request
+    whole = key.endswith(".json") and type(store).__module__.startswith("icechunk")
     try:
-        found = await store.get(key, _prototype(), _byte_request(wanted))
+        found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
-    return None if found is None else bytes(found.to_bytes())
+    except _icechunk_errors() as error:
+        if _NO_KEY in str(error):
+            return None  # what is no key there has no value there
+        if _BEYOND not in str(error):
+            raise
+        whole, found = True, await store.get(key, _prototype(), None)
+    if found is None:
+        return None
+    content = bytes(found.to_bytes())
+    return content[wanted.start : wanted.stop] if whole else content
 
 
-async def _gathered(names: AsyncIterator[str]) -> list[str]:
-    return [name async for name in names]
+async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str]:
+    try:
+        return [name async for name in ask()]
+    except _icechunk_errors() as error:
+        if not any(words in str(error) for words in (_NO_KEY, _NO_PREFIX)):
+            raise
+        return []

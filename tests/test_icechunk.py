@@ -1,0 +1,100 @@
+"""Sessions of Icechunk: stores of zarr-python that commit what was written, or nothing."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
+
+icechunk = pytest.importorskip("icechunk")
+
+VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
+
+
+@pytest.fixture
+def repository():
+    return icechunk.Repository.create(icechunk.in_memory_storage())
+
+
+@pytest.fixture
+def written(repository):
+    session = repository.writable_session("main")
+    zd.to_zarr(
+        da.from_array(VALUES, chunks=(3, 5)), session.store, "a/b", dimension_names=["x", "y"]
+    )
+    session.commit("a")
+    return repository
+
+
+def test_what_dask_writes_is_there_after_the_commit(written):
+    session = written.readonly_session("main")
+    assert np.array_equal(zd.from_zarr(session.store, "a/b").compute(), VALUES)
+    array = zd.open(session.store, "a/b")
+    assert np.array_equal(array[1:5, ::3], VALUES[1:5, ::3])
+    assert array.dimension_names == ("x", "y")
+    group = zd.open(session.store)
+    assert [path for path, _ in group.arrays(recursive=True)] == ["a/b"]
+    with pytest.raises(NodeNotFoundError):
+        zd.open(session.store, "nothing")
+
+
+def test_zarr_python_reads_it(written):
+    import zarr
+
+    group = zarr.open_group(written.readonly_session("main").store, mode="r")
+    assert np.array_equal(group["a/b"][...], VALUES)
+
+
+def test_what_is_not_committed_is_not_there(written):
+    session = written.writable_session("main")
+    array = zd.open_array(session.store, "a/b", mode="r+")
+    array[0:3] = 0
+    with pytest.raises(StoreError, match="not valid for array"):  # it knows the old length
+        zd.to_zarr(da.ones((3, 10), chunks=(3, 5), dtype="f4"), session.store, "a/b", append=0)
+    array.resize((9, 10))
+    new = (slice(6, 9), slice(0, 10))
+    zd.to_zarr(da.ones((3, 10), chunks=(3, 5), dtype="f4"), session.store, "a/b", region=new)
+    assert zd.open(session.store, "a/b").shape == (9, 10)
+    assert np.array_equal(zd.open(written.readonly_session("main").store, "a/b")[...], VALUES)
+    session.commit("more")
+    array = zd.open(written.readonly_session("main").store, "a/b")
+    assert np.array_equal(array[6:], np.ones((3, 10)))
+    assert not array[:3].any()
+
+
+def test_a_session_for_reading_refuses(written):
+    session = written.readonly_session("main")
+    with pytest.raises(ReadOnlyError):
+        zd.create_group(session.store, "new")
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_other_processes_are_refused(written, forked):
+    """What they write would be in their copies of the session alone."""
+    session = written.writable_session("main")
+    store = session.fork().store if forked else session.store
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(StoreOutOfReachError, match="threads"),
+    ):
+        zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), store, "c")
+
+
+def test_forks_are_merged_by_their_owner(written):
+    """Each process of a user's own writes regions of whole chunks into its fork."""
+    session = written.writable_session("main")
+    zd.create_array(session.store, "c", shape=(6, 10), chunks=(3, 5), dtype="f4")
+    session.commit("c")
+    session = written.writable_session("main")
+    forks = [session.fork() for _ in range(2)]
+    for number, fork in enumerate(forks):
+        rows = slice(3 * number, 3 * number + 3)
+        x = da.from_array(VALUES[rows], chunks=(3, 5))
+        zd.to_zarr(x, fork.store, "c", region=(rows, slice(0, 10)))
+    session.merge(*forks)
+    session.commit("both")
+    assert np.array_equal(zd.open(written.readonly_session("main").store, "c")[...], VALUES)
