@@ -189,7 +189,7 @@ class Journal:
             name = f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}"
             self.store.append(f"{self.prefix}{_RECEIPTS}{name}", line)
             return
-        # a task that is run again replaces its own, and no other array's or stage's of the same keys
+        # a task that is run again replaces its own, and no other array's or stage's of equal keys
         names = [receipt.creation, *(item.key for item in receipt.objects), *receipt.empty]
         name = sha256(",".join(names).encode()).hexdigest()[:16]
         self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
