@@ -388,7 +388,7 @@ class Metadata:
     """Attributes beside ``ome``; before 0.5 they are among ``extra``."""
 
     def to_attributes(self) -> dict[str, Any]:
-        """The attributes of the group, as they were read."""
+        """The attributes of the group, as they were read; with a version, if ``ome`` had none."""
         members = _write(self)
         if self.version in NESTED:
             return {"ome": {"version": self.version, **members}, **deepcopy(dict(self.others))}
