@@ -25,6 +25,7 @@ FIGURES = {
     "walk",
     "memory-blosc-32-in-256",
     "memory-zstd-256",
+    "ome-pyramid",
 }
 """Cases of the figures to reach, besides reading and writing every layout."""
 

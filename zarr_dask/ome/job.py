@@ -130,7 +130,7 @@ class _Plan(Protocol):
 _KIND = "pyramid"
 _ARRAYS = "arrays"
 """The fact of a job that says which arrays it writes."""
-_WAVE = 32
+_WAVE = 16
 """Images whose tasks run side by side; what each of them reads and writes goes with every task."""
 
 
@@ -213,7 +213,8 @@ def _run_stage(
     """Run a stage of several images: what tasks read themselves, and what graphs hand over."""
     reports: list[CellReport] = []
     writers: list[CellWriter] = []
-    tasks: list[tuple[int, int]] = []
+    tasks: list[int] = []
+    count = 0
     graphs: list[tuple[CellWriter, da.Array, Sequence[int]]] = []
     for pyramid in wave:
         if stage >= len(pyramid.stages):
@@ -224,7 +225,8 @@ def _run_stage(
         if values is not None:
             graphs.append((replace(writer, source=None), values, missing))
             continue
-        tasks += [(len(writers), number) for number in missing]
+        tasks += [count + number for number in missing]
+        count += writer.stage.tasks
         writers.append(writer)
 
     def note(report: CellReport) -> None:
@@ -234,21 +236,22 @@ def _run_stage(
     if any(missing for _, _, missing in graphs):
         reports.append(_compute(graphs, workers, steps))
     if tasks:
-        function = _Tasks(tuple(writers), tuple(tasks))
-        run_tasks(function, range(len(tasks)), workers, note, f"zarr-pyramid-{stage + 1}")
+        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, f"zarr-pyramid-{stage + 1}")
     return reports
 
 
 @dataclass(frozen=True, eq=False)
 class _Tasks:
-    """The tasks of a stage of several images, by their number."""
+    """The tasks of a stage of several images, counted through; it goes with every task."""
 
     writers: tuple[CellWriter, ...]
-    tasks: tuple[tuple[int, int], ...]
 
     def __call__(self, number: int) -> CellReport:
-        writer, cell = self.tasks[number]
-        return self.writers[writer](cell)
+        for writer in self.writers:
+            if number < writer.stage.tasks:
+                return writer(number)
+            number -= writer.stage.tasks
+        raise IndexError(f"there are not so many tasks that one has the number {number}.")
 
 
 def _missing(writer: CellWriter, done: Receipts | None) -> Sequence[int]:

@@ -35,6 +35,8 @@ _LIKED = 1 << 25
 """Bytes of a super-cell if it can have so many: enough for a task."""
 _PER_THREAD = 4
 """Super-cells for each thread at least, where small ones could be put together."""
+_LITTLE = 16
+"""By how much the last level of a stage is smaller if reading it again hardly counts."""
 _ROUNDS_OF_ONE_IDLE = 6
 """Tasks for each that threads could do besides while they wait for the last ones."""
 _SLABS = 8 << 20
@@ -183,17 +185,25 @@ class _Planner:
             return self._grown(chosen, source)  # levels that wait for margins follow one by one
         for last in range(first + 1, len(self.arrays)):
             wider = self._stage(source, first, last)
-            if wider.peak > self.budget or not (self._is_busy(wider, source) or last == 1):
+            if wider.peak > self.budget or not self._is_worth_it(wider, chosen, source):
                 break
             chosen = wider
         return self._grown(chosen, source)
 
-    def _is_busy(self, stage: Stage, source: Blocked) -> bool:
-        """Whether no thread has to wait for long while others work."""
-        rounds = -(-stage.tasks // self.threads)
-        idle = rounds * self.threads - stage.tasks
-        small = prod(stage.cell) * source.itemsize <= _LIKED
-        return small or (rounds > 1 and idle * _ROUNDS_OF_ONE_IDLE <= stage.tasks)
+    def _is_worth_it(self, wider: Stage, stage: Stage, source: Blocked) -> bool:
+        """Whether larger super-cells cost less than reading the last level of a stage again.
+
+        Tasks should be many, so that no thread waits for long while others work, and little is lost
+        with a task that dies. Level 0 is never read again if that can be helped.
+        """
+        if prod(wider.cell) * source.itemsize <= _LIKED or wider.tasks == stage.tasks:
+            return True
+        if prod(map(prod, stage.factors)) >= _LITTLE:
+            return False
+        rounds = -(-wider.tasks // self.threads)
+        idle = rounds * self.threads - wider.tasks
+        is_copy = stage.first == stage.last and set(stage.factors[0]) == {1}
+        return is_copy or (rounds > 1 and idle * _ROUNDS_OF_ONE_IDLE <= wider.tasks)
 
     def _stage(self, source: Blocked, first: int, last: int) -> Stage:
         """The stage of some levels with the smallest super-cells, cutting no unit if it can."""
@@ -267,7 +277,8 @@ class _Planner:
 def _met(extent: int, unit: int, step: int, margin: int) -> int:
     """Pixels along an axis that are decoded, when steps with margins are read one by one."""
     if not margin:
-        return Fixed(unit, extent).met_length(step)
+        cells = Fixed(unit, extent)
+        return cells.met_length(step) - (cells.count * unit - extent)
     units = 0
     for start in range(0, extent, step):
         low, high = max(start - margin, 0), min(start + step + margin, extent)
