@@ -221,6 +221,23 @@ def test_the_same_call_goes_on(tmp_path, steps, resume):
     assert_right(tmp_path / "a.zarr", (64, 10, 10), tmp_path)
 
 
+def test_blocks_that_fit_go_on_too(tmp_path):
+    first, second = [], []
+    grid = {"chunks": (4, 20, 30), "resume": True}
+    with pytest.raises(StopError):
+        zd.rechunk(named(first), tmp_path / "a.zarr", progress=stop_after(5), **grid)
+    report = zd.rechunk(named(second), tmp_path / "a.zarr", **grid)
+    assert report.rechunked is None
+    assert len(second) <= 16 - 5 + 1
+    assert_right(tmp_path / "a.zarr", (4, 20, 30), tmp_path)
+
+
+def test_blocks_without_elements(tmp_path):
+    x = da.from_array(VALUES, chunks=((30, 0, 34), (40,), (30,)))
+    zd.rechunk(x, tmp_path / "a.zarr", chunks=(16, 20, 30), verify=True)
+    assert_right(tmp_path / "a.zarr", (16, 20, 30), tmp_path)
+
+
 def test_a_call_that_fails_leaves_nothing(tmp_path):
     for steps in (3, 18):
         with pytest.raises(StopError):

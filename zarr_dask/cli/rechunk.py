@@ -155,4 +155,6 @@ def _source(src: str) -> zd.Array:
         return node
     arrays = [path for path, _ in node.arrays(recursive=True)]
     held = shortened(", ".join(arrays)) or "none"
-    raise NodeTypeError(f"{node.where} is a group; SRC must be an array. Arrays in it: {held}.")
+    raise NodeTypeError(
+        f"{node.where} is a group; SRC must be an array (copy takes groups). Arrays in it: {held}."
+    )

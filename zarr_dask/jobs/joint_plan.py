@@ -291,8 +291,10 @@ class JointPlan:
             with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
                 return self.run(client, advance, resume=resume, journal=journal, verify=verify)
         matchings = self.matchings(workers.threads_per_process) if verify else []
-        job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
-        run = _Run(self, job, workers, progress, len(self.stages) + verify)
+        found = resumed(self, journal) if resume else None
+        job = found or begin_anew(self, journal)
+        steps = len(self.stages) + verify
+        run = _Run(self, job, workers, progress, steps, is_new=found is None)
         try:
             run.copy()
             run.compare(matchings)
@@ -329,6 +331,8 @@ class _Run:
     progress: Callable[[Progress], None] | None
     stages: int
     """With the comparison, if there is one."""
+    is_new: bool
+    """Whether nothing was done before this run."""
     copied: list[tuple[int, int, Copied]] = field(default_factory=list)
     """Number of the array, the stage, and what a task has done."""
 
@@ -373,7 +377,7 @@ class _Run:
 
     def reports(self) -> Iterator[ArrayReport]:
         """What was done for each array, by a job that died before as well."""
-        receipts = self.job.receipts()
+        receipts = None if self.is_new else self.job.receipts()
         done_now: dict[int, list[tuple[int, Copied]]] = {}
         for array, stage, one in self.copied:
             done_now.setdefault(array, []).append((stage, one))

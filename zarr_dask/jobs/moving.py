@@ -292,7 +292,9 @@ class MoveJob:
         """The valid receipts."""
         if self.journal is None:
             return Receipts({}, frozenset())
-        kept = self.journal.receipts() if receipts is None else receipts
+        kept = list(self.journal.receipts()) if receipts is None else receipts
+        if not kept:
+            return Receipts({}, frozenset())
         target = self.plan.target
         prefix = target.node_format.data_prefix(target.path)
         sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
