@@ -126,7 +126,10 @@ class Store(Protocol):
         ...
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """Put the joined `buffers` at `key`, all or nothing."""
+        """Put the joined `buffers` at `key`, all or nothing.
+
+        They are the caller's again afterwards, who may put other bytes into the same memory.
+        """
         ...
 
     def delete(self, key: str) -> None:

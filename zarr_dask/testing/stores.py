@@ -155,6 +155,14 @@ class StoreTests:
         assert store.size("a/b") == len(want)
         assert [as_bytes(v) for v in store.get_ranges([("a/b", WHOLE)])] == [want]
 
+    @pytest.mark.parametrize("pieces", [1, 2])
+    def test_buffers_are_the_callers_again(self, store: Store, pieces: int) -> None:
+        """What comes into their memory later is no part of the value."""
+        memory = bytearray(VALUE)
+        store.set("a/b", [memoryview(memory)] * pieces)
+        memory[:] = bytes(len(memory))
+        assert as_bytes(store.get("a/b")) == VALUE * pieces
+
     def test_a_large_value(self, store: Store) -> None:
         """Some megabytes, whole and in part."""
         value = np.random.default_rng(1).bytes((1 << 22) + 7)
