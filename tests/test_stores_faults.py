@@ -182,6 +182,22 @@ def test_a_server_that_says_nothing_is_an_error_in_bounded_time(options):
                 ask()
 
 
+def test_a_large_value_may_take_longer_than_an_answer(options):
+    class Slow(Files):
+        def do_PUT(self):  # noqa: N802
+            left = int(self.headers["Content-Length"])
+            while left:
+                left -= len(self.rfile.read(min(left, 1 << 19)))
+                time.sleep(0.2)  # a slow line: four times as long as an answer may take
+            self.answer(200, headers=[("ETag", '"1"')])
+
+    with serving(Slow, {}) as (endpoint, _):
+        client = {"endpoint_url": endpoint.rstrip("/"), "region_name": "us-east-1"}
+        policy = {"attempts": 1, "timeout": 0.25}
+        given = {**options, "client_kwargs": client, "retry": policy}
+        open_store("s3://bucket/slow", given).set("a", [bytes(5 << 19)])
+
+
 def test_wrong_credentials_are_an_error_at_once(options, faults):
     """The server of the other tests checks no signatures; a refusal is replayed."""
     refusal = (

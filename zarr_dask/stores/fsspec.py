@@ -53,7 +53,7 @@ from zarr_dask.stores.fsspec_files import (
     reads_through_files,
 )
 from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, read_parts
-from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried
+from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
 
 __all__ = ["FsspecStore"]
 
@@ -63,7 +63,6 @@ _LOST = {"NoSuchBucket", "ContainerNotFound"}  # what services call the lack of 
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of its own
-_SLOWEST = 1 << 17  # bytes per second that a value is sent with at least
 _MULTIPART = 1 << 25  # values from this size on may be sent in parts
 _PART_RETRIES = 4
 _BATCH = 1000  # keys that are deleted at once
@@ -366,10 +365,12 @@ class FsspecStore:
         fs, root = self._writable(key)
         check_key(key)
         value = b"".join(buffers)
-        if len(value) >= _MULTIPART:
-            fs, root = self._file_system(retries=_PART_RETRIES)
+        timeout = time_to_send(self.policy.timeout, len(value))
+        if is_s3(fs):
+            retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
+            fs, root = _file_system(self.url, self.options, timeout, retries)
         # an answer may never come to one who asks whether to send a body
-        seconds = min(2 * self.policy.timeout + len(value) / _SLOWEST, _REQUEST_SECONDS)
+        seconds = min(2 * timeout, _REQUEST_SECONDS)
 
         def put() -> None:
             try:
@@ -505,9 +506,9 @@ class FsspecStore:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _file_system(self, retries: int = 0) -> tuple[Any, str]:
-        """The file system and the root on it; retries for where it sends many requests itself."""
-        return _file_system(self.url, self.options, self.policy.timeout, retries)
+    def _file_system(self) -> tuple[Any, str]:
+        """The file system and the root on it."""
+        return _file_system(self.url, self.options, self.policy.timeout)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
         """What a request gives, tried again where that may help; None where there is nothing."""

@@ -49,7 +49,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.credentials import identity_of
 from zarr_dask.stores.dialect import WEB, Place, place_of
-from zarr_dask.stores.retry import DEFAULT, RetryPolicy, put_if, retried
+from zarr_dask.stores.retry import DEFAULT, RetryPolicy, put_if, retried, time_to_send
 
 __all__ = ["ObstoreStore"]
 
@@ -192,10 +192,10 @@ class ObstoreStore:
 
         def put() -> None:
             if nbytes < _MULTIPART:
-                obs, client, at = self._at(key)
+                obs, client, at = self._at(key, sent=nbytes)
                 obs.put(client, at, pieces, use_multipart=False)
             else:
-                obs, client, at = self._at(key, _PART_RETRIES)
+                obs, client, at = self._at(key, _PART_RETRIES, 4 * _PART)
                 part = max(_PART, -(-nbytes // _MOST_PARTS))
                 obs.put(client, at, pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
 
@@ -222,7 +222,7 @@ class ObstoreStore:
 
         def put() -> bool:
             with self._reporting("write", key):
-                obs, client, at = self._at(key)
+                obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
                     obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
                 except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
@@ -301,15 +301,19 @@ class ObstoreStore:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _client(self, retries: int = 0) -> tuple[Any, Any, str]:
-        """The library, the client of this process, and the path of the root in the bucket."""
-        place = place_of(self.url)
-        bucket = place._replace(path="")
-        return (*_client(bucket, self.options, self.policy.timeout, retries), place.path)
+    def _client(self, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
+        """The library, the client of this process, and the path of the root in the bucket.
 
-    def _at(self, key: str, retries: int = 0) -> tuple[Any, Any, str]:
+        The library waits for an answer from the moment when it begins to send, so that a client
+        for large values waits longer; there are only a few of them.
+        """
+        place = place_of(self.url)
+        bucket, timeout = place._replace(path=""), time_to_send(self.policy.timeout, sent)
+        return (*_client(bucket, self.options, timeout, retries), place.path)
+
+    def _at(self, key: str, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
         check_key(key)
-        obs, client, root = self._client(retries)
+        obs, client, root = self._client(retries, sent)
         return obs, client, join(root, key)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import ceil, log2
 from random import SystemRandom
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -45,10 +46,13 @@ __all__ = [
     "policy_of",
     "put_if",
     "retried",
+    "time_to_send",
 ]
 
 _UNREACHABLE_ATTEMPTS = 2  # where nothing answers at all: a vanished server is told at once
 _THROTTLED_WAIT = 5  # times the first wait, where a busy service does not say how long
+_SMALL = 1 << 20  # bytes that are sent in no time
+_SLOWEST = 1 << 17  # bytes per second that larger values are sent with at least
 _RANDOM = SystemRandom()  # not that of the process, which is the same in processes that were forked
 
 _Result = TypeVar("_Result")
@@ -145,6 +149,21 @@ def described_policy(policy: RetryPolicy) -> dict[str, Any]:
     """What `policy_of` makes the same policy of, as a JSON object; empty for the default."""
     default = asdict(DEFAULT)
     return {name: value for name, value in asdict(policy).items() if value != default[name]}
+
+
+def time_to_send(timeout: float, nbytes: int) -> float:
+    """Seconds to wait for an answer from the moment when a value begins to be sent.
+
+    They are doubled until they are enough, so that there are only a few different ones.
+
+    Examples
+    --------
+    >>> time_to_send(30, 1000), time_to_send(30, 4 << 20), time_to_send(30, 64 << 20)
+    (30, 120.0, 960.0)
+    """
+    if nbytes <= _SMALL:
+        return timeout
+    return timeout * 2.0 ** ceil(log2(1 + nbytes / _SLOWEST / timeout))
 
 
 # --- attempts -------------------------------------------------------------------------------------
