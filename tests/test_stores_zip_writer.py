@@ -380,6 +380,7 @@ def test_a_killed_writer_leaves_no_archive_or_the_old_one(path, mode):
 # --- large ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # some seconds in Python's own zipfile
 def test_more_entries_than_a_small_archive_can_have(tmp_path):
     path = tmp_path / "x.zip"
     header = local_header("0", 0, 0)
