@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,11 @@ import numpy as np
 from distributed import Client, Scheduler, Worker
 
 import zarr_dask as zd
+from zarr_dask.grid import Grid
+from zarr_dask.jobs.regridding import layout_between
+from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.stores import LocalStore
+from zarr_dask.stores.wrappers import Wrapper
 
 BLOCKS = (6, 5)
 BLOCK = (240, 300)
@@ -30,7 +35,9 @@ WORK = 0.01  # seconds that a task takes
 PATIENCE = 50.0
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__, "zarr_dask.jobs.write", "zarr_dask.fingerprint"])
+PROCESSES.set_forkserver_preload(
+    [__name__, "zarr_dask.jobs.write", "zarr_dask.fingerprint", "zarr_dask.jobs.rechunk"]
+)
 
 
 def expected() -> np.ndarray:
@@ -74,6 +81,60 @@ class Folder:
         """When each block was computed, and which."""
         lines = Path(self.log).read_text().splitlines() if Path(self.log).exists() else []
         return [(float(when), key) for when, key in map(str.split, lines)]
+
+
+# --- rechunking -----------------------------------------------------------------------------------
+
+SLABS = (96, 48, 40)
+
+
+@dataclass(frozen=True)
+class Noting(Wrapper):
+    """A store that leaves a line for each value that is put, which takes a while."""
+
+    log: str = ""
+
+    def set(self, key: str, buffers: Any) -> None:
+        super().set(key, buffers)
+        line = f"{time.monotonic():.6f} {key}\n".encode()
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line)
+        os.close(descriptor)
+        time.sleep(WORK)
+
+
+@dataclass(frozen=True)
+class RechunkFolder(Folder):
+    """What the processes of a round of rechunking share."""
+
+    staged: bool = False
+
+    def values(self) -> np.ndarray:
+        """Values that do not compress, none of them the fill value."""
+        return np.random.default_rng(7).random(SLABS) + 1
+
+    def plan(self) -> Any:
+        """A plan in small boxes, so that there are many tasks."""
+        target, temp = (
+            Noting(LocalStore(f"{self.root}/{name}"), self.log) for name in ("target", "between")
+        )
+        options = {"chunks": (-1, 4, 4), "temp": temp, "max_mem": "40MB", "overwrite": True}
+        plan = zd.plan_rechunk(f"{self.root}/source", target, **options)
+        only = plan.stages[0]
+        last = replace(only, box=(SLABS[0], 8, 8))
+        if not self.staged:
+            return replace(plan, stages=(last,))
+        cell = (12, 12, 10)
+        between = layout_between(plan.source, plan.target, temp)
+        between = replace(between, grid=Grid.regular(SLABS, cell), chunk=cell)
+        first = StagePlan(only.source, between, (12, *SLABS[1:]))
+        return replace(plan, stages=(first, replace(last, source=between)))
+
+
+def run_rechunk(address: str, folder: RechunkFolder) -> None:
+    with Client(address):
+        report = folder.plan().run(resume=True)
+        _tell(f"{folder.root}/report", f"{report.tasks} {report.repeated}")
 
 
 def _serve(server: Any, at: str | None = None) -> None:
