@@ -152,3 +152,20 @@ def test_bars_for_each_stage(tmp_path, capsys):
     assert shown.count("100%") == 2
     assert "stage 1 of 2" in shown
     assert "stage 2 of 2" in shown
+
+
+@pytest.mark.parametrize("names", [("time", "x<y>"), None])
+def test_a_plan_in_a_notebook(tmp_path, names):
+    old = made(tmp_path / "a", chunks=(1, 36), dimension_names=names)
+    html = zd.plan_rechunk(old, tmp_path / "b", chunks=(24, 1), max_mem="8MB")._repr_html_()
+    assert html.count("<svg") == 3
+    assert html.count("<line") == 23 + 35  # one border less than there are rows, and columns
+    assert "requests" in html
+    assert "8.00 MB" in html
+    assert "<y>" not in html
+    assert ("x&lt;y&gt;" in html) == (names is not None)
+    fine = zd.create_array(tmp_path / "f", shape=(10**6, 4), dtype="f4", chunks=(1, 4))
+    plan = zd.plan_rechunk(fine, tmp_path / "g", chunks=(10**6, 1), max_mem="40MB")
+    assert len(plan._repr_html_()) < 20_000
+    scalar = zd.create_array(tmp_path / "s", shape=(), dtype="f4")
+    assert "one element" in zd.plan_rechunk(scalar, tmp_path / "t", chunks=())._repr_html_()

@@ -10,6 +10,7 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
+from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.codecs.vlen import ObjectSerializer
@@ -31,9 +32,11 @@ __all__ = [
     "array_meta",
     "as_stored",
     "auto_chunks",
+    "chunk_chain",
     "converted",
     "dividing_chunks",
     "plain_chain",
+    "quick_chain",
     "regridded",
 ]
 
@@ -228,7 +231,7 @@ def regridded(
     GridError, MetadataError
         If the grids do not fit together, or not the codecs.
     """
-    chain = _chunk_chain(meta)
+    chain = chunk_chain(meta)
     cells: Cells = present if chunks is None else chunks
     if shards is not None:
         outer = Grid.of(meta.shape, shards)
@@ -271,7 +274,7 @@ def converted(
     DataTypeError, MetadataError
         If the new format has no such data type or codec, or the data type no such fill value.
     """
-    changed = replace(meta, codecs=_chunk_chain(meta))
+    changed = replace(meta, codecs=chunk_chain(meta))
     if new != old:
         changed = _translated(changed, old, new, at, any_codecs=codecs is not None)
     if dtype is None and codecs is None:
@@ -350,11 +353,17 @@ def _for_type(chain: Chain, data_type: DataType) -> Chain:
 
 def plain_chain(meta: ArrayMeta) -> Chain:
     """The fastest codecs for elements of an array, whatever its own are."""
-    chain = _chunk_chain(meta)
+    chain = chunk_chain(meta)
     return chain if meta.data_type.variable else Chain((), Bytes("little"))
 
 
-def _chunk_chain(meta: ArrayMeta) -> Chain:
+def quick_chain(meta: ArrayMeta) -> Chain:
+    """Codecs for elements of an array that make them smaller and take little time."""
+    plain = plain_chain(meta)
+    return plain if meta.data_type.variable else replace(plain, bytes=(Blosc("lz4"),))
+
+
+def chunk_chain(meta: ArrayMeta) -> Chain:
     """The codecs of a chunk, taken out of shards; array codecs around the shards come first."""
     meta.check_writable("codecs of the source")
     codecs = meta.codecs.codecs

@@ -24,7 +24,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import without_recorded
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Grid, Region, Shape
+from zarr_dask.grid import Region, Shape
 from zarr_dask.group import open_array
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.copy_plan import CopyPlan
@@ -34,6 +34,7 @@ from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk import check_all_apart
 from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
 from zarr_dask.jobs.regridding import layout_between, layout_of
+from zarr_dask.jobs.sampling import Ratios
 from zarr_dask.jobs.stages import Layout, StagePlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
@@ -103,6 +104,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
+    sample = Ratios(*map(float, document["ratios"]))
     where = None if temp is None else open_described(temp, storage_options)
     bounds = [slice(int(start), int(stop)) for start, stop in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
@@ -115,7 +117,8 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         source=source,
         region=region,
         target=target,
-        stages=_stages(document["stages"], source, region, target, where),
+        stages=_stages(document["stages"], source, region, target, where, sample),
+        ratios=sample,
         max_mem=int(document["max_mem"]),
         threads=_positive(document["threads"]),
         threads_per_process=_positive(document["threads_per_process"]),
@@ -274,19 +277,21 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
 
 
 def _stages(
-    given: Any, source: Array, region: Region, target: Array, temp: Store | None
+    given: Any, source: Array, region: Region, target: Array, temp: Store | None, ratios: Ratios
 ) -> tuple[StagePlan, ...]:
     if not isinstance(given, list) or not given:
         raise PlanError("the plan has no stages.")
-    layouts = [layout_of(source, region)]
+    layouts = [replace(layout_of(source, region), ratio=ratios.source)]
     cells = [_shape(stage["cell"], source.ndim) for stage in given[:-1]]
     if len(set(cells)) < len(cells):
         raise PlanError("two intermediate arrays of the plan would be one.")
     for stage in given[:-1]:
         cell = _shape(stage["cell"], source.ndim)
-        middle = layout_between(source, target, temp)
-        layouts.append(replace(middle, grid=Grid.regular(target.shape, cell), chunk=cell))
-    layouts.append(layout_of(target))
+        compressed = bool(stage["compressed"])
+        ratio = ratios.between if compressed else 1.0
+        middle = layout_between(source, target, temp, compressed=compressed, ratio=ratio)
+        layouts.append(middle.with_cell(target.shape, cell))
+    layouts.append(replace(layout_of(target), ratio=ratios.target))
     return tuple(
         _stage(layouts[number], layouts[number + 1], _shape(stage["box"], source.ndim))
         for number, stage in enumerate(given)

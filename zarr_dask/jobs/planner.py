@@ -17,7 +17,7 @@ numbers of bytes that any budget allows; what a `StagePlan` says of itself is in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 from typing import Literal
@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Dimension, Fixed, Grid, Shape
+from zarr_dask.grid import Dimension, Fixed, Shape
 from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.stages import KEPT_AT_MOST, OVERHEAD, CostModel, Layout, StagePlan, seconds
 
@@ -49,10 +49,10 @@ def plan_stages(
     budget: int,
     threads: int,
     model: CostModel,
-    middle: Layout | None = None,
+    middles: Sequence[Layout] = (),
 ) -> tuple[StagePlan, ...]:
     """The cheapest stages from one layout to another; see `alternatives`."""
-    return alternatives(source, target, budget, threads, model, middle)[0].stages
+    return alternatives(source, target, budget, threads, model, middles)[0].stages
 
 
 def alternatives(
@@ -61,7 +61,7 @@ def alternatives(
     budget: int,
     threads: int,
     model: CostModel,
-    middle: Layout | None = None,
+    middles: Sequence[Layout] = (),
 ) -> list[Alternative]:
     """Ways from one layout to another that fit into the budget, the cheapest first.
 
@@ -75,9 +75,9 @@ def alternatives(
         Tasks that run at the same time.
     model
         How long things take.
-    middle
-        How intermediate arrays are encoded; its grid is of no account. By default they are not
-        compressed.
+    middles
+        How intermediate arrays may be encoded; their grids are of no account. By default they are
+        not compressed.
 
     Raises
     ------
@@ -87,10 +87,11 @@ def alternatives(
     direct = _direct(source, target, budget, threads, model)
     found = [] if direct is None else [direct]
     if direct is None or not _reads_once(direct.stages[0]):
-        encoded = middle or Layout(
+        plain = Layout(
             target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9, kind=source.kind
         )
-        found.extend(_staged(source, target, encoded, budget, threads, model))
+        for encoded in middles or [plain]:
+            found.extend(_staged(source, target, encoded, budget, threads, model))
     if not found:
         smallest = StagePlan(source, target, target.object_shape).peak
         raise MemoryBudgetError(
@@ -216,7 +217,8 @@ def _staged(
         best = int(np.argmin(np.where(fits, total, np.inf)))
         stages = _stages_of(source, target, encoded, boxes, cells, best)
         if all(stage.peak <= budget for stage in stages):
-            yield Alternative(f"in {count} stages", stages, float(total[best]))
+            name = f"in {count} stages{', compressed between' if encoded.compressed else ''}"
+            yield Alternative(name, stages, float(total[best]))
 
 
 def _between(
@@ -243,10 +245,7 @@ def _stages_of(
     cells: Sequence[np.ndarray],
     row: int,
 ) -> tuple[StagePlan, ...]:
-    middles = [
-        replace(encoded, grid=Grid.regular(source.grid.shape, cell), chunk=cell)
-        for cell in (_shape(grid[row]) for grid in cells)
-    ]
+    middles = [encoded.with_cell(source.grid.shape, _shape(grid[row])) for grid in cells]
     layouts = [source, *middles, target]
     return tuple(
         StagePlan(reading, writing, _shape(box[row]))
@@ -292,6 +291,11 @@ class _Side:
         self.cells = shape.astype(np.int64)
         self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
         self.sharded = layout.sharded and cells is None
+        self.working = (
+            _volume(self.chunks) * layout.itemsize
+            if layout.compressed
+            else np.array(float(layout.working))
+        )
         ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
         self.padded = (
             np.array([layout.padded])
@@ -393,8 +397,8 @@ def _judge(
     new_item = float(written.itemsize)
     held = np.minimum(boxes, shape)
     copied = _volume(held) * item
-    reading = read.working - _volume(source.chunks) * item * source.fit_into(held)
-    writing = written.working - _volume(target.chunks) * new_item * target.fit_into(held)
+    reading = source.working - _volume(source.chunks) * item * source.fit_into(held)
+    writing = target.working - _volume(target.chunks) * new_item * target.fit_into(held)
     room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
     peak = (

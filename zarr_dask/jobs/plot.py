@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.stages import StagePlan
 
 if TYPE_CHECKING:
@@ -23,9 +23,15 @@ _SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
 
 
 def plot_rechunk(
-    stages: Sequence[StagePlan], names: Sequence[str | None] | None, title: str
+    stages: Sequence[StagePlan],
+    names: Sequence[str | None] | None,
+    title: str,
+    max_mem: int,
+    threads: int,
 ) -> Figure:
     """The stored objects before and after, and the tasks' boxes, seen along pairs of dimensions.
+
+    Beside them how much of the memory a process takes.
 
     Parameters
     ----------
@@ -35,6 +41,10 @@ def plot_rechunk(
         Of the dimensions, if they have any.
     title
         Above all.
+    max_mem
+        Bytes that one process may hold.
+    threads
+        Tasks that share a process.
 
     Raises
     ------
@@ -50,8 +60,9 @@ def plot_rechunk(
     labels = [name or f"dimension {d}" for d, name in enumerate(named)]
     pairs = _pairs(ndim)
     rows = len(stages)
-    figure = Figure(figsize=(4.4 * len(pairs) + 0.4, 4.2 * rows + 1.1), layout="constrained")
-    axes = figure.subplots(rows, len(pairs), squeeze=False)
+    figure = Figure(figsize=(4.4 * len(pairs) + 1.4, 4.2 * rows + 1.1), layout="constrained")
+    widths = [*[1.0] * len(pairs), 0.18]
+    axes = figure.subplots(rows, len(pairs) + 1, squeeze=False, width_ratios=widths)
     for row, stage in enumerate(stages):
         for column, pair in enumerate(pairs if ndim else []):
             axis = axes[row][column]
@@ -64,15 +75,25 @@ def plot_rechunk(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
             f"{format_bytes(stage.peak)} each\n"
             f"decodes {format_bytes(costs.decoded)}, writes {costs.writes} objects of "
-            f"{_by(stage.target.object_shape)}",
+            f"{_by(stage.target.object_shape)}; {counted(costs.requests, 'request')}",
             loc="left",
             fontsize=9,
         )
+        _draw_memory(axes[row][-1], stage.memory(threads), max_mem)
     figure.legend(
         *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
     )
     figure.suptitle(title)
     return figure
+
+
+def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:
+    """A bar that is as high as what a process may hold, filled as far as it does."""
+    axis.bar([0], [max_mem / 1e6], width=1, fill=False, edgecolor=TASK_COLOUR)
+    axis.bar([0], [held / 1e6], width=1, color=_SOURCE)
+    axis.set_xticks([])
+    axis.set_ylabel("MB of each process")
+    axis.spines[:].set_visible(False)
 
 
 def _pairs(ndim: int) -> list[tuple[int, int]]:

@@ -17,10 +17,10 @@ from functools import cached_property
 from typing import Protocol
 
 from zarr_dask.array import Array
-from zarr_dask.create import plain_chain
+from zarr_dask.create import plain_chain, quick_chain
 from zarr_dask.errors import ResumeError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid import Region
 from zarr_dask.hierarchy import (
     check_place,
     is_free,
@@ -31,7 +31,7 @@ from zarr_dask.hierarchy import (
 from zarr_dask.jobs import beginning
 from zarr_dask.jobs.copying import Records, Stage
 from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.jobs.stages import Layout, StagePlan
 from zarr_dask.journal import LAST, STAGES, Job, Journal
 from zarr_dask.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
@@ -81,12 +81,12 @@ class RechunkJob:
         between = []
         for stage in self.plan.stages[:-1]:
             store, folder = self._temporary_place()
-            path = f"{folder}/{_shown(stage.target.object_shape)}"
+            path = f"{folder}/{_name(stage.target)}"
             meta = ArrayMeta(
                 stage.target.grid,
                 kept.data_type,
                 None,
-                plain_chain(kept),
+                quick_chain(kept) if stage.target.compressed else plain_chain(kept),
                 ChunkKeys("default", "/"),
             )
             strict = ReadOptions(missing="error")  # every object of it was written
@@ -104,9 +104,9 @@ class RechunkJob:
 
     def _creation(self, stage: int) -> str:
         """Tells the receipts of stages apart, also from those of a plan with other stages."""
-        cell = self.plan.stages[stage].target.object_shape
+        between = self.plan.stages[stage].target
         is_last = stage + 1 == len(self.plan.stages)
-        return f"{self.creation}{LAST if is_last else f'-{_shown(cell)}'}"
+        return f"{self.creation}{LAST if is_last else f'-{_name(between)}'}"
 
     # --- what is left -----------------------------------------------------------------------------
 
@@ -223,8 +223,10 @@ def narrower(source: Array, target: Array) -> Array:
     return target if next(sizes) > next(sizes) else source
 
 
-def _shown(shape: Shape) -> str:
-    return "x".join(map(str, shape))
+def _name(between: Layout) -> str:
+    """Tells an intermediate array from those of other plans: what it is made of."""
+    shape = "x".join(map(str, between.object_shape))
+    return f"{shape}-compressed" if between.compressed else shape
 
 
 # --- beginning ------------------------------------------------------------------------------------

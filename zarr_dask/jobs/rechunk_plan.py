@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from html import escape
 from secrets import token_hex
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,12 +29,14 @@ from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.copying import Copied
 from zarr_dask.jobs.matching import Matched, Matching, boxes_to_match
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.jobs.plan_html import stages_html
 from zarr_dask.jobs.planner import Alternative
 from zarr_dask.jobs.plot import plot_rechunk
 from zarr_dask.jobs.rechunk_job import Lone, RechunkJob, begin_anew
 from zarr_dask.jobs.rechunk_job import resume as resumed
 from zarr_dask.jobs.rechunk_report import Ledger, Progress, RechunkReport
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.jobs.sampling import Ratios
 from zarr_dask.jobs.stages import CostModel, StagePlan, seconds
 from zarr_dask.journal import Journal
 from zarr_dask.stores.described import describe
@@ -70,6 +73,8 @@ class RechunkPlan:
     """All that were costed, the chosen one first."""
     model: CostModel = field(default_factory=CostModel, compare=False)
     """How long things take, for saying what was to be expected."""
+    ratios: Ratios = field(default_factory=Ratios, compare=False)
+    """Stored bytes per decoded byte, from a sample of the source."""
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Tells what the plan writes from what may be at the same place later."""
 
@@ -199,9 +204,15 @@ class RechunkPlan:
                 "documents": {key: text.decode() for key, text in documents.items()},
             },
             "stages": [
-                {"box": stage.box, "cell": stage.target.object_shape, "tasks": stage.tasks}
+                {
+                    "box": stage.box,
+                    "cell": stage.target.object_shape,
+                    "compressed": stage.target.compressed,
+                    "tasks": stage.tasks,
+                }
                 for stage in self.stages
             ],
+            "ratios": [self.ratios.source, self.ratios.between, self.ratios.target],
             "max_mem": self.max_mem,
             "threads": self.threads,
             "threads_per_process": self.threads_per_process,
@@ -219,12 +230,24 @@ class RechunkPlan:
         MissingDependencyError
             If matplotlib is not installed.
         """
-        title = (
+        names = self.source.dimension_names
+        return plot_rechunk(
+            self.stages, names, self._title(), self.max_mem, self.threads_per_process
+        )
+
+    def _repr_html_(self) -> str:
+        names = self.source.dimension_names
+        title = f"rechunk {self.source.where} to {self.target.where}: {self._title()}"
+        why = "".join(f"<p>{escape(line.strip())}</p>" for line in self._reasons())
+        table = stages_html(title, self.stages, names, self.max_mem, self.threads_per_process)
+        return table + why
+
+    def _title(self) -> str:
+        return (
             f"{self.source.shape} {self.source.meta.data_type.label}, "
             f"{format_bytes(self.nbytes)}: "
             f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process"
         )
-        return plot_rechunk(self.stages, self.source.dimension_names, title)
 
     @property
     def token(self) -> str:

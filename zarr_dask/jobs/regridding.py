@@ -12,7 +12,7 @@ from typing import Any
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
-from zarr_dask.create import converted, plain_chain, regridded
+from zarr_dask.create import converted, plain_chain, quick_chain, regridded
 from zarr_dask.errors import GridError, MemoryBudgetError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
@@ -23,6 +23,7 @@ from zarr_dask.jobs.planner import alternatives
 from zarr_dask.jobs.rechunk_job import narrower
 from zarr_dask.jobs.rechunk_plan import RechunkPlan
 from zarr_dask.jobs.run import Workers
+from zarr_dask.jobs.sampling import ratios
 from zarr_dask.jobs.speeds import speeds_of
 from zarr_dask.jobs.stages import CostModel, Layout
 from zarr_dask.stores.base import Store
@@ -119,13 +120,19 @@ def planned(
         If there is too little memory for one stored object of the new one.
     """
     workers = resources.workers
+    sample = ratios(array, part, made)
+    between = [layout_between(array, made, resources.temp)]
+    if not made.meta.data_type.variable:
+        between.append(
+            layout_between(array, made, resources.temp, compressed=True, ratio=sample.between)
+        )
     ways = alternatives(
-        layout_of(array, part),
-        layout_of(made),
+        replace(layout_of(array, part), ratio=sample.source),
+        replace(layout_of(made), ratio=sample.target),
         resources.budget,
         workers.threads,
         resources.model,
-        layout_between(array, made, resources.temp),
+        between,
     )
     return RechunkPlan(
         source=array,
@@ -139,6 +146,7 @@ def planned(
         temp=resources.temp,
         ways=tuple(ways),
         model=resources.model,
+        ratios=sample,
     )
 
 
@@ -212,20 +220,29 @@ def _in_flight(store: Store) -> int:
     return 0 if policy.requests == 1 else policy.in_flight + policy.largest
 
 
-def layout_between(source: Array, target: Array, temp: Location | None = None) -> Layout:
+def layout_between(
+    source: Array,
+    target: Array,
+    temp: Location | None = None,
+    *,
+    compressed: bool = False,
+    ratio: float = 1.0,
+) -> Layout:
     """How intermediate arrays are encoded; the grid is chosen by the planner."""
     meta = narrower(source, target).meta
-    plain = replace(meta, codecs=plain_chain(meta))
-    kind = repr(meta.data_type)
-    itemsize = meta.data_type.typical_itemsize
-    working = plain.largest_bound().working if meta.data_type.variable else 0
+    chain = quick_chain(meta) if compressed else plain_chain(meta)
+    working = 0
+    if meta.data_type.variable:
+        working = replace(meta, codecs=chain).largest_bound().working
     return Layout(
         meta.grid,
         meta.grid.largest_cell,
-        itemsize,
+        meta.data_type.typical_itemsize,
         working,
-        *speeds_of(plain.codecs),
-        kind=kind,
+        *speeds_of(chain),
+        ratio=ratio,
+        kind=repr(meta.data_type),
+        compressed=compressed,
         in_flight=_in_flight(target.store if temp is None else open_store(temp)),
     )
 

@@ -9,7 +9,7 @@ the boxes. No store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf, prod
 
@@ -73,6 +73,8 @@ class Layout:
     indices: int = 0
     """How many indices lie around a chunk of a shard, where that is known: more than one where
     shards are nested, one where a shard holds a single chunk, too."""
+    compressed: bool = False
+    """Of an intermediate array: whether it is compressed, so that it takes room for a chunk."""
     in_flight: int = 0
     """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
 
@@ -110,6 +112,11 @@ class Layout:
     def is_cut(self) -> bool:
         """Whether it is no more than a part of an array, which may cut chunks."""
         return self.chunks is not None or self.stored is not None
+
+    def with_cell(self, shape: Shape, cell: Shape) -> Layout:
+        """The layout of an intermediate array with stored objects of this shape."""
+        working = prod(cell) * self.itemsize if self.compressed else self.working
+        return replace(self, grid=Grid.regular(shape, cell), chunk=cell, working=working)
 
     def fits_into(self, box: Shape) -> bool:
         """Whether each chunk lies in one piece in the memory of a box, and whole."""
