@@ -25,7 +25,7 @@ from distributed import Client
 
 import zarr_dask as zd
 from benchmarks.measure import Case, Contender
-from benchmarks.rechunk import _cluster, _memory, _reset_peak
+from benchmarks.rechunk import _cluster, memory_of_worker, reset_peak
 
 __all__ = ["CASES"]
 
@@ -175,10 +175,10 @@ def _peak(root: Path) -> str:
     """What the workers' memory grew by, in new workers, beside what the plan says."""
     with _cluster() as client:
         _warm_up(client, root)
-        idle = client.run(_reset_peak)
+        idle = client.run(reset_peak)
         plan = _plan(root / "again.zarr", image())
         plan.run()
-        peak = client.run(_memory, "VmHWM")
+        peak = client.run(memory_of_worker, "VmHWM")
     grown = ", ".join(f"{(peak[one] - idle[one]) / 1e6:.0f} MB" for one in idle)
     return f"highest memory above idle: {grown}; by the plan {plan.peak / 1e6:.0f} MB"
 

@@ -21,7 +21,7 @@ import zarr_dask as zd
 from benchmarks.fields import field
 from benchmarks.measure import Case, Contender
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "memory_of_worker", "reset_peak", "warm_up"]
 
 N, MAX_MEM, STRIP = 512, "256MB", 128
 _CODEC = {
@@ -122,26 +122,26 @@ def _copy_strip(source: Path, target: Path, start: int) -> None:
 def _peak(source: Path, root: Path) -> str:
     """What the workers' memory grew by during one more run, in new workers."""
     with _cluster() as client:
-        client.run(_warm_up, str(source))
-        idle = client.run(_reset_peak)
+        client.run(warm_up, str(source))
+        idle = client.run(reset_peak)
         zd.rechunk(source, root / "again.zarr", chunks=(N, 32, 32), max_mem=MAX_MEM, client=client)
-        peak = client.run(_memory, "VmHWM")
+        peak = client.run(memory_of_worker, "VmHWM")
     grown = [peak[worker] - idle[worker] for worker in idle]
     return ", ".join(f"{nbytes / 1e6:.0f} MB" for nbytes in grown)
 
 
-def _warm_up(source: str) -> None:
+def warm_up(source: str) -> None:
     """What an idle worker with the package imported looks like."""
     import zarr_dask.jobs
 
     zarr_dask.open_array(source)
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
+    return memory_of_worker("VmRSS")
 
 
-def _memory(name: str) -> int:
+def memory_of_worker(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

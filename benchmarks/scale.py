@@ -18,7 +18,18 @@ STORE = CostModel(
 )
 """An object store in the same region, spread over some prefixes; per thread."""
 RATIO = 0.5  # stored bytes per decoded byte
-CODEC = {"decode": 3.0e9, "encode": 0.6e9, "ratio": RATIO}
+CODEC = {"decode": 3.0e9, "encode": 0.6e9, "ratio": RATIO, "in_flight": 48 << 20}
+BETWEEN = (
+    {"decode": 16e9, "encode": 30e9, "in_flight": 48 << 20},
+    {
+        "decode": 4.2e9,
+        "encode": 2.2e9,
+        "ratio": 0.6,
+        "compressed": True,
+        "in_flight": 48 << 20,
+    },  # blosc-lz4
+)
+"""How intermediate arrays may be encoded."""
 MEMORY = 6 * 10**9  # per worker process of one thread
 
 JOBS: dict[str, tuple[Shape, Shape, tuple[Shape, Shape]]] = {
@@ -61,7 +72,8 @@ def main() -> None:
         print(f"\n{job}: {source.grid.shape} float32, {format_bytes(total)}")
         print(f"  {source.chunk} -> {target.chunk} in shards {target.object_shape}")
         for workers in (100, 1000, 10_000):
-            ways = alternatives(source, target, MEMORY, workers, STORE)
+            between = [Layout(target.grid, target.object_shape, 4, **how) for how in BETWEEN]
+            ways = alternatives(source, target, MEMORY, workers, STORE, between)
             best = ways[0]
             others = ", ".join(f"{way.name} {way.seconds / 3600:.1f} h" for way in ways[1:])
             print(f"  {workers:>6,} workers: {best.name}, {best.seconds / 3600:.1f} h ({others})")

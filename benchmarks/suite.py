@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks import graphs, memory, ome, read_write, receipts, rechunk, small_reads, walk
+from benchmarks import (
+    graphs,
+    memory,
+    ome,
+    read_write,
+    receipts,
+    rechunk,
+    rechunk_judged,
+    small_reads,
+    walk,
+)
 from benchmarks.measure import Factory
 
 __all__ = ["CASES"]
@@ -15,5 +25,6 @@ CASES: dict[str, Factory] = {
     **memory.CASES,
     **receipts.CASES,
     **rechunk.CASES,
+    **rechunk_judged.CASES,
     **ome.CASES,
 }
