@@ -466,3 +466,14 @@ def test_readers_during_the_change_see_one_archive(path):
     finally:
         thread.join()
     assert read
+
+
+def test_copies_and_rechunkings_end_in_an_archive(tmp_path, path):
+    zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), tmp_path / "a.zarr")
+    with ZipWriter(path) as writer:
+        zd.copy(tmp_path / "a.zarr", writer)
+    assert np.array_equal(zd.open(path)[...], VALUES)
+    with ZipWriter(path, "w") as writer:
+        zd.rechunk(tmp_path / "a.zarr", writer, chunks=(6, 2))
+    assert zd.open(path).chunks == (6, 2)
+    assert np.array_equal(zd.open(path)[...], VALUES)
