@@ -240,8 +240,8 @@ class HTTPStore:
         else:
             raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
         found = _tag(answer, size)
-        if found is None and not content:
-            found = tag  # a refusal need not tell the tag
+        if found is None:
+            found = tag  # not every answer of every server tells it
         return Version(None if tag is not None and found != tag else content, found)
 
     def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
