@@ -110,6 +110,7 @@ def test_help_lists_every_command_in_a_few_words():
     context = click.Context(main)
     assert sorted(main.commands) == [
         "compare",
+        "copy",
         "demo",
         "finish",
         "info",

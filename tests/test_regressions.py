@@ -279,7 +279,7 @@ def test_the_pool_that_dask_is_told_to_use_counts():
 def test_a_plan_does_not_run_where_more_tasks_share_its_memory():
     source = zd.create_array({}, shape=(64, 64, 64), dtype="f4", chunks=(1, 64, 64))
     with dask.config.set(scheduler="sync"):
-        plan = zd.plan_rechunk(source, {}, chunks=(64, 8, 8), max_mem=2_600_000)
+        plan = zd.plan_rechunk(source, {}, chunks=(64, 8, 8), max_mem=2_000_000)
     with (
         dask.config.set(scheduler="threads", num_workers=8),
         pytest.raises(MemoryBudgetError, match="8 would hold"),

@@ -272,6 +272,8 @@ class Reader:
             with open_value(self._store, wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
                 present = answer(self._fetch(wanted), ask or value.get_ranges)
+        if not present and again:
+            raise CorruptObjectError("it was removed while it was being read")
         if not present:
             self._fill(wanted)
 
