@@ -20,7 +20,12 @@ from http_server import Files, serving
 import zarr_dask as zd
 from tests.fault_proxy import FAULTS, Faults, fault_proxy
 from tests.object_stores import s3_server
-from zarr_dask.errors import ObjectReplacedError, StoreError, StoreUnavailableError
+from zarr_dask.errors import (
+    CorruptObjectError,
+    ObjectReplacedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, open_store
 from zarr_dask.stores.described import describe, open_described
 from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
@@ -461,7 +466,7 @@ def test_many_replaced_objects_are_read_as_wholes(store):
     assert got.tolist()[4:] == [*range(8)]
 
 
-def test_an_object_that_is_deleted_while_it_is_read_is_absent(store):
+def test_an_object_that_is_deleted_while_it_is_read_is_an_error(store):
     array = zd.create_array(store, "gone", **INDEXED)
     array[...] = 1
     (key,) = (key for key in store.list() if "/c/" in key)
@@ -472,7 +477,10 @@ def test_an_object_that_is_deleted_while_it_is_read_is_absent(store):
         if at == key and seen.count(key) == 2:
             store.delete(key)
 
-    assert zd.open(Faulty(store, hook), "gone")[990:1000].tolist() == [7] * 10
+    array = zd.open(Faulty(store, hook), "gone")
+    with pytest.raises(CorruptObjectError, match="removed while it was being read"):
+        array[990:1000]
+    assert array[990:1000].tolist() == [7] * 10
 
 
 class Lying(Files):
