@@ -9,6 +9,7 @@ plans have in common; here are rechunkings of arrays at places of their own, in
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -109,7 +110,7 @@ class JointStagePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointPlan:
+class JointPlan(ABC):
     """What is to be done to several arrays, as a value."""
 
     members: tuple[Member, ...]
@@ -126,19 +127,19 @@ class JointPlan:
     # --- what it is -------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def kind(self) -> str:
         """What does the work, as the journal says it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def where(self) -> str:
         """What is written, for messages."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def home(self) -> tuple[Store, str]:
         """Store and path of the node beside whose hierarchy the journal lies."""
-        raise NotImplementedError
 
     @property
     def stages(self) -> tuple[JointStagePlan, ...]:
@@ -188,9 +189,9 @@ class JointPlan:
     def __str__(self) -> str:
         return self.explain()
 
+    @abstractmethod
     def explain(self) -> str:
         """The plan in words and numbers."""
-        raise NotImplementedError
 
     def _memory_line(self) -> str:
         return (
@@ -201,13 +202,13 @@ class JointPlan:
 
     # --- beginning and ending; see `zarr_dask.jobs.beginning` -----------------------------------
 
+    @abstractmethod
     def check_room(self) -> None:
         """Refuse to write where something is that may not be replaced."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_room(self, *, keep_journals: bool) -> None:
         """Remove what is to be replaced."""
-        raise NotImplementedError
 
     def is_ours(self) -> bool:
         """Whether what is around the arrays was put there by this plan, if by anybody."""
