@@ -12,6 +12,10 @@ cd "$(dirname "$0")/.."
 target=$PWD/.servers
 failed=
 
+# npm believes only the certificate authorities that it brings; the system may have others besides.
+authorities=/etc/ssl/certs/ca-certificates.crt
+test ! -e "$authorities" || export NODE_EXTRA_CA_CERTS="${NODE_EXTRA_CA_CERTS:-$authorities}"
+
 from_npm() { # NAME PACKAGE@VERSION
     npm install --silent --no-audit --no-fund --prefix "$target/$1" "$2"
 }
