@@ -152,11 +152,16 @@ def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
         _check_memory(text, limits.metadata_memory)
     try:
         return jiter.from_json(text, catch_duplicate_keys=strictly)
-    except ValueError:  # the slower parser takes more (half a surrogate pair) or says why not
+    except ValueError as error:  # the slower parser takes more (half a surrogate pair) or says why
+        if twice := _TWICE.match(str(error)):
+            raise ValueError(f"the name {twice[1][:60]!r} stands twice in one object") from error
         document = json.loads(text, object_pairs_hook=_object if strictly else None)
     if _is_deeper(document, _DEEPEST):
         raise _TooDeepError(f"values nested at most {_DEEPEST} deep")
     return document
+
+
+_TWICE = re.compile(r'Detected duplicate key "(.*)" at line', re.DOTALL)
 
 
 class _TooMuchMemoryError(ValueError):

@@ -148,7 +148,7 @@ class FsspecStore:
 
     def file_system(self) -> Any:
         """The file system of fsspec, which all stores of this process with these options share."""
-        return _file_system(self.url, self.options)[0]
+        return self._file_system()[0]
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
