@@ -134,7 +134,7 @@ def parse_plain(key: object, shape: Shape) -> tuple[Region, Shape] | None:
         return _everything(shape) if len(given) == 1 and given[0] is Ellipsis and shape else None
     region: list[slice] = []
     lengths: list[int] = []
-    for item, length in zip(given, shape, strict=True):
+    for item, length in zip(given, shape):  # noqa: B905  (as many; strict= takes its time)
         if type(item) is not slice:
             return None
         try:

@@ -296,8 +296,11 @@ def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> l
     else:
         with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
             found = list(threads.map(lambda group: node_format.child_names(store, group), groups))
+    are_keys = isinstance(store, Consolidated)  # which holds no others
     pairs = zip(groups, found, strict=True)
-    return [join(group, name) for group, names in pairs for name in names if _is_key(name)]
+    return [
+        join(group, name) for group, names in pairs for name in names if are_keys or _is_key(name)
+    ]
 
 
 def _is_key(name: str) -> bool:

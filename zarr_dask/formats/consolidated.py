@@ -140,7 +140,12 @@ class Consolidated(Wrapper):
 
     def parsed(self, keys: Iterable[str]) -> Found | None:
         """Documents that are known, as JSON objects; None if that is not so of all of them."""
-        return {k: self.documents.get(k) for k in keys} if all(map(self._knows, keys)) else None
+        found: dict[str, Mapping[str, Any] | None] = {}
+        for key in keys:
+            found[key] = self.documents.get(key)
+            if found[key] is None and not self._knows(key):
+                return None
+        return found
 
     def _knows(self, key: str) -> bool:
         return key.startswith(self.scope) and _is_document(key, self.endings)
