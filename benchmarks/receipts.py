@@ -19,7 +19,7 @@ import numpy as np
 import zarr_dask as zd
 from benchmarks.fields import field
 from benchmarks.measure import Case, Contender
-from zarr_dask.jobs.target import ArrayTarget, Records
+from zarr_dask.jobs.write.target import ArrayTarget, Records
 from zarr_dask.journal import Job, given_place, new_journal
 
 __all__ = ["CASES"]

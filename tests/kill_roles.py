@@ -23,8 +23,8 @@ from distributed import Client, Scheduler, Worker
 
 import zarr_dask as zd
 from zarr_dask.grid import Grid
-from zarr_dask.jobs.regridding import layout_between
-from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.jobs.rechunk.regridding import layout_between
+from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers import Wrapper
 
@@ -36,7 +36,12 @@ PATIENCE = 50.0
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    [__name__, "zarr_dask.jobs.write", "zarr_dask.fingerprint", "zarr_dask.jobs.rechunk"]
+    [
+        __name__,
+        "zarr_dask.jobs.write.write",
+        "zarr_dask.fingerprint",
+        "zarr_dask.jobs.rechunk.rechunk",
+    ]
 )
 
 

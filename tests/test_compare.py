@@ -15,8 +15,8 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import ManifestError, NodeTypeError
 from zarr_dask.jobs.boxes import boxes_for
-from zarr_dask.jobs.compare import differs
-from zarr_dask.jobs.digest import added, digest_text, sum_of
+from zarr_dask.jobs.verify.compare import differs
+from zarr_dask.jobs.verify.digest import added, digest_text, sum_of
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
 

@@ -33,8 +33,8 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.copy_plan import CopyPlan
-from zarr_dask.jobs.moving import MovePlan
+from zarr_dask.jobs.copy.moving import MovePlan
+from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
 FORMATS = ["v2", "v3", "v3draft"]
@@ -465,7 +465,7 @@ def test_a_job_that_died_at_each_document_is_ended_by_the_same_call(tmp_path, mo
                 store.set(key, [text])
 
         with monkeypatch.context() as patch:
-            patch.setattr("zarr_dask.jobs.copy_plan.put_documents", some)
+            patch.setattr("zarr_dask.jobs.copy.plan.put_documents", some)
             with pytest.raises(StopError):
                 zd.copy(tmp_path / "a.zarr", target)
         report = zd.copy(tmp_path / "a.zarr", target, resume=True)

@@ -12,7 +12,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.jobs.regridding import IDLE_WORKER, memory_budget
+from zarr_dask.jobs.rechunk.regridding import IDLE_WORKER, memory_budget
 from zarr_dask.jobs.run import Workers
 from zarr_dask.jobs.window import PER_THREAD, Window
 
@@ -59,7 +59,7 @@ def small_workers():
 
 def begin_peak() -> int:
     """Resident bytes of this process, and from now on its peak begins anew."""
-    import zarr_dask.jobs.copying  # noqa: F401  (idle means: with the package imported)
+    import zarr_dask.jobs.rechunk.copying  # noqa: F401  (idle means: with the package imported)
 
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")

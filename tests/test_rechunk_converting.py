@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import DataTypeError, GridError, NodeNotFoundError
-from zarr_dask.jobs.stages import StagePlan
+from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import MemoryStore
 
 VALUES = np.arange(-60, 60, dtype="i2").reshape(10, 12)

@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.rechunk_dask import grids_between
+from zarr_dask.jobs.rechunk.dask_source import grids_between
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (64, 40, 30)

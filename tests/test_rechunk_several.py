@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.joint_job import JointJob
+from zarr_dask.jobs.rechunk.joint_job import JointJob
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (512, 32, 32)
@@ -152,7 +152,7 @@ def test_what_is_done_is_not_done_again(sources, tmp_path, share):
 
 def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
     """One target is visible, the other one not: the same call ends it."""
-    from zarr_dask.jobs.rechunk_job import RechunkJob
+    from zarr_dask.jobs.rechunk.job import RechunkJob
 
     publish, count = RechunkJob.publish, 0
 

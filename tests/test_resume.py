@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     ResumeError,
     StoreError,
 )
-from zarr_dask.jobs import target
+from zarr_dask.jobs.write import target
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
@@ -181,7 +181,7 @@ def test_a_receipt_holds_only_for_what_is_there(tmp_path, damage):
 
 @pytest.mark.parametrize("when", ["before the document", "before the journal goes"])
 def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
-    from zarr_dask.jobs import target
+    from zarr_dask.jobs.write import target
     from zarr_dask.journal import Journal
 
     def die(*args):

@@ -21,7 +21,7 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError
-from zarr_dask.jobs.census import Cells
+from zarr_dask.jobs.verify.census import Cells
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
 

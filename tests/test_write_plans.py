@@ -441,7 +441,7 @@ def colours(figure) -> list[set]:
 def test_a_plan_as_a_picture(store, tmp_path):
     from matplotlib.colors import to_rgba
 
-    from zarr_dask.jobs.plot_write import _IN_PART
+    from zarr_dask.jobs.write.plot import _IN_PART
 
     target = zd.create_array(store, shape=(30, 40), dtype="f8", chunks=(4, 5))
     values = da.zeros((25, 33), chunks=(9, 12))

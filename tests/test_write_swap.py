@@ -17,7 +17,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeTypeError, SourceIsTargetError, StoreError
-from zarr_dask.jobs import swap as swap_module
+from zarr_dask.jobs.write import swap as swap_module
 from zarr_dask.stores import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -31,7 +31,7 @@ from zarr_dask.errors import (
     WriterNotFoundError,
 )
 from zarr_dask.grid import Grid
-from zarr_dask.jobs.owners import share_of, shared_objects
+from zarr_dask.jobs.simulation.owners import share_of, shared_objects
 from zarr_dask.stores import Faulty, LocalStore
 
 FORMATS = ["v3", "v2", "v3draft", "v3draft-2022-05"]
@@ -194,8 +194,8 @@ def test_consolidated_metadata_above_are_kept_in_step(url):
 
 def test_readers_without_consolidated_metadata_see_whole_arrays(url):
     """Documents of arrays come before consolidated metadata, those of coordinates last."""
-    from zarr_dask.jobs.output import open_output
-    from zarr_dask.jobs.publish import Publisher
+    from zarr_dask.jobs.simulation.output import open_output
+    from zarr_dask.jobs.simulation.publish import Publisher
     from zarr_dask.stores import LocalStore, Recording
 
     zd.Writer.create(url, arrays(), owners=OWNERS)

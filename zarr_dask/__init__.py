@@ -32,18 +32,18 @@ from zarr_dask.views import View
 
 if TYPE_CHECKING:
     from zarr_dask import ome
-    from zarr_dask.jobs.compare import compare
-    from zarr_dask.jobs.copy import copy, plan_copy
-    from zarr_dask.jobs.digest import digest
+    from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.load_plan import load_plan
-    from zarr_dask.jobs.migrate import migrate, plan_migration
-    from zarr_dask.jobs.owners import owners
+    from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.read import from_zarr
-    from zarr_dask.jobs.rechunk import plan_rechunk, rechunk
+    from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
+    from zarr_dask.jobs.simulation.owners import owners
+    from zarr_dask.jobs.simulation.writer import Writer
     from zarr_dask.jobs.survey import survey
-    from zarr_dask.jobs.verify import verify
-    from zarr_dask.jobs.write import plan_write, to_zarr
-    from zarr_dask.jobs.writer import Writer
+    from zarr_dask.jobs.verify.compare import compare
+    from zarr_dask.jobs.verify.digest import digest
+    from zarr_dask.jobs.verify.verify import verify
+    from zarr_dask.jobs.write.write import plan_write, to_zarr
     from zarr_dask.xarray import open_dataset, open_datatree
 
 try:
@@ -89,24 +89,24 @@ __all__ = [
 ]
 
 _JOBS = {
-    "compare": "zarr_dask.jobs.compare",
-    "copy": "zarr_dask.jobs.copy",
-    "digest": "zarr_dask.jobs.digest",
-    "Writer": "zarr_dask.jobs.writer",
+    "compare": "zarr_dask.jobs.verify.compare",
+    "copy": "zarr_dask.jobs.copy.copy",
+    "digest": "zarr_dask.jobs.verify.digest",
+    "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
-    "migrate": "zarr_dask.jobs.migrate",
+    "migrate": "zarr_dask.jobs.migrate.migrate",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
-    "owners": "zarr_dask.jobs.owners",
-    "plan_copy": "zarr_dask.jobs.copy",
-    "plan_migration": "zarr_dask.jobs.migrate",
+    "owners": "zarr_dask.jobs.simulation.owners",
+    "plan_copy": "zarr_dask.jobs.copy.copy",
+    "plan_migration": "zarr_dask.jobs.migrate.migrate",
     "load_plan": "zarr_dask.jobs.load_plan",
-    "plan_rechunk": "zarr_dask.jobs.rechunk",
-    "plan_write": "zarr_dask.jobs.write",
-    "rechunk": "zarr_dask.jobs.rechunk",
+    "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "plan_write": "zarr_dask.jobs.write.write",
+    "rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "survey": "zarr_dask.jobs.survey",
-    "to_zarr": "zarr_dask.jobs.write",
-    "verify": "zarr_dask.jobs.verify",
+    "to_zarr": "zarr_dask.jobs.write.write",
+    "verify": "zarr_dask.jobs.verify.verify",
 }
 
 

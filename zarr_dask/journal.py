@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 OUTPUT = "__output/output.json"
-"""Says beside a group what its ranks write (`zarr_dask.jobs.output`), while that goes on."""
+"""Says beside a group what its ranks write (`jobs.simulation.output`), while that goes on."""
 STAGES = "stages"
 """Fact of a job whose receipts have creations of their own, for each of its stages or arrays."""
 TARGETS = "targets"

@@ -62,7 +62,7 @@ def copy(
     from dataclasses import replace
 
     with cluster(scheduler, scheduler_file, workers) as client:
-        from zarr_dask.jobs.copy import plan_copy
+        from zarr_dask.jobs.copy.copy import plan_copy
 
         overwrite = options.pop("overwrite")
         plan = plan_copy(src, dst, client=client, overwrite=overwrite or resume, **options)

@@ -22,10 +22,10 @@ from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.joint_job import JointJob, StageLike
-    from zarr_dask.jobs.joint_plan import JointPlan
-    from zarr_dask.jobs.rechunk_job import RechunkJob
-    from zarr_dask.jobs.rechunk_plan import RechunkPlan
+    from zarr_dask.jobs.rechunk.job import RechunkJob
+    from zarr_dask.jobs.rechunk.joint_job import JointJob, StageLike
+    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.plan import RechunkPlan
 
     Plan = RechunkPlan | JointPlan
     Job = RechunkJob | JointJob

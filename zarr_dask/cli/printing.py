@@ -13,9 +13,9 @@ import click
 import zarr_dask as zd
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.joint_plan import JointPlan
-    from zarr_dask.jobs.migrate import MigrationPlan
-    from zarr_dask.jobs.rechunk import RechunkPlan
+    from zarr_dask.jobs.migrate.migrate import MigrationPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
     from zarr_dask.ome import OmeMigration
     from zarr_dask.ome.plan import ImageWritePlan
 

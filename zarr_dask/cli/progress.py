@@ -18,9 +18,9 @@ from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zarr_dask.jobs.joint_plan import JointPlan
-    from zarr_dask.jobs.migrate import MigrationPlan
-    from zarr_dask.jobs.rechunk import Progress, RechunkPlan
+    from zarr_dask.jobs.migrate.migrate import MigrationPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
 
 __all__ = ["Lines", "image_progress", "migration_progress", "rechunk_progress"]
@@ -44,7 +44,7 @@ def rechunk_progress(
 @contextmanager
 def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[[int], None]]:
     """What shows how many bytes a migration has copied: a bar, else lines."""
-    from zarr_dask.jobs.rechunk import Progress
+    from zarr_dask.jobs.rechunk.rechunk import Progress
 
     console = _terminal()
     if console is None:

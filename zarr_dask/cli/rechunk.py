@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.jobs.rechunk import RechunkPlan
+    from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
 __all__ = ["cluster", "plan", "rechunk"]
 
@@ -133,7 +133,7 @@ def _planned(
         raise click.UsageError("give --chunks, --shards or both: without them nothing changes.")
     with cluster(scheduler, scheduler_file, workers) as client:
         source = _source(src)
-        from zarr_dask.jobs.rechunk import plan_rechunk
+        from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 
         yield plan_rechunk(source, dst, client=client, **options), client
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
 
-    from zarr_dask.jobs.rechunk_report import Progress
+    from zarr_dask.jobs.rechunk.report import Progress
 
 __all__ = ["bar", "byte_bars", "rechunk_bars", "stage_bars", "stage_names"]
 

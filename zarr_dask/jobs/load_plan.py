@@ -27,15 +27,15 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Region, Shape
 from zarr_dask.group import open_array
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.copy_plan import CopyPlan
-from zarr_dask.jobs.joint_plan import JointRechunkPlan
-from zarr_dask.jobs.moving import MovePlan
+from zarr_dask.jobs.copy.moving import MovePlan
+from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.plan import format_bytes, format_region
-from zarr_dask.jobs.rechunk import check_all_apart
-from zarr_dask.jobs.rechunk_plan import VERSION, RechunkPlan, digest
-from zarr_dask.jobs.regridding import layout_between, layout_of
-from zarr_dask.jobs.sampling import Ratios
-from zarr_dask.jobs.stages import Layout, StagePlan
+from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
+from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan, digest
+from zarr_dask.jobs.rechunk.rechunk import check_all_apart
+from zarr_dask.jobs.rechunk.regridding import layout_between, layout_of
+from zarr_dask.jobs.rechunk.sampling import Ratios
+from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
 from zarr_dask.stores.memory import MemoryStore

@@ -15,7 +15,7 @@ from zarr_dask.formats.base import GroupMeta
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.group import Group, open_group
 from zarr_dask.hierarchy import check_place, put_documents
-from zarr_dask.jobs.target import WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.describe import Frame, coarser, dataset_of, steps_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
 from zarr_dask.ome.job import ImageProgress

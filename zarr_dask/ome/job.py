@@ -31,11 +31,11 @@ from zarr_dask.grid import Shape
 from zarr_dask.hierarchy import check_place, prepare_above, prepare_place, put_documents
 from zarr_dask.jobs.bars import bar
 from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.rechunk import Progress
-from zarr_dask.jobs.rechunk_plan import digest
+from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_tasks
-from zarr_dask.jobs.submit import compute_writes
-from zarr_dask.jobs.target import WriteReport
+from zarr_dask.jobs.write.submit import compute_writes
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import (
     Job,
     Journal,

@@ -3,7 +3,7 @@
 `plan_migration` says everything that will be done and all that cannot be; `OmeMigration.run` does
 it, the whole hierarchy or nothing. Stored objects are copied or stay where they are, and only JSON
 is written (`zarr_dask.jobs.migrate`); arrays of pixels that shall have other chunks, shards or
-codecs are written anew within bounded memory (`zarr_dask.jobs.rechunk`). Attributes move as
+codecs are written anew within bounded memory (`zarr_dask.jobs.rechunk.rechunk`). Attributes move as
 `zarr_dask.ome.versions` says, and dimensions get the names of the axes.
 """
 
@@ -30,8 +30,8 @@ from zarr_dask.formats.base import (
     prefix_of,
     where,
 )
-from zarr_dask.jobs.migrate import MigrationPlan, MigrationReport
-from zarr_dask.jobs.migrate_nodes import (
+from zarr_dask.jobs.migrate.migrate import MigrationPlan, MigrationReport
+from zarr_dask.jobs.migrate.nodes import (
     Route,
     node_plans,
     read_or_problems,
@@ -47,8 +47,8 @@ from zarr_dask.stores.urls import Location, open_store, overlap, real_place
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.jobs.joint_plan import JointRechunkPlan, JointReport
-    from zarr_dask.jobs.rechunk_plan import Progress, RechunkPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
+    from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan
 
 __all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
 

@@ -1,7 +1,7 @@
 """Arrays of pixels that get other chunks, shards or codecs while their hierarchy is migrated.
 
-They are one rechunking of several arrays (`zarr_dask.jobs.joint_plan`), which writes the documents
-of all of them last. The hierarchy's groups get theirs afterwards.
+They are one rechunking of several arrays (`zarr_dask.jobs.rechunk.joint_plan`),
+which writes the documents of all of them last. The hierarchy's groups get theirs afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from zarr_dask.errors import (
     Problem,
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys
-from zarr_dask.jobs.joint_plan import JointRechunkPlan
-from zarr_dask.jobs.migrate_nodes import NodePlan, Rewrite, Route
-from zarr_dask.jobs.rechunk import plan_rechunk
-from zarr_dask.jobs.rechunk_plan import RechunkPlan
+from zarr_dask.jobs.migrate.nodes import NodePlan, Rewrite, Route
+from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
+from zarr_dask.jobs.rechunk.plan import RechunkPlan
+from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
 

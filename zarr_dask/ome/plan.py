@@ -19,7 +19,7 @@ from zarr_dask.array import Array
 from zarr_dask.formats.base import Format, GroupMeta, where
 from zarr_dask.grid import Shape
 from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.target import WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.cells import CellWriter, InMemory, Records, Source, Stored
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.job import ImageProgress, run_plan

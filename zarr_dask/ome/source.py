@@ -13,9 +13,9 @@ from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.grid import Shape
 from zarr_dask.jobs.boxes import is_dask
-from zarr_dask.jobs.guards import check_not_read
-from zarr_dask.jobs.rechunk import memory_budget
+from zarr_dask.jobs.rechunk.rechunk import memory_budget
 from zarr_dask.jobs.run import Workers, find_workers
+from zarr_dask.jobs.write.guards import check_not_read
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.plan import Pixels, PyramidPlan
 from zarr_dask.ome.pyramid import Blocked, Stage, blocked, plan_stages

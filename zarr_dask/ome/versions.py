@@ -16,7 +16,7 @@ from zarr_dask.errors import Problem
 from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, NodeMeta, normalise_path
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
-from zarr_dask.jobs.migrate_nodes import Rewrite, Rewritten
+from zarr_dask.jobs.migrate.nodes import Rewrite, Rewritten
 from zarr_dask.ome.model import KEYS, detect_version, members_of
 from zarr_dask.stores.base import join
 
@@ -106,7 +106,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What changes in the metadata of nodes: a `zarr_dask.jobs.migrate_nodes.Rewriting`."""
+    """What changes in the metadata of nodes: a `zarr_dask.jobs.migrate.nodes.Rewriting`."""
 
     old: str
     new: str

@@ -17,7 +17,7 @@ from zarr_dask.formats.base import Format, normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Shape
 from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.target import WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.describe import (
     FORMATS,
     Frame,

@@ -1,0 +1,406 @@
+"""Copying an array whose new documents say the same stored bytes: objects as they are, not decoded.
+
+A task copies the stored objects at some consecutive coordinates of the grid. Which of them there
+are is found out by one listing of the source, so that tasks without any are left out; of a source
+that cannot list every object is asked for. What is absent stays absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
+from zarr_dask.hierarchy import is_free, put_documents
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.copying import Copied, Records
+from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned
+from zarr_dask.jobs.rechunk.stages import OVERHEAD
+from zarr_dask.journal import Journal
+from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
+from zarr_dask.stores.base import WHOLE, Buffer, list_sizes
+from zarr_dask.stores.described import describe
+from zarr_dask.stores.urls import real_place
+
+__all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
+
+_BATCH_BYTES = 1 << 26
+"""Stored bytes that one task copies, if objects are small."""
+_BATCH_OBJECTS = 256
+_NAMED = 10
+
+
+@dataclass(frozen=True)
+class MoveStage:
+    """What the one stage of a move costs."""
+
+    tasks: int
+    peak: int
+    """Bytes that one task holds at most."""
+    costs: Costs
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most."""
+        return self.peak * max(min(threads, self.tasks), 1)
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """What copying the stored objects of an array will do."""
+
+    source: Array
+    target: Array
+    """As it will be; it does not exist yet."""
+    batch: int
+    """Cells of the grid that one task copies."""
+    abreast: int
+    """Objects that a task asks for at a time."""
+    objects: int
+    """Stored objects that there are; where the source cannot list, that there can be."""
+    stored: int
+    """Their bytes; where the source cannot list, those of all elements."""
+    largest: int
+    """Bytes of the largest of them."""
+    listed: bool = True
+    """Whether the source can say which objects there are."""
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes that are copied."""
+        return self.stored
+
+    @property
+    def stages(self) -> tuple[MoveStage, ...]:
+        """The only stage."""
+        tasks = ceil(self.target.meta.grid.ncells / self.batch)
+        peak = self.largest * self.abreast + OVERHEAD
+        costs = Costs(decoded=0, written=self.stored, reads=self.objects, writes=self.objects)
+        return (MoveStage(tasks, peak, costs),)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.stages[0].tasks
+
+    @property
+    def token(self) -> str:
+        """Equal for plans that copy the same objects to the same place."""
+        facts = (
+            "move",
+            real_place(self.source.store, self.source.path),
+            digest(self.source),
+            real_place(self.target.store, self.target.path),
+            digest(self.target),
+        )
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def is_finished(self) -> bool:
+        """Whether the target is there with the metadata of the plan."""
+        return is_there_as_planned(self.target)
+
+    def facts(self) -> dict[str, Any]:
+        """The plan as values that JSON knows."""
+        source, target = self.source, self.target
+        documents = target.node_format.documents(target.meta, target.path)
+        return {
+            "job": "move",
+            "source": {
+                "store": describe(source.store),
+                "path": source.path,
+                "format": source.format,
+                "digest": digest(source),
+            },
+            "target": {
+                "store": describe(target.store),
+                "path": target.path,
+                "format": target.format,
+                "documents": {key: text.decode() for key, text in documents.items()},
+            },
+            "batch": self.batch,
+            "abreast": self.abreast,
+            "objects": self.objects,
+            "stored": self.stored,
+            "largest": self.largest,
+            "listed": self.listed,
+        }
+
+    def bound(self, creation: str, journal: Journal | None) -> MoveJob:
+        """The job with its receipts."""
+        return MoveJob(self, creation, journal)
+
+    def matching(self, threads: int) -> MoveMatching:  # noqa: ARG002  (two objects are little)
+        """The comparison of source and target."""
+        return MoveMatching(self)
+
+    # --- what a task does -------------------------------------------------------------------------
+
+    def coords(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Coordinates of the objects that a task copies."""
+        grid = self.target.meta.grid
+        first = number * self.batch
+        for cell in range(first, min(first + self.batch, grid.ncells)):
+            yield _coords(cell, grid.counts)
+
+    def keys(self, number: int) -> Iterator[str]:
+        """Keys of the objects that a task copies, below the target's prefix."""
+        return map(self.target.meta.keys.key, self.coords(number))
+
+    def task_of(self, coords: Sequence[int]) -> int:
+        """The task that copies the object at some coordinates."""
+        cell = 0
+        for index, count in zip(coords, self.target.meta.grid.counts, strict=True):
+            cell = cell * count + index
+        return cell // self.batch
+
+
+def _coords(cell: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """Coordinates of the cell with a number; there may be more cells than 64 bits can number."""
+    found: list[int] = []
+    for count in reversed(counts):
+        cell, index = divmod(cell, count)
+        found.insert(0, index)
+    return tuple(found)
+
+
+def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
+    """Plan to copy the stored objects of an array.
+
+    Parameters
+    ----------
+    source, target
+        The array, and the one to come; their documents say the same of the same bytes.
+    budget
+        Bytes that one task may hold.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If one of the objects is larger.
+    """
+    grid = source.meta.grid
+    cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
+    try:
+        sizes = np.fromiter((size for _, size in objects_of(source)), np.int64)
+        objects, stored, largest = len(sizes), int(sizes.sum()), int(sizes.max(initial=0))
+        listed = True
+    except ListingError:
+        objects, stored, largest, listed = grid.ncells, source.nbytes, cell, False
+    if largest + OVERHEAD > budget:
+        raise MemoryBudgetError(
+            f"a stored object of {source.where} has {format_bytes(largest)}, but a task may hold "
+            f"{format_bytes(budget)}: raise max_mem, or use fewer threads per process."
+        )
+    policy = source.store.coalescing
+    room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)
+    mean = max(stored // max(objects, 1), 1)
+    together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
+    density = objects / max(grid.ncells, 1)  # of a grid that is nearly empty, few cells
+    return MovePlan(
+        source=source,
+        target=target,
+        batch=max(int(together * density), 1),
+        abreast=max(min(policy.requests, room), 1),
+        objects=objects,
+        stored=stored,
+        largest=largest,
+        listed=listed,
+    )
+
+
+def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Coordinates of the stored objects that there are, and their bytes.
+
+    Raises
+    ------
+    ListingError
+        If the store cannot list.
+    """
+    prefix = array.node_format.data_prefix(array.path)
+    below = prefix + array.meta.keys.folder(array.ndim)
+    for key, size in list_sizes(array.store, below):
+        coords = array.meta.coords(key[len(prefix) :])
+        if coords is not None:
+            yield coords, size
+
+
+# --- carried out ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mover:
+    """What copies the objects of a task; small, and a part of each of them."""
+
+    plan: MovePlan
+    records: Records | None
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Copy the objects of a task; `stop` is asked before each of them."""
+        target = self.plan.target
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        for coords, value in self._values(number):
+            if stop is not None and stop():
+                break
+            key = target.meta.keys.key(coords)
+            if value is None:
+                empty.append(key)
+                continue
+            target.store.set(target.key(coords), [value])
+            written.append(stored_object(key, [value], with_sha256=False))
+        if self.records is not None and (written or empty):
+            journal = self.records.journal
+            # of a grid that can be listed, what is absent is known
+            absent = () if self.plan.listed else tuple(empty)
+            journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
+        nbytes = sum(item.nbytes for item in written)
+        return Copied(nbytes, nbytes, len(written))
+
+    def _values(self, number: int) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
+        source, abreast = self.plan.source, self.plan.abreast
+        if abreast == 1:
+            for coords in self.plan.coords(number):
+                yield coords, source.store.get(source.key(coords))
+            return
+        waiting = list(self.plan.coords(number))
+        for first in range(0, len(waiting), abreast):
+            some = waiting[first : first + abreast]
+            found = source.store.get_ranges([(source.key(coords), WHOLE) for coords in some])
+            yield from zip(some, found, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class MoveJob:
+    """A move and the receipts of its tasks."""
+
+    plan: MovePlan
+    creation: str
+    journal: Journal | None
+
+    def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
+        """What copies."""
+        journal = self.journal
+        return Mover(self.plan, None if journal is None else Records(journal, self.creation))
+
+    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
+        """The valid receipts."""
+        if self.journal is None:
+            return Receipts({}, frozenset())
+        kept = list(self.journal.receipts()) if receipts is None else receipts
+        if not kept:
+            return Receipts({}, frozenset())
+        target = self.plan.target
+        prefix = target.node_format.data_prefix(target.path)
+        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
+        return collect(kept, self.creation, sizes)
+
+    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+        """Numbers of tasks with an object that has no valid receipt."""
+        plan = self.plan
+        done = self.done(stage, receipts)
+        if plan.listed:
+            key = plan.target.meta.keys.key
+            return sorted({plan.task_of(at) for at in self._present if key(at) not in done})
+        if not len(done):
+            return range(plan.tasks)
+        return [n for n in range(plan.tasks) if not all(k in done for k in plan.keys(n))]
+
+    @cached_property
+    def _present(self) -> list[tuple[int, ...]]:
+        return [coords for coords, _ in objects_of(self.plan.source)]
+
+    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
+        """For the only stage the numbers of its tasks that are still to be done."""
+        return [self.missing(0, receipts)]
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has put something at the target since the job began."""
+        target = self.plan.target
+        if is_free(target.store, target.path, target.node_format):
+            return True
+        return self.plan.is_finished() and not self.missing(0)
+
+    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
+        """Refuse to end what is not complete; see `RechunkJob.check_complete`."""
+        missing = () if self.journal is None else self.missing(0, receipts)
+        if missing:
+            raise ResumeError(
+                f"{self.plan.target.where} is not complete: {counted(len(missing), 'task')} of "
+                f"{self.plan.tasks} left no valid receipt. Run the plan again; it does what is "
+                "missing."
+            )
+
+    def publish(self) -> None:
+        """Make the target visible."""
+        target = self.plan.target
+        put_documents(target.store, target.node_format.documents(target.meta, target.path))
+
+    def remove_intermediates(self) -> None:
+        """There are none."""
+
+    def tidy_up(self, stage: int) -> None:
+        """There is nothing to remove."""
+
+
+# --- compared -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MovedObjects:
+    """What the comparison of some objects has found."""
+
+    nbytes: int
+    differing: int
+    first: tuple[tuple[tuple[int, ...], str, str], ...]
+
+
+@dataclass(frozen=True)
+class MoveMatching:
+    """A comparison of stored objects, byte by byte: what its task number n does."""
+
+    plan: MovePlan
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of the tasks: those with an object on either side, where that can be listed."""
+        plan = self.plan
+        if not plan.listed:
+            return range(plan.tasks)
+        sides = (objects_of(one) for one in (plan.source, plan.target))
+        return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
+
+    def __call__(self, number: int) -> MovedObjects:
+        """Compare some objects."""
+        plan, nbytes, found = self.plan, 0, []
+        for coords in plan.coords(number):
+            old = plan.source.store.get(plan.source.key(coords))
+            new = plan.target.store.get(plan.target.key(coords))
+            nbytes += 0 if old is None else len(old)
+            if old != new:
+                start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
+                found.append((start, _shown(old), _shown(new)))
+        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]))
+
+    def check(self, results: Sequence[MovedObjects]) -> None:
+        """Refuse a target that differs.
+
+        Raises
+        ------
+        ValuesDifferError
+            It names the first elements of the first objects.
+        """
+        differing = sum(one.differing for one in results)
+        if differing:
+            first = sorted(at for one in results for at in one.first)[:_NAMED]
+            where = (self.plan.source.where, self.plan.target.where)
+            raise ValuesDifferError(*where, differing, first, "stored objects")
+
+
+def _shown(value: Buffer | None) -> str:
+    return "nothing" if value is None else f"{len(value)} bytes"

@@ -1,0 +1,291 @@
+"""What copying a hierarchy will do, as a value: in words and numbers, and carried out.
+
+Its arrays are copied as stored objects (`zarr_dask.jobs.copy.moving`) or laid out anew
+(`zarr_dask.jobs.rechunk.plan`), all by one job. Documents are written when every object is there:
+those of children before those of their groups, that of the root last, and consolidated metadata
+after all of them, so that whoever finds the copy finds the whole of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from html import escape
+
+from zarr_dask.errors import NodeExistsError, PlanError
+from zarr_dask.formats.base import (
+    Format,
+    GroupMeta,
+    Limits,
+    load_json,
+    prefix_of,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.consolidated import consolidated_documents
+from zarr_dask.hierarchy import check_place, prepare_place, put_documents, remove_leftovers
+from zarr_dask.jobs.copy.moving import MovePlan
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.rechunk.joint_job import MemberJob
+from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
+from zarr_dask.journal import discard_journals
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.described import describe
+from zarr_dask.stores.urls import real_place
+from zarr_dask.tree import facts_table, printable
+from zarr_dask.walk import is_implied
+
+__all__ = ["CopyPlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPlan(JointPlan):
+    """Everything that a copy will do; made by `zarr_dask.plan_copy`."""
+
+    members: tuple[MovePlan | RechunkPlan, ...]
+    """The plans of the arrays, by path."""
+    source: tuple[Store, str]
+    """Store and path of what is copied."""
+    store: Store
+    """Where it goes."""
+    path: str
+    """Path of the copy in it."""
+    node_format: Format
+    groups: tuple[tuple[str, GroupMeta], ...]
+    """Paths of the groups in the copy and what their documents will say, parents first."""
+    consolidated: tuple[str, ...] = ()
+    """Paths of those that get consolidated metadata."""
+    notes: tuple[str, ...] = ()
+    """What users should know."""
+
+    @property
+    def kind(self) -> str:
+        """See `JointPlan`."""
+        return "copy"
+
+    @property
+    def where(self) -> str:
+        """The copy, for messages."""
+        return where(self.store, self.path)
+
+    @property
+    def home(self) -> tuple[Store, str]:
+        """The root of the copy."""
+        return self.store, self.path
+
+    @property
+    def token(self) -> str:
+        """Equal for plans that write the same bytes to the same place."""
+        facts = (
+            self.kind,
+            real_place(*self.source),
+            real_place(self.store, self.path),
+            sorted(self.documents.items()),
+            [member.token for member in self.members],
+        )
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    # --- in words ---------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """The plan in words and numbers: a line for each array says how it is copied."""
+        lines = [
+            f"copy {where(*self.source)}",
+            f"  to {self.where} ({self.node_format.name})",
+            f"  nodes   {counted(len(self.groups), 'group')}, "
+            f"{counted(len(self.members), 'array')}, "
+            f"{format_bytes(sum(member.target.nbytes for member in self.members))}",
+            self._memory_line(),
+        ]
+        costs = self.costs
+        lines.append(
+            f"  work    {counted(self.tasks, 'task')}, {costs.reads + costs.writes:,} requests"
+        )
+        if self.consolidated:
+            lines.append("  finally consolidated metadata are written anew, of the new documents")
+        lines += [f"  note    {note}" for note in self.notes]
+        return "\n".join([*lines, *_table(self._rows())])
+
+    def _repr_html_(self) -> str:
+        costs = self.costs
+        facts = {
+            "source": where(*self.source),
+            "format": self.node_format.name,
+            "nodes": f"{counted(len(self.groups), 'group')}, {counted(len(self.members), 'array')}",
+            "memory": f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process",
+            "work": f"{counted(self.tasks, 'task')}, {costs.reads + costs.writes:,} requests",
+        }
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(printable(text))}</td>" for text in row) + "</tr>"
+            for row in self._rows()
+        )
+        return facts_table(f"copy to {self.where}", facts) + f"<table>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """What a table of the arrays says."""
+        start = len(prefix_of(self.path))
+        rows: list[tuple[str, ...]] = []
+        for member in self.members:
+            target = member.target
+            costs = member.stages[0].costs
+            for stage in member.stages[1:]:
+                costs += stage.costs
+            requests = f"{costs.reads + costs.writes:,} requests"
+            name = target.path[start:] or "/"
+            facts = (str(target.shape), target.meta.data_type.label, format_bytes(target.nbytes))
+            rows.append((name, *facts, _how(member), requests))
+        return rows
+
+    def to_json(self) -> str:
+        """The plan as a JSON document, from which `zarr_dask.load_plan` makes it again.
+
+        It holds no list of tasks and no secrets; see `RechunkPlan.to_json`.
+
+        Raises
+        ------
+        PlanError
+            If the copy is there already.
+        StoreError
+            If something is in the memory of this process.
+        """
+        if self.is_finished():
+            raise PlanError(
+                f"{self.where} is what the plan would write, so that nobody could tell whether it "
+                "has been carried out. Delete it before, or use another target."
+            )
+        return json.dumps(
+            {
+                "job": self.kind,
+                "version": VERSION,
+                "source": {"store": describe(self.source[0]), "path": self.source[1]},
+                "target": {
+                    "store": describe(self.store),
+                    "path": self.path,
+                    "format": self.node_format.name,
+                },
+                "groups": {
+                    path: {k: v.decode() for k, v in self._own_documents(path, meta).items()}
+                    for path, meta in self.groups
+                },
+                "consolidated": list(self.consolidated),
+                "arrays": [member.facts() for member in self.members],
+                "max_mem": self.max_mem,
+                "threads": self.threads,
+                "threads_per_process": self.threads_per_process,
+                "overwrite": self.overwrite,
+                "creation": self.creation,
+                "explained": self.explain().splitlines(),
+            },
+            indent=1,
+        )
+
+    # --- documents --------------------------------------------------------------------------------
+
+    def _own_documents(self, path: str, meta: GroupMeta) -> dict[str, bytes]:
+        """The documents of a group; none where the format has groups without."""
+        if meta.implicit and self.node_format.has_implicit_groups:
+            return {}
+        return self.node_format.documents(meta, path)
+
+    @cached_property
+    def documents(self) -> Mapping[str, bytes]:
+        """All documents by key, in the order of writing."""
+        nodes = {path: self._own_documents(path, meta) for path, meta in self.groups}
+        for member in self.members:
+            target = member.target
+            nodes[target.path] = self.node_format.documents(target.meta, target.path)
+        last: dict[str, bytes] = {}
+        for group in sorted(self.consolidated, key=_depth, reverse=True):
+            below = {
+                key: load_json(self.store, key, text)
+                for path, documents in nodes.items()
+                if path == group or path.startswith(prefix_of(group))
+                for key, text in documents.items()
+            }
+            made = consolidated_documents(self.store, group, self.node_format, below)
+            nodes[group] = {k: made.get(k, text) for k, text in nodes[group].items()}
+            last.update((key, text) for key, text in made.items() if key not in nodes[group])
+        ordered = sorted(nodes, key=_depth, reverse=True)
+        return {**{k: text for path in ordered for k, text in nodes[path].items()}, **last}
+
+    def is_finished(self) -> bool:
+        """Whether the copy is there with the metadata of the plan."""
+        return self._present() == self.documents if self.documents else False
+
+    def _present(self) -> dict[str, bytes]:
+        """Those of the documents that are there."""
+        found = read_documents(self.store, list(self.documents), Limits())
+        return {key: text for key, text in found.items() if text is not None}
+
+    def is_ours(self) -> bool:
+        """Whether the documents that are there are those of the plan."""
+        return all(self.documents[key] == text for key, text in self._present().items())
+
+    def publish(self, jobs: Sequence[MemberJob]) -> None:  # noqa: ARG002  (all in one order)
+        """Make the copy visible, its root last."""
+        put_documents(self.store, self.documents)
+
+    # --- the place --------------------------------------------------------------------------------
+
+    @property
+    def _is_group(self) -> bool:
+        return bool(self.groups) and self.groups[0][0] == self.path
+
+    def check_room(self) -> None:
+        """Refuse to write where something is that may not be replaced."""
+        place = (self.store, self.path, self.node_format)
+        check_place(*place, overwrite=self.overwrite, is_group=self._is_group)
+        if not self.overwrite and self._is_group and is_implied(self.store, self.path):
+            raise NodeExistsError(
+                f"{self.where} has no document, but nodes lie below it, and a copy does not mix "
+                "with what is there. Choose another path, or pass overwrite=True to replace all of "
+                "them."
+            )
+
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is at the place of the copy, create the groups above."""
+        place = (self.store, self.path, self.node_format)
+        prepare_place(*place, overwrite=self.overwrite, is_group=self._is_group)
+        if not keep_journals:
+            discard_journals(self.store, self.path)
+        for member in self.members:
+            # what a job has left that died is no value of an array whose chunks may be absent
+            target = member.target
+            prefix = self.node_format.data_prefix(target.path)
+            remove_leftovers(self.store, prefix, target.meta)
+
+
+def _depth(path: str) -> int:
+    return len(path.split("/")) if path else 0
+
+
+def _how(member: MovePlan | RechunkPlan) -> str:
+    """How an array is copied, in words."""
+    if isinstance(member, MovePlan):
+        if not member.listed:
+            return "as it is stored, whatever there is"
+        objects = counted(member.objects, "stored object")
+        return f"as it is stored: {objects}, {format_bytes(member.stored)}"
+    source, target = member.source, member.target
+    what = []
+    if (source.chunks, source.shards) != (target.chunks, target.shards):
+        shards = f" in shards {target.shards}" if target.shards else ""
+        what.append(f"chunks {source.chunks} -> {target.chunks}{shards}")
+    if source.meta.data_type != target.meta.data_type:
+        what.append(f"{source.meta.data_type.label} -> {target.meta.data_type.label}")
+    stages = len(member.stages)
+    how = "directly" if stages == 1 else f"in {stages} stages"
+    return f"{', '.join(what) or 'encoded anew'}, {how}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

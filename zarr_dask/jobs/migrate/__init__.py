@@ -1,0 +1,1 @@
+"""Migrating hierarchies to another format without decoding a chunk."""

@@ -1,0 +1,1 @@
+"""Laying arrays out anew within a bound of memory: planner, plans, what carries them out."""

@@ -1,0 +1,220 @@
+"""Copying one stage of a rechunking, task by task.
+
+A task reads a box of the source and writes the stored objects of the target that lie in it, one
+after the other; what it does depends on its number only. Where the data types differ the values
+are converted, and a number that the new one cannot hold is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.codecs.chain import decoded_here
+from zarr_dask.errors import DataTypeError
+from zarr_dask.grid import Part, Region, Shape, cut, shifted
+from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.rechunk.converting import misfit
+from zarr_dask.jobs.rechunk.resident import Memory, process_name
+from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.journal import Journal
+from zarr_dask.receipts import Receipt, StoredObject, stored_object
+from zarr_dask.scratch import keeping_freed_memory, lasting
+from zarr_dask.stores.tally import Tally
+
+__all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
+
+
+_LARGE = 1 << 18
+"""Bytes of a stored object beside which a look at the memory costs nothing."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the tasks of a stage leave behind."""
+
+    journal: Journal
+    creation: str
+    """Tells the stage's receipts from those of others."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass over the array, bound to what it reads and writes."""
+
+    plan: StagePlan
+    source: Array
+    target: Array
+    origin: Shape
+    """First element of the source that is copied."""
+    records: Records | None = None
+    """Where receipts are left; None for nowhere."""
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Copy one box: read it whole, write its stored objects one by one.
+
+        Parameters
+        ----------
+        number
+            Of the task.
+        stop
+            Asked before each object: whether to leave the rest to another run. What has been
+            written by then has its receipt.
+        """
+        begun = perf_counter()
+        memory = Memory()
+        with keeping_freed_memory():
+            copied = self._copy(self._region(number), stop, memory)
+        process = Process(process_name(), memory.first, memory.peak)
+        return replace(copied, seconds=perf_counter() - begun, process=process)
+
+    def keys(self, number: int) -> Iterator[str]:
+        """Keys of the stored objects that a task writes, below the array's prefix."""
+        meta = self.target.meta
+        return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
+
+    def _region(self, number: int) -> Region:
+        boxes = self.plan.boxes
+        return boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
+
+    def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+        tally = Tally(self.source.store)
+        values = lasting(tuple(s.stop - s.start for s in region), self.source.dtype)
+        before = decoded_here()
+        source = replace(self.source, store=tally)
+        source.read(shifted(region, self.origin), out=values, threads=1)
+        decoded = decoded_here() - before
+        memory.look()
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        encoded = 0
+        for part in self.target.meta.grid.parts(region):
+            if stop is not None and stop():
+                break
+            key = self.target.meta.keys.key(part.coords)
+            stored = self._write(*self._converted(part, values, region), key, memory)
+            if stored is None:
+                empty.append(key)
+            else:
+                written.append(stored)
+                encoded += self.target.meta.bound(part.coords).spec.nbytes
+        if self.records is not None:
+            journal = self.records.journal
+            journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
+        nbytes = sum(item.nbytes for item in written)
+        traffic = tally.traffic
+        return Copied(
+            values.size * self.plan.source.itemsize,
+            nbytes,
+            len(written) + len(empty),
+            decoded=decoded,
+            encoded=encoded,
+            read=traffic.nbytes,
+            reads=traffic.requests,
+        )
+
+    def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
+        """A part and the values it is of, in the data type of the target.
+
+        Object by object, which takes little memory.
+        """
+        if self.source.meta.data_type == self.target.meta.data_type:
+            return part, values
+        where = shifted(part.out, tuple(s.start for s in region))
+        alone = tuple(slice(0, s.stop - s.start, 1) for s in part.out)
+        converted = as_in(self.target, cut(values, part.out), self.source, where)
+        return part._replace(out=alone), converted
+
+    def _write(
+        self, part: Part, values: np.ndarray, key: str, memory: Memory
+    ) -> StoredObject | None:
+        """Store one object; returns what its receipt says, None where it is absent on purpose."""
+        target = self.target
+        buffers = target.encode_part(part, values)
+        if buffers is None:
+            target.store.delete(target.key(part.coords))
+            return None
+        nbytes = sum(len(buffer) for buffer in buffers)
+        if nbytes >= _LARGE:
+            memory.look()
+        target.store.set(target.key(part.coords), buffers)
+        if self.records is None:
+            return StoredObject(key, nbytes, 0)
+        return stored_object(key, buffers, with_sha256=False)
+
+
+def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
+    """Values of one array in the data type of another; fractions may go, numbers may not wrap.
+
+    Parameters
+    ----------
+    target
+        The array that is to hold them.
+    values
+        What was read; returned as they are where the data types are the same.
+    source, region
+        Where, for messages.
+
+    Raises
+    ------
+    DataTypeError
+        If there are values that the data type cannot hold.
+    """
+    if source.meta.data_type == target.meta.data_type:
+        return values
+    said = misfit(values, target.dtype)
+    if said is not None:
+        raise _not_held(said, target, source, region)
+    if values.dtype.kind == "c" and target.dtype.kind in "biuf":
+        values = values.real
+    try:
+        with np.errstate(over="raise"):
+            return target.cast(values)
+    except FloatingPointError as error:
+        what = "values that would become infinite"
+        raise _not_held(what, target, source, region) from error
+
+
+def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTypeError:
+    return DataTypeError(
+        f"{source.where} has {what} in the region {format_region(region)}, which "
+        f"{target.meta.data_type.label} cannot hold. Choose a wider dtype."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that a task ran in."""
+
+    name: str = ""
+    idle: int = 0
+    """Resident bytes when the task began."""
+    peak: int = 0
+    """The most resident bytes that were seen: after reading, and with each large object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What one task has done."""
+
+    nbytes: int
+    """Decoded bytes copied."""
+    stored: int
+    """Encoded bytes written."""
+    objects: int
+    """Stored objects that were written, or left out because they hold fill values only."""
+    decoded: int = 0
+    """Decoded bytes of all chunks that were read, each as a whole."""
+    encoded: int = 0
+    """Decoded bytes of the objects that were written, each as a whole."""
+    read: int = 0
+    """Encoded bytes read."""
+    reads: int = 0
+    """Requests that read them."""
+    seconds: float = 0.0
+    process: Process = field(default_factory=Process)
+    """Where it ran."""

@@ -1,0 +1,255 @@
+"""The jobs of several arrays as one: one journal, tasks numbered through, one end.
+
+Stage n of the whole is stage n of every array that has so many. All arrays become visible at the
+end together, when each of them is complete; a job that is killed in between still has its journal,
+by which it is found and ended again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any, Protocol
+
+from zarr_dask.array import Array
+from zarr_dask.jobs.plan import Costs
+from zarr_dask.jobs.rechunk.copying import Copied
+from zarr_dask.journal import Journal
+from zarr_dask.receipts import Receipt, Receipts
+
+__all__ = ["JointJob", "JointStage"]
+
+
+class Copier(Protocol):
+    """What does the tasks of one stage of one array."""
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Do one task; see `zarr_dask.jobs.rechunk.copying.Stage.copy`."""
+        ...
+
+
+class MemberJob(Protocol):
+    """The job of one array among others."""
+
+    def stage(self, number: int) -> Copier:
+        """A stage, bound to what it reads, writes and leaves behind."""
+        ...
+
+    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
+        """For each stage the numbers of its tasks that are still to be done."""
+        ...
+
+    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+        """The numbers of a stage's tasks that left no valid receipt."""
+        ...
+
+    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
+        """The valid receipts of a stage."""
+        ...
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has put something at the target since the job began."""
+        ...
+
+    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
+        """Refuse to end what is not complete."""
+        ...
+
+    def publish(self) -> None:
+        """Make the target visible."""
+        ...
+
+    def remove_intermediates(self) -> None:
+        """Remove what lies between the stages."""
+        ...
+
+    def tidy_up(self, stage: int) -> None:
+        """Remove what no stage after this one reads."""
+        ...
+
+
+class StageLike(Protocol):
+    """One pass over an array."""
+
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def costs(self) -> Costs: ...
+    def memory(self, threads: int) -> int: ...
+
+
+class Member(Protocol):
+    """The plan of one array among others."""
+
+    @property
+    def source(self) -> Array: ...
+    @property
+    def target(self) -> Array: ...
+    @property
+    def stages(self) -> Sequence[StageLike]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def token(self) -> str: ...
+    def is_finished(self) -> bool: ...
+    def bound(self, creation: str, journal: Journal | None) -> MemberJob: ...
+    def matching(self, threads: int) -> Any: ...
+
+
+class JointPlanned(Protocol):
+    """What a job needs to know of its plan (`zarr_dask.jobs.rechunk.joint_plan.JointPlan`)."""
+
+    @property
+    def members(self) -> Sequence[Member]: ...
+    def is_ours(self) -> bool: ...
+    def publish(self, jobs: Sequence[MemberJob]) -> None: ...
+
+
+@dataclass(frozen=True)
+class JointStage:
+    """A stage of several arrays, whose tasks are numbered through."""
+
+    copiers: tuple[tuple[int, Copier], ...]
+    """Number of each array that has the stage, and what does its tasks."""
+    starts: tuple[int, ...]
+    """Number of the first task of each, and of the one behind the last."""
+
+    def call(self, number: int) -> tuple[int, Copier, int]:
+        """The array of a task, what does it, and which of that array's tasks it is."""
+        which = bisect_right(self.starts, number) - 1
+        array, copier = self.copiers[which]
+        return array, copier, number - self.starts[which]
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Do one task."""
+        _, copier, own = self.call(number)
+        return copier.copy(own, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class JointJob:
+    """A plan of several arrays and the receipts of its tasks."""
+
+    plan: JointPlanned
+    creation: str
+    """Tells what this job writes from what may be at the same place later."""
+    journal: Journal | None
+    """Where receipts of all of them are kept; None where there is no place for them."""
+
+    @cached_property
+    def jobs(self) -> tuple[MemberJob, ...]:
+        """The jobs of the arrays, each of a creation of its own in the one journal."""
+        pairs = zip(self.creations, self.plan.members, strict=True)
+        return tuple(member.bound(creation, self.journal) for creation, member in pairs)
+
+    @cached_property
+    def creations(self) -> tuple[str, ...]:
+        """What tells the receipts of the arrays apart."""
+        names = (f"{self.creation}/{n}" for n in range(len(self.plan.members)))
+        return tuple(sha256(name.encode()).hexdigest()[:32] for name in names)
+
+    @property
+    def stages(self) -> int:
+        """The largest number of stages of an array."""
+        return max((len(member.stages) for member in self.plan.members), default=1)
+
+    def stage(self, number: int) -> JointStage:
+        """A stage of all arrays that have so many."""
+        having = self._having(number)
+        copiers = tuple((which, self.jobs[which].stage(number)) for which in having)
+        return JointStage(copiers, self._starts(number))
+
+    def _having(self, stage: int) -> list[int]:
+        members = enumerate(self.plan.members)
+        return [which for which, member in members if len(member.stages) > stage]
+
+    def _starts(self, stage: int) -> tuple[int, ...]:
+        counts = (self.plan.members[which].stages[stage].tasks for which in self._having(stage))
+        return tuple(accumulate(counts, initial=0))
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    def receipts(self) -> Mapping[str, list[Receipt]] | None:
+        """Those in the journal, by the creation of their array; None without a journal."""
+        if self.journal is None:
+            return None
+        found: dict[str, list[Receipt]] = {}
+        for receipt in self.journal.receipts():
+            found.setdefault(receipt.creation[:32], []).append(receipt)
+        return found
+
+    def left(self) -> list[Sequence[int]]:
+        """For each stage the numbers of its tasks that are still to be done."""
+        each = [job.left(own) for job, own in self._with_receipts()]
+        return [self._numbered(stage, each) for stage in range(self.stages)]
+
+    def _numbered(self, stage: int, each: Sequence[Sequence[Sequence[int]]]) -> Sequence[int]:
+        starts = self._starts(stage)
+        pairs = list(zip(starts, self._having(stage), strict=False))
+        if all(len(each[which][stage]) == self._tasks(which, stage) for _, which in pairs):
+            return range(starts[-1])
+        return [start + number for start, which in pairs for number in each[which][stage]]
+
+    def _tasks(self, which: int, stage: int) -> int:
+        return self.plan.members[which].stages[stage].tasks
+
+    def missing(self, stage: int) -> Sequence[int]:
+        """The numbers of a stage's tasks that left no valid receipt."""
+        each = list(self._with_receipts())
+        starts = zip(self._starts(stage), self._having(stage), strict=False)
+        return [
+            start + number
+            for start, which in starts
+            for number in each[which][0].missing(stage, each[which][1])
+        ]
+
+    def _with_receipts(self) -> Iterator[tuple[MemberJob, list[Receipt] | None]]:
+        """The jobs of the arrays and their receipts."""
+        found = self.receipts()
+        for job, creation in zip(self.jobs, self.creations, strict=True):
+            yield job, None if found is None else found.get(creation, [])
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has put something at the targets since the job began."""
+        return self.plan.is_ours() and all(job.is_ours() for job in self.jobs)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def tidy_up(self, stage: int) -> None:
+        """Remove what no stage after this one reads."""
+        for which in self._having(stage) if stage else ():
+            self.jobs[which].tidy_up(stage)
+
+    def remove_intermediates(self) -> None:
+        """Remove what lies between the stages."""
+        for job in self.jobs:
+            job.remove_intermediates()
+
+    def check_complete(self) -> None:
+        """Refuse to end what is not complete; without a journal that cannot be told.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing.
+        """
+        for job, receipts in self._with_receipts():
+            job.check_complete(receipts)
+
+    def finish(self) -> None:
+        """Make all targets visible, remove what lay between the stages and the journal.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing; nothing becomes visible then.
+        """
+        self.check_complete()
+        self.plan.publish(self.jobs)
+        self.remove_intermediates()
+        if self.journal is not None:
+            self.journal.remove()

@@ -1,0 +1,500 @@
+"""Several arrays in one plan: one bound of memory, one submission, one journal, one report.
+
+The tasks of all arrays share the workers: a process never holds more than `max_mem`, because none
+of its tasks holds more than its share, whichever array it is of. `JointPlan` is what all such
+plans have in common; here are rechunkings of arrays at places of their own, in
+`zarr_dask.jobs.copy.plan` copies of hierarchies.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from heapq import nlargest
+from itertools import pairwise, takewhile
+from secrets import token_hex
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from zarr_dask.errors import MemoryBudgetError, PlanError
+from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place
+from zarr_dask.jobs.bars import rechunk_bars
+from zarr_dask.jobs.beginning import begin_anew
+from zarr_dask.jobs.beginning import resume as resumed
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.copying import Copied
+from zarr_dask.jobs.rechunk.joint_job import Copier, JointJob, Member, MemberJob, StageLike
+from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
+from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_calls
+from zarr_dask.journal import STAGES, TARGETS, Job, Journal
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["ArrayReport", "JointPlan", "JointRechunkPlan", "JointReport", "JointStagePlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayReport:
+    """What was done for one array."""
+
+    target: str
+    """Store and path."""
+    nbytes: int
+    """Decoded bytes."""
+    stored: int
+    """Encoded bytes of the target."""
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class JointReport:
+    """What a job of several arrays has done."""
+
+    arrays: tuple[ArrayReport, ...]
+    seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all arrays."""
+        return sum(one.nbytes for one in self.arrays)
+
+    @property
+    def stored(self) -> int:
+        """Encoded bytes of all targets."""
+        return sum(one.stored for one in self.arrays)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that were run."""
+        return sum(one.tasks for one in self.arrays)
+
+    def __str__(self) -> str:
+        rate = format_bytes(self.nbytes / self.seconds) if self.seconds else "-"
+        return (
+            f"{counted(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
+            f"({format_bytes(self.stored)} stored) by {counted(self.tasks, 'task')} in "
+            f"{self.seconds:.1f} s ({rate}/s)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JointStagePlan:
+    """A stage of all arrays that have so many."""
+
+    tasks: int
+    nbytes: int
+    """Bytes of these arrays, as progress counts them."""
+    parts: tuple[StageLike, ...]
+    """The stages of the arrays."""
+
+    @property
+    def costs(self) -> Costs:
+        """What all its tasks together do."""
+        return sum((part.costs for part in self.parts), Costs())
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most: those of the largest ones."""
+        largest: list[int] = []
+        # of an array whose largest task is none of the largest of all no other task is either
+        parts = nlargest(threads, self.parts, key=lambda part: part.memory(1))
+        for part in parts:
+            together = [0, *(part.memory(count) for count in range(1, threads + 1))]
+            largest = sorted([*largest, *(b - a for a, b in pairwise(together))])[-threads:]
+        return sum(largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointPlan(ABC):
+    """What is to be done to several arrays, as a value."""
+
+    members: tuple[Member, ...]
+    """The plans of the arrays."""
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    threads: int
+    """Tasks that run at the same time."""
+    threads_per_process: int
+    overwrite: bool = False
+    creation: str = field(default_factory=lambda: token_hex(16), compare=False)
+    """Tells what the plan writes from what may be at the same place later."""
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What does the work, as the journal says it."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """What is written, for messages."""
+
+    @property
+    @abstractmethod
+    def home(self) -> tuple[Store, str]:
+        """Store and path of the node beside whose hierarchy the journal lies."""
+
+    @property
+    def stages(self) -> tuple[JointStagePlan, ...]:
+        """What is done one after the other; each is a stage of every array that has so many."""
+        count = max((len(member.stages) for member in self.members), default=1)
+        return tuple(map(self._stage, range(count)))
+
+    def _stage(self, number: int) -> JointStagePlan:
+        having = [member for member in self.members if len(member.stages) > number]
+        stages = [member.stages[number] for member in having]
+        return JointStagePlan(
+            tasks=sum(stage.tasks for stage in stages),
+            nbytes=sum(member.nbytes for member in having),
+            parts=tuple(stages),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied."""
+        return sum(member.nbytes for member in self.members)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of all stages."""
+        return sum(stage.tasks for stage in self.stages)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that one process holds at most."""
+        return max(stage.memory(self.threads_per_process) for stage in self.stages)
+
+    @property
+    def costs(self) -> Costs:
+        """What all tasks together do."""
+        return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def token(self) -> str:
+        """Equal for plans that write the same bytes to the same places."""
+        facts = (self.kind, self.where, [member.token for member in self.members])
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def is_finished(self) -> bool:
+        """Whether all targets are there with the metadata of the plan."""
+        return all(member.is_finished() for member in self.members)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    @abstractmethod
+    def explain(self) -> str:
+        """The plan in words and numbers."""
+
+    def _memory_line(self) -> str:
+        return (
+            f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
+            f"({counted(self.threads_per_process, 'thread')}), "
+            f"{counted(self.threads, 'task')} at a time"
+        )
+
+    # --- beginning and ending; see `zarr_dask.jobs.beginning` -----------------------------------
+
+    @abstractmethod
+    def check_room(self) -> None:
+        """Refuse to write where something is that may not be replaced."""
+
+    @abstractmethod
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is to be replaced."""
+
+    def is_ours(self) -> bool:
+        """Whether what is around the arrays was put there by this plan, if by anybody."""
+        return True
+
+    def publish(self, jobs: Sequence[MemberJob]) -> None:
+        """Make all targets visible."""
+        for job in jobs:
+            job.publish()
+
+    def bound(self, creation: str, journal: Journal | None) -> JointJob:
+        """The job with its receipts; `journal` is None where there is no place for them."""
+        return JointJob(self, creation, journal)
+
+    def as_job(self) -> JointPlan:
+        """The plan as `zarr_dask.jobs.beginning` takes it."""
+        return self
+
+    def described(self) -> Job:
+        """What the journal says."""
+        return Job(
+            kind=self.kind,
+            token=self.token,
+            creation=self.creation,
+            resume="token",
+            creates=True,
+            objects=sum(member.target.meta.grid.ncells for member in self.members),
+            facts={STAGES: len(self.stages), "arrays": len(self.members)},
+        )
+
+    # --- doing it ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        *,
+        resume: bool = False,
+        journal: Location | None = None,
+        verify: bool = False,
+    ) -> JointReport:
+        """Do it.
+
+        A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
+        what is missing. Nothing becomes visible before all of it is there.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task; True for bars that count bytes, one for each stage.
+        resume
+            Go on with the same job, if it has died; by default whatever it has left goes.
+        journal
+            Where receipts are kept; beside the target's hierarchy by default.
+        verify
+            Compare sources and targets at the end, before they become visible.
+
+        Raises
+        ------
+        ValuesDifferError
+            If the comparison finds a difference.
+        MemoryBudgetError
+            If more tasks share a process than the plan was made for.
+        NodeExistsError
+            If a target has come into being since the plan was made.
+        ResumeError
+            If a job cannot be resumed because there is no place for a journal.
+        CorruptObjectError, StoreError
+            If a source cannot be read or a target not be written.
+        """
+        begun = perf_counter()
+        workers = find_workers(client)
+        self._check_memory(workers)
+        for member in self.members:
+            check_in_reach(member.source.store)
+            check_in_reach(member.target.store)
+        if progress is True:
+            totals = [stage.nbytes for stage in self.stages]
+            with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
+                return self.run(client, advance, resume=resume, journal=journal, verify=verify)
+        matchings = self.matchings(workers.threads_per_process) if verify else []
+        found = resumed(self, journal) if resume else None
+        job = found or begin_anew(self, journal)
+        steps = len(self.stages) + verify
+        run = _Run(self, job, workers, progress, steps, is_new=found is None)
+        try:
+            run.copy()
+            run.compare(matchings)
+        except BaseException as error:
+            if job.journal is None or not isinstance(error, Exception):
+                job.remove_intermediates()
+            raise
+        arrays = tuple(run.reports())
+        job.finish()
+        return JointReport(arrays, perf_counter() - begun)
+
+    def matchings(self, threads: int) -> list[Any]:
+        """The comparisons of all sources and targets; see `RechunkPlan.matching`."""
+        return [member.matching(threads) for member in self.members]
+
+    def _check_memory(self, workers: Workers) -> None:
+        """Refuse to run where more tasks share a process than the plan was made for."""
+        needed = max(stage.memory(workers.threads_per_process) for stage in self.stages)
+        if needed > self.max_mem:
+            raise MemoryBudgetError(
+                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
+                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
+                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
+            )
+
+
+@dataclass
+class _Run:
+    """A plan that is carried out now, and what its tasks have done."""
+
+    plan: JointPlan
+    job: JointJob
+    workers: Workers
+    progress: Callable[[Progress], None] | None
+    stages: int
+    """With the comparison, if there is one."""
+    is_new: bool
+    """Whether nothing was done before this run."""
+    copied: list[tuple[int, int, Copied]] = field(default_factory=list)
+    """Number of the array, the stage, and what a task has done."""
+
+    def copy(self) -> None:
+        """Run all tasks that are left, stage by stage."""
+        totals = [stage.nbytes for stage in self.plan.stages]
+        for number, tasks in enumerate(self.job.left()):
+            if tasks:
+                self._stage(number, tasks, totals[number])
+                self.job.tidy_up(number)
+
+    def _stage(self, number: int, tasks: Sequence[int], total: int) -> None:
+        def note(result: tuple[int, Copied]) -> None:
+            which, one = result
+            self.copied.append((which, number, one))
+            self._tell(number, one.nbytes, total)
+
+        calls = map(self.job.stage(number).call, tasks)
+        run_calls(_copied, calls, self.workers, note, f"zarr-copy-{number + 1}")
+
+    def compare(self, matchings: Sequence[Any]) -> None:
+        """Compare sources and targets."""
+        results: dict[int, list[Any]] = {which: [] for which in range(len(matchings))}
+
+        def note(result: tuple[int, Any]) -> None:
+            which, one = result
+            results[which].append(one)
+            self._tell(self.stages - 1, one.nbytes, self.plan.nbytes)
+
+        def calls() -> Iterator[tuple[int, Any, int]]:
+            for which, matching in enumerate(matchings):
+                for number in matching.numbers:
+                    yield which, matching, number
+
+        run_calls(_compared, calls(), self.workers, note, "zarr-compare")
+        for which, matching in enumerate(matchings):
+            matching.check(results[which])
+
+    def _tell(self, stage: int, nbytes: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(Progress(stage, self.stages, nbytes, total))
+
+    def reports(self) -> Iterator[ArrayReport]:
+        """What was done for each array, by a job that died before as well."""
+        receipts = None if self.is_new else self.job.receipts()
+        done_now: dict[int, list[tuple[int, Copied]]] = {}
+        for array, stage, one in self.copied:
+            done_now.setdefault(array, []).append((stage, one))
+        for which, member in enumerate(self.plan.members):
+            own = done_now.get(which, [])
+            last = len(member.stages) - 1
+            if receipts is None:
+                stored = sum(one.stored for stage, one in own if stage == last)
+            else:
+                found = receipts.get(self.job.creations[which], [])
+                done = self.job.jobs[which].done(last, found)
+                stored = sum(item.nbytes for item in done.objects.values())
+            yield ArrayReport(member.target.where, member.target.nbytes, stored, len(own))
+
+
+def _copied(call: tuple[int, Copier, int]) -> tuple[int, Copied]:
+    """Do one task; the number of its array comes back."""
+    which, copier, number = call
+    return which, copier.copy(number)
+
+
+def _compared(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
+    which, matching, number = call
+    return which, matching(number)
+
+
+# --- arrays at places of their own ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointRechunkPlan(JointPlan):
+    """Rechunkings of several arrays; made by `zarr_dask.plan_rechunk` of a list of them."""
+
+    members: tuple[RechunkPlan, ...]
+
+    @property
+    def kind(self) -> str:
+        """See `JointPlan`."""
+        return "rechunk several"
+
+    @property
+    def plans(self) -> tuple[RechunkPlan, ...]:
+        """Of the arrays, one by one."""
+        return self.members
+
+    @property
+    def where(self) -> str:
+        """The targets, for messages."""
+        first, *others = (member.target.where for member in self.members)
+        return f"{first} and {counted(len(others), 'other')}" if others else first
+
+    @property
+    def home(self) -> tuple[Store, str]:
+        """The group above all targets where they are in one store, else the first target."""
+        targets = [member.target for member in self.members]
+        if any(target.store != targets[0].store for target in targets):
+            return targets[0].store, targets[0].path
+        names = zip(*(target.path.split("/") for target in targets), strict=False)
+        common = takewhile(lambda level: len(set(level)) == 1, names)
+        return targets[0].store, "/".join(level[0] for level in common)
+
+    def described(self) -> Job:
+        """What the journal says."""
+        job = super().described()
+        targets = [member.target.path for member in self.members]
+        return replace(job, facts={**job.facts, TARGETS: targets})
+
+    def explain(self) -> str:
+        """The plans in words and numbers."""
+        lines = [f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"]
+        lines.append(self._memory_line())
+        for number, stage in enumerate(self.stages, 1):
+            lines.append(f"  stage {number}: {counted(stage.tasks, 'task')} of all arrays")
+        return "\n".join([*lines, *(member.explain() for member in self.members)])
+
+    def check_room(self) -> None:
+        """Refuse to write where something is that may not be replaced."""
+        for member in self.members:
+            target = member.target
+            place = (target.store, target.path, target.node_format)
+            check_place(*place, overwrite=self.overwrite)
+
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is at the targets, create the groups above."""
+        for member in self.members:
+            target = member.target
+            place = (target.store, target.path, target.node_format)
+            if keep_journals:
+                prepare_place(*place, overwrite=self.overwrite, is_group=False)
+            else:
+                prepare_array_place(*place, target.meta, overwrite=self.overwrite)
+
+    def to_json(self) -> str:
+        """The plans as a JSON document, from which `zarr_dask.load_plan` makes them again.
+
+        Raises
+        ------
+        PlanError, StoreError
+            As `RechunkPlan.to_json`.
+        """
+        if self.is_finished():
+            raise PlanError(
+                f"{self.where} have the metadata that the plan would write, so that nobody could "
+                "tell whether it has been carried out. Delete them before, or use other targets."
+            )
+        return json.dumps(
+            {
+                "job": self.kind,
+                "version": VERSION,
+                "arrays": [member.facts() for member in self.members],
+                "max_mem": self.max_mem,
+                "threads": self.threads,
+                "threads_per_process": self.threads_per_process,
+                "overwrite": self.overwrite,
+                "creation": self.creation,
+                "explained": self.explain().splitlines(),
+            },
+            indent=1,
+        )

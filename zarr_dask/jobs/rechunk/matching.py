@@ -1,0 +1,165 @@
+"""Whether a rechunking has made what it should: source and target are compared, box by box.
+
+What is compared is what was to be stored: a region of the source, in the data type of the target.
+A task of it holds a box of both, within the bound that the plan has for its other tasks; boxes
+may cut stored objects of the target where whole ones of both sides would not fit. It runs before
+the target becomes visible, so that no reader ever finds one that is not right.
+
+NaN equals NaN, and zeros of both signs are equal. Codecs that lose something make a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import MemoryBudgetError, ValuesDifferError
+from zarr_dask.grid import Grid, Region, Shape, shifted
+from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.rechunk.copying import as_in
+from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
+from zarr_dask.jobs.verify.compare import Found, differing
+
+__all__ = ["Matched", "Matching", "boxes_to_match"]
+
+_LIKED = 1 << 23
+"""Bytes that a box has if it can: enough for a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What the comparison of one box has found."""
+
+    nbytes: int
+    """Decoded bytes of the box in the source."""
+    found: Found
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A comparison of two arrays: what its task number n does."""
+
+    source: Array
+    target: Array
+    origin: Shape
+    """First element of the source that was copied."""
+    boxes: Grid
+    """What each task compares, of the target."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of the tasks."""
+        return range(self.boxes.ncells)
+
+    def __call__(self, number: int) -> Matched:
+        """Compare one box."""
+        region = self.boxes.region_of([int(i) for i in np.unravel_index(number, self.boxes.counts)])
+        values, nbytes = self._wanted(region)
+        stored = self.target.read(region, threads=1)
+        first = shifted(region, self.origin)
+        found = differing(values, stored, tuple(s.start for s in first), equal_nan=True)
+        return Matched(nbytes, found)
+
+    def _wanted(self, region: Region) -> tuple[np.ndarray, int]:
+        """What the target should hold, and the bytes of that in the source."""
+        values = self.source.read(shifted(region, self.origin), threads=1)
+        return as_in(self.target, values, self.source, region), values.nbytes
+
+    def check(self, results: Sequence[Matched]) -> None:
+        """Refuse a target that differs.
+
+        Raises
+        ------
+        ValuesDifferError
+            It names the first elements.
+        """
+        total = Found()
+        for one in results:
+            total.add(one.found)
+        if total.differing:
+            first = [(at, _shown(a), _shown(b)) for at, a, b in total.first]
+            raise ValuesDifferError(self.source.where, self.target.where, total.differing, first)
+
+
+def _shown(value: object) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
+    """What to compare at a time, so that a task holds no more than its budget.
+
+    Parameters
+    ----------
+    source, target
+        How the two are stored.
+    budget
+        Bytes that one task may hold.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even one element of both can be compared.
+    """
+    box = target.object_shape
+    while (peak := _held(source, target, box)) > budget:
+        if max(box, default=1) == 1:
+            raise MemoryBudgetError(
+                f"a task may hold {format_bytes(budget)}, but to compare what it copies takes "
+                f"{format_bytes(peak)}: raise max_mem, or leave verify=True out."
+            )
+        box = _halved(box)
+    if box != target.object_shape:
+        return Grid.regular(target.grid.shape, box)
+    return StagePlan(source, target, _grown(source, target, box, budget)).boxes
+
+
+def _held(source: Layout, target: Layout, box: Shape) -> int:
+    """Bytes that comparing a box takes: both sides in one data type, and what reading adds."""
+    elements = prod(box)
+    both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
+    reading = max(
+        prod(_met(side, box)) * side.itemsize + max(side.chunk_bytes, side.working)
+        for side in (source, target)
+    )
+    return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD
+
+
+def _met(side: Layout, box: Shape) -> Iterator[int]:
+    """As much of a stored object as a box meets, in whole chunks."""
+    for stored, length, chunk in zip(side.object_shape, box, side.chunk, strict=True):
+        yield min(stored, -(-length // chunk) * chunk + chunk)
+
+
+def _halved(box: Shape) -> Shape:
+    """The same box, half as long along its longest dimension."""
+    longest = max(range(len(box)), key=box.__getitem__)
+    return tuple(-(-n // 2) if axis == longest else n for axis, n in enumerate(box))
+
+
+def _grown(source: Layout, target: Layout, box: Shape, budget: int) -> Shape:
+    """A larger box of whole stored objects, of which less of the source is decoded twice.
+
+    It is doubled along the dimension that helps most, as long as it fits and that helps; boxes of
+    a few bytes are doubled anyway.
+    """
+
+    def decoded(box: Shape) -> int:
+        return StagePlan(source, target, box).costs.decoded
+
+    while True:
+        doubled = (
+            tuple(2 * n if one == axis else n for one, n in enumerate(box))
+            for axis in reversed(range(len(box)))
+            if box[axis] < target.grid.shape[axis]
+        )
+        fitting = [one for one in doubled if _held(source, target, one) <= budget]
+        best = min(fitting, key=decoded, default=None)
+        small = prod(box) * source.itemsize < _LIKED
+        if best is None or (decoded(best) >= decoded(box) and not small):
+            return box
+        box = best

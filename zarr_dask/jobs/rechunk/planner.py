@@ -1,0 +1,448 @@
+"""Which boxes to copy, so that a new layout costs least within a bound of memory.
+
+*Directly*: one stage, whose boxes suit the target or, where the source's objects are whole numbers
+of the target's, the source. *Staged*: a first stage writes an intermediate array in boxes that
+suit the source, a last one reads it in boxes that suit the target; with more than two stages the
+boxes between them turn from one shape into the other by equal ratios. Decoding twice is often
+cheaper than writing and reading an intermediate, so all of them are costed and the cheapest is
+taken; the others are kept as alternatives.
+
+The staged plans follow the idea of the rechunker package (consolidate reads and writes up to the
+memory bound, meet in the element-wise minimum), with intermediates restricted to regular grids.
+
+Candidates are rows of NumPy arrays, judged together in floating point, which is exact for the
+numbers of bytes that any budget allows; what a `StagePlan` says of itself is integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, prod
+from typing import Literal
+
+import numpy as np
+
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid import Dimension, Fixed, Shape
+from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.jobs.rechunk.stages import (
+    KEPT_AT_MOST,
+    OVERHEAD,
+    CostModel,
+    Layout,
+    StagePlan,
+    seconds,
+)
+
+__all__ = ["Alternative", "alternatives", "plan_stages"]
+
+_MOST_STAGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way from a layout to another, and how long it takes by the model."""
+
+    name: str
+    stages: tuple[StagePlan, ...]
+    seconds: float
+
+
+def plan_stages(
+    source: Layout,
+    target: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+    middles: Sequence[Layout] = (),
+) -> tuple[StagePlan, ...]:
+    """The cheapest stages from one layout to another; see `alternatives`."""
+    return alternatives(source, target, budget, threads, model, middles)[0].stages
+
+
+def alternatives(
+    source: Layout,
+    target: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+    middles: Sequence[Layout] = (),
+) -> list[Alternative]:
+    """Ways from one layout to another that fit into the budget, the cheapest first.
+
+    Parameters
+    ----------
+    source, target
+        The layouts.
+    budget
+        Bytes that one task may hold.
+    threads
+        Tasks that run at the same time.
+    model
+        How long things take.
+    middles
+        How intermediate arrays may be encoded; their grids are of no account. By default they are
+        not compressed.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If no task fits, however small.
+    """
+    direct = _direct(source, target, budget, threads, model)
+    found = [] if direct is None else [direct]
+    if direct is None or not _reads_once(direct.stages[0]):
+        plain = Layout(
+            target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9, kind=source.kind
+        )
+        for encoded in middles or [plain]:
+            found.extend(_staged(source, target, encoded, budget, threads, model))
+    if not found:
+        smallest = StagePlan(source, target, target.object_shape).peak
+        raise MemoryBudgetError(
+            f"a stored object of {target.object_shape} and what reading it takes need "
+            f"{format_bytes(smallest)}, but a task may hold {format_bytes(budget)}, which is too "
+            "little in several stages, too: raise max_mem, use fewer threads per process, or "
+            "choose smaller chunks or shards."
+        )
+    return sorted(found, key=lambda alternative: alternative.seconds)
+
+
+def _reads_once(stage: StagePlan) -> bool:
+    """Whether nothing can be won by an intermediate array."""
+    source = stage.source
+    once = prod(
+        chunks.start(chunks.count) if source.uneven else chunks.count * chunk
+        for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
+    )
+    return stage.costs.decoded == once * source.itemsize and stage.reads == source.grid.ncells
+
+
+# --- directly -------------------------------------------------------------------------------------
+
+
+def _direct(
+    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+) -> Alternative | None:
+    boxes = _candidates(source, target)
+    peak, cost = _judge(_Side(source), _Side(target), boxes, threads, model)
+    boxes, cost = boxes[peak <= budget], cost[peak <= budget]
+    if not len(boxes):
+        return None
+    # among equals, boxes that are long in the fastest dimensions copy in longer runs
+    best = np.lexsort((*-boxes.T, cost.round(6)))[0]
+    stage = StagePlan(source, target, _shape(boxes[best]))
+    name = "directly, each source object read once" if _reads_once(stage) else "directly"
+    return Alternative(name, (stage,), seconds(stage, threads, model))
+
+
+def _candidates(source: Layout, target: Layout) -> np.ndarray:
+    """Boxes of whole target objects: multiples of them, and those about the source's objects."""
+    per_dimension = [
+        sorted({*_lengths(extent, unit), *_lengths_about(extent, unit, stored)})
+        for extent, unit, stored in zip(
+            target.grid.shape, target.object_shape, source.object_shape, strict=True
+        )
+    ]
+    return _products(per_dimension)
+
+
+def _lengths(extent: int, unit: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... units, and the whole dimension."""
+    lengths = []
+    count = 1
+    while count * unit < extent:
+        lengths.append(count * unit)
+        count = count * 3 // 2 if count & (count - 1) == 0 and count > 1 else -(-count * 4 // 3)
+    return [*lengths, max(ceil(extent / unit), 1) * unit]
+
+
+def _lengths_about(extent: int, unit: int, stored: int) -> Iterator[int]:
+    """Whole units next to 1, 2, 4 ... source objects."""
+    length = stored
+    while length < extent:
+        yield max(length // unit, 1) * unit
+        yield -(-length // unit) * unit
+        length *= 2
+
+
+_MOST_BOXES = 50_000
+
+
+def _products(per_dimension: list[list[int]]) -> np.ndarray:
+    """Every combination of lengths, as rows; of many dimensions with coarser steps."""
+    while prod(map(len, per_dimension)) > _MOST_BOXES:
+        longest = max(per_dimension, key=len)
+        longest[:] = [*longest[:-1:2], longest[-1]]
+    mesh = np.meshgrid(*per_dimension, indexing="ij")
+    rows = [axis.reshape(-1) for axis in mesh]
+    return np.stack(rows, axis=1) if rows else np.empty((1, 0), np.int64)
+
+
+# --- in stages ------------------------------------------------------------------------------------
+
+
+def _staged(
+    source: Layout,
+    target: Layout,
+    encoded: Layout,
+    budget: int,
+    threads: int,
+    model: CostModel,
+) -> Iterator[Alternative]:
+    """The best plan for each number of stages, with regular, unsharded intermediate arrays."""
+    shape = source.grid.shape
+    # what reading or writing an intermediate adds to a box is known only for a sequence of boxes,
+    # so boxes of several sizes are tried
+    shares = [budget, budget * 2 // 3, budget // 2, budget // 3, budget // 4]
+    reads, writes = (
+        _largest_of_each(
+            _products([_lengths(*pair) for pair in zip(shape, side.object_shape, strict=True)]),
+            side.itemsize,
+            shares,
+        )
+        for side in (source, target)
+    )
+    if not len(reads) or not len(writes):
+        return
+    first = np.repeat(reads, len(writes), axis=0)
+    last = np.tile(writes, (len(reads), 1))
+    for count in range(2, _MOST_STAGES + 1):
+        boxes, cells = _between(first, last, count)
+        sides = [_Side(source), *(_Side(encoded, grid) for grid in cells), _Side(target)]
+        judged = [
+            _judge(reading, writing, box, threads, model)
+            for (reading, writing), box in zip(pairwise(sides), boxes, strict=True)
+        ]
+        fits = np.all([peak <= budget for peak, _ in judged], axis=0)
+        if not fits.any():
+            continue
+        removed = np.sum([_Side(encoded, grid).objects(shape) for grid in cells], axis=0)
+        total = np.sum([cost for _, cost in judged], axis=0) + removed * model.listing
+        best = int(np.argmin(np.where(fits, total, np.inf)))
+        stages = _stages_of(source, target, encoded, boxes, cells, best)
+        if all(stage.peak <= budget for stage in stages):
+            name = f"in {count} stages{', compressed between' if encoded.compressed else ''}"
+            yield Alternative(name, stages, float(total[best]))
+
+
+def _between(
+    first: np.ndarray, last: np.ndarray, count: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Boxes of `count` stages from the first to the last, and the cells of what lies between."""
+    weights = [number / (count - 1) for number in range(count)]
+    logs = np.log(first), np.log(last)
+    between = [
+        np.maximum(np.rint(np.exp((1 - w) * logs[0] + w * logs[1])), 1).astype(np.int64)
+        for w in weights[1:-1]
+    ]
+    boxes = [first, *between, last]
+    cells = [np.minimum(a, b) for a, b in pairwise(boxes)]
+    boxes[:-1] = [box // cell * cell for box, cell in zip(boxes, cells, strict=False)]
+    return boxes, cells
+
+
+def _stages_of(
+    source: Layout,
+    target: Layout,
+    encoded: Layout,
+    boxes: Sequence[np.ndarray],
+    cells: Sequence[np.ndarray],
+    row: int,
+) -> tuple[StagePlan, ...]:
+    middles = [encoded.with_cell(source.grid.shape, _shape(grid[row])) for grid in cells]
+    layouts = [source, *middles, target]
+    return tuple(
+        StagePlan(reading, writing, _shape(box[row]))
+        for (reading, writing), box in zip(pairwise(layouts), boxes, strict=True)
+    )
+
+
+def _largest_of_each(boxes: np.ndarray, itemsize: int, limits: list[int]) -> np.ndarray:
+    """For each limit in bytes, some of the largest boxes below it that lie in no other one."""
+    volumes = boxes.astype(float).prod(axis=1) * itemsize
+    order = np.argsort(-volumes, kind="stable")
+    boxes, volumes = boxes[order], volumes[order]
+    chosen = [_largest(boxes[volumes <= limit]) for limit in limits]
+    return np.unique(np.concatenate(chosen), axis=0)
+
+
+def _largest(boxes: np.ndarray) -> np.ndarray:
+    """Boxes that lie in no other one, the largest first: more memory never costs more."""
+    kept = np.empty((_MOST_KEPT, boxes.shape[1]), np.int64)
+    count = 0
+    for box in boxes:
+        if not (box <= kept[:count]).all(axis=1).any():
+            kept[count] = box
+            count += 1
+        if count == _MOST_KEPT:
+            break
+    return kept[:count]
+
+
+_MOST_KEPT = 24
+
+
+# --- many stages at once --------------------------------------------------------------------------
+
+
+class _Side:
+    """What stages read or write: one layout, or one regular grid for each row."""
+
+    def __init__(self, layout: Layout, cells: np.ndarray | None = None) -> None:
+        self.layout = layout
+        self._dimensions = layout.grid.dimensions if cells is None else None
+        shape = np.array([layout.object_shape]) if cells is None else cells
+        self.cells = shape.astype(np.int64)
+        self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
+        self.sharded = layout.sharded and cells is None
+        self.working = (
+            _volume(self.chunks) * layout.itemsize
+            if layout.compressed
+            else np.array(float(layout.working))
+        )
+        ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
+        self.padded = (
+            np.array([layout.padded])
+            if cells is None
+            else (ends > np.array(layout.grid.shape)).any(axis=1)
+        )
+
+    def objects(self, shape: Shape) -> np.ndarray:
+        """Number of stored objects."""
+        if self._dimensions is not None:
+            return np.array([float(self.layout.grid.ncells)])
+        return _volume(-(-np.array(shape, np.int64) // self.cells))
+
+    def meetings(self, boxes: np.ndarray) -> np.ndarray:
+        """How many pairs of a stored object and a box overlap."""
+        return self._meetings(self._dimensions, self.cells, boxes)
+
+    def reads(self, boxes: np.ndarray) -> np.ndarray:
+        """How many requests read what boxes take; see `StagePlan.costs`."""
+        met = self.meetings(boxes)
+        if not self.sharded:
+            return met
+        asked: np.ndarray = met + max(self.layout.indices, 1) * (met - self._whole_in(boxes))
+        return asked
+
+    def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
+        """See `Layout.whole_in`; only of layouts, because what lies between has no shards."""
+        counts = np.empty(boxes.shape)
+        ends = self.layout.clipped or ((False, False),) * boxes.shape[1]
+        pairs = zip(self.layout.grid.dimensions, ends, strict=True)
+        for axis, (dimension, (first, last)) in enumerate(pairs):
+            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
+            known = [dimension.uncut(int(n), first=first, last=last) for n in lengths]
+            counts[:, axis] = np.array(known)[places]
+        return _volume(counts)
+
+    def held(self, boxes: np.ndarray) -> np.ndarray:
+        """How many encoded elements are held at a time for boxes."""
+        around = -(-boxes // self.chunks) * self.chunks + self.chunks
+        one = _volume(np.minimum(self.cells, around))
+        if not self.layout.in_flight:
+            return one
+        whole = self.chunks if self.sharded else self.cells
+        all_of_it = _volume(-(-boxes // whole) * whole + whole)
+        most = one + self.layout.in_flight / self.layout.itemsize
+        held: np.ndarray = np.minimum(all_of_it, most)
+        return held
+
+    def fit_into(self, boxes: np.ndarray) -> np.ndarray:
+        """See `Layout.fits_into`."""
+        shape = np.array(self.layout.grid.shape, np.int64)
+        cut = self._dimensions is not None and (self.layout.is_cut or self.layout.uneven)
+        if cut or not boxes.shape[1]:
+            return np.full(len(boxes), not cut)
+        fits = ((shape % self.chunks == 0) & (boxes % self.chunks == 0)).all(axis=1)
+        long = np.cumsum(self.chunks > 1, axis=1)
+        after = np.concatenate([np.zeros((len(long), 1), bool), long[:, :-1] > 0], axis=1)
+        contiguous: np.ndarray = fits & (~after | (boxes == self.chunks)).all(axis=1)
+        return contiguous
+
+    def decoded(self, boxes: np.ndarray) -> np.ndarray:
+        """How many elements are decoded for boxes."""
+        cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
+        if cut is not None and self.layout.uneven:
+            return self._counts(cut, "met_length", boxes)
+        elements: np.ndarray = self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
+        return elements
+
+    def _meetings(
+        self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray
+    ) -> np.ndarray:
+        if dimensions is None or all(isinstance(d, Fixed) for d in dimensions):
+            shape = np.array(self.layout.grid.shape, np.int64)
+            return _volume(_meetings(shape, cells, boxes))
+        return self._counts(dimensions, "meetings", boxes)
+
+    @staticmethod
+    def _counts(
+        dimensions: tuple[Dimension, ...],
+        of: Literal["meetings", "met_length"],
+        boxes: np.ndarray,
+    ) -> np.ndarray:
+        """What dimensions say of the lengths of boxes, one by one, multiplied."""
+        counts = np.empty(boxes.shape)
+        for axis, dimension in enumerate(dimensions):
+            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
+            known = [getattr(dimension, of)(int(length)) for length in lengths]
+            counts[:, axis] = np.array(known)[places]
+        return _volume(counts)
+
+
+def _judge(
+    source: _Side, target: _Side, boxes: np.ndarray, threads: int, model: CostModel
+) -> tuple[np.ndarray, np.ndarray]:
+    """`StagePlan.peak` and `seconds` of many stages."""
+    read, written = source.layout, target.layout
+    shape = np.array(read.grid.shape, np.int64)
+    item = float(read.itemsize)
+    new_item = float(written.itemsize)
+    held = np.minimum(boxes, shape)
+    copied = _volume(held) * item
+    reading = source.working - _volume(source.chunks) * item * source.fit_into(held)
+    writing = target.working - _volume(target.chunks) * new_item * target.fit_into(held)
+    room = np.maximum(reading, writing)
+    object_bytes = _volume(target.cells) * new_item
+    peak = (
+        copied
+        + source.held(held) * item
+        + np.maximum(room, 0)
+        + object_bytes * (1 + target.padded + (read.kind != written.kind))
+        + np.minimum(KEPT_AT_MOST, copied // 4)
+        + OVERHEAD
+    )
+    tasks = _volume(-(-shape // boxes))
+    decoded = source.decoded(boxes) * item
+    encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
+    requests = source.reads(boxes) + target.objects(read.grid.shape)
+    work = (
+        decoded * (1 / read.decode + read.ratio / model.read)
+        + encoded * (1 / written.encode + written.ratio / model.write)
+        + requests * model.request
+        + tasks * model.task
+    )
+    rounds = np.ceil(tasks / threads) / np.maximum(tasks, 1)
+    slowest = np.maximum(tasks * model.schedule, requests / model.limit)
+    return peak, model.stage + np.maximum(work * rounds, slowest)
+
+
+def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`Fixed.meetings` of many cells and lengths."""
+    borders = np.maximum(-(-shape // lengths) - 1, 0)
+    on_cells = borders // (np.lcm(lengths, cells) // lengths)
+    met: np.ndarray = -(-shape // cells) + borders - on_cells
+    return met
+
+
+def _volume(shapes: np.ndarray) -> np.ndarray:
+    product: np.ndarray = np.prod(shapes.astype(float), axis=-1)
+    return product
+
+
+def _shape(row: np.ndarray) -> Shape:
+    return tuple(map(int, row))

@@ -1,0 +1,137 @@
+"""Pictures of plans, with matplotlib where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zarr_dask.errors import MissingDependencyError
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.rechunk.stages import StagePlan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["TASK_COLOUR", "label_axes", "plot_rechunk"]
+
+_MAX_LINES = 256
+"""Grid lines along a side; a finer grid is drawn as an even tone."""
+TASK_COLOUR = "#222222"
+_SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
+
+
+def plot_rechunk(
+    stages: Sequence[StagePlan],
+    names: Sequence[str | None] | None,
+    title: str,
+    max_mem: int,
+    threads: int,
+) -> Figure:
+    """The stored objects before and after, and the tasks' boxes, seen along pairs of dimensions.
+
+    Beside them how much of the memory a process takes.
+
+    Parameters
+    ----------
+    stages
+        One row of panels each.
+    names
+        Of the dimensions, if they have any.
+    title
+        Above all.
+    max_mem
+        Bytes that one process may hold.
+    threads
+        Tasks that share a process.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib: install zarr-dask[plots].") from error
+    ndim = stages[0].source.grid.ndim
+    named = names or (None,) * ndim
+    labels = [name or f"dimension {d}" for d, name in enumerate(named)]
+    pairs = _pairs(ndim)
+    rows = len(stages)
+    figure = Figure(figsize=(4.4 * len(pairs) + 1.4, 4.2 * rows + 1.1), layout="constrained")
+    widths = [*[1.0] * len(pairs), 0.18]
+    axes = figure.subplots(rows, len(pairs) + 1, squeeze=False, width_ratios=widths)
+    for row, stage in enumerate(stages):
+        for column, pair in enumerate(pairs if ndim else []):
+            axis = axes[row][column]
+            _draw(axis, stage.source.grid, _SOURCE, pair, "read")
+            _draw(axis, stage.target.grid, _TARGET, pair, "written")
+            _draw(axis, stage.boxes, TASK_COLOUR, pair, "task")
+            label_axes(axis, [labels[d] for d in pair])
+        costs = stage.costs
+        axes[row][0].set_title(
+            f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
+            f"{format_bytes(stage.peak)} each\n"
+            f"decodes {format_bytes(costs.decoded)}, writes {costs.writes} objects of "
+            f"{_by(stage.target.object_shape)}; {counted(costs.requests, 'request')}",
+            loc="left",
+            fontsize=9,
+        )
+        _draw_memory(axes[row][-1], stage.memory(threads), max_mem)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
+    )
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:
+    """A bar that is as high as what a process may hold, filled as far as it does."""
+    axis.bar([0], [max_mem / 1e6], width=1, fill=False, edgecolor=TASK_COLOUR)
+    axis.bar([0], [held / 1e6], width=1, color=_SOURCE)
+    axis.set_xticks([])
+    axis.set_ylabel("MB of each process")
+    axis.spines[:].set_visible(False)
+
+
+def _pairs(ndim: int) -> list[tuple[int, int]]:
+    """Which two dimensions each panel shows, downwards and across."""
+    if ndim < 2:
+        return [(0, 0)]
+    return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
+
+
+def _draw(axis: Axes, grid: Grid, colour: str, pair: tuple[int, int], name: str) -> None:
+    down, across = (_borders(grid, dimension) for dimension in pair)
+    linewidth = 2.2 if name == "task" else 0.9
+    height, width = (grid.shape[dimension] for dimension in pair)
+    drawn = False
+    for borders, draw, length in ((down, axis.hlines, width), (across, axis.vlines, height)):
+        if len(borders) > _MAX_LINES:
+            axis.fill_between([0, width], 0, height, color=colour, alpha=0.12, linewidth=0)
+            continue
+        label = "" if drawn else name
+        draw(borders, 0, length, colors=colour, linewidth=linewidth, label=label)
+        drawn = True
+    if not drawn:
+        axis.plot([], [], color=colour, label=name)
+
+
+def _borders(grid: Grid, dimension: int) -> list[int]:
+    cut = grid.dimensions[dimension]
+    return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
+
+
+def label_axes(axis: Axes, names: Sequence[str]) -> None:
+    """Names for two dimensions, the first of them downwards."""
+    axis.set_ylabel(names[0])
+    axis.set_xlabel(names[1])
+    axis.invert_yaxis()
+    axis.spines[:].set_visible(False)
+    axis.margins(0.02)
+
+
+def _by(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "1"

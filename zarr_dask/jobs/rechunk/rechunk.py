@@ -1,0 +1,386 @@
+"""Laying an array out anew, within a bound of memory, on any of dask's schedulers.
+
+`plan_rechunk` says everything that will be done; `RechunkPlan.run` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+
+from zarr_dask.array import Array
+from zarr_dask.errors import NodeExistsError, SourceIsTargetError
+from zarr_dask.formats.base import normalise_path
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.group import open_array
+from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
+from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
+from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
+from zarr_dask.jobs.rechunk.regridding import (
+    Resources,
+    Wanted,
+    layout_between,
+    layout_of,
+    memory_budget,
+    new_array,
+    planned,
+)
+from zarr_dask.jobs.rechunk.stages import CostModel
+from zarr_dask.jobs.resume import Resume
+from zarr_dask.jobs.run import Workers, find_workers
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+
+__all__ = [
+    "Progress",
+    "RechunkPlan",
+    "RechunkReport",
+    "check_all_apart",
+    "layout_between",
+    "layout_of",
+    "memory_budget",
+    "plan_rechunk",
+    "rechunk",
+]
+
+
+# --- making a plan --------------------------------------------------------------------------------
+
+
+class PlanOptions(TypedDict, total=False):
+    """What `plan_rechunk` takes besides; see there."""
+
+    chunks: Any
+    shards: Any
+    max_mem: str | int | None
+    temp: Location | None
+    overwrite: bool
+    path: Any
+    client: Client | None
+    storage_options: Mapping[str, Any] | None
+    model: CostModel | None
+    dtype: Any
+    codecs: Any
+    format: str | None
+    region: Any
+    threads: int | None
+
+
+class RechunkOptions(TypedDict, total=False):
+    """What `rechunk` takes besides; see there."""
+
+    chunks: Any
+    shards: Any
+    max_mem: str | int | None
+    temp: Location | None
+    overwrite: bool
+    path: Any
+    client: Client | None
+    progress: Callable[[Progress], None] | Literal[True] | None
+    storage_options: Mapping[str, Any] | None
+    dtype: Any
+    codecs: Any
+    format: str | None
+    region: Any
+    resume: Resume
+    journal: Location | None
+    verify: bool
+
+
+@overload
+def plan_rechunk(
+    source: Location | Array, target: Location, **options: Unpack[PlanOptions]
+) -> RechunkPlan: ...
+@overload
+def plan_rechunk(
+    source: da.Array, target: Location, **options: Unpack[PlanOptions]
+) -> DaskRechunkPlan: ...
+@overload
+def plan_rechunk(
+    source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
+) -> JointRechunkPlan: ...
+def plan_rechunk(
+    source: Any,
+    target: Any,
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
+    overwrite: bool = False,
+    path: Any = "",
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    model: CostModel | None = None,
+    dtype: Any = None,
+    codecs: Any = None,
+    format: str | None = None,
+    region: Any = None,
+    threads: int | None = None,
+) -> RechunkPlan | JointRechunkPlan | DaskRechunkPlan:
+    """Plan how to lay an array out anew, or several; nothing is written.
+
+    Parameters
+    ----------
+    source
+        The array, or where it is. A list of several makes one plan of them, whose tasks share the
+        workers and their memory; they become visible together. A dask array is written as its
+        blocks come, into the target where they are whole stored objects of it, else into an array
+        between, which is rechunked then.
+    target
+        Where the new one will be; a list for several arrays, or one place with a list of paths.
+        What else may be different for each of several arrays is given as a list: `chunks`,
+        `shards`, `dtype` and `region`.
+    chunks
+        Shape of its chunks: lengths by position, or by name or position of the dimension in a
+        mapping; -1 is the whole dimension. What is not given stays as it is. The sizes of all
+        chunks may stand for the length along a dimension, as for `zarr_dask.create_array`.
+    shards
+        Shape of its shards, in the same forms; none by default.
+    max_mem
+        Bytes that one process may hold above its size when idle, such as ``"2GB"``. By default
+        what the workers' memory limit leaves, or 1 GB.
+    temp
+        Where to put intermediate data if there must be any; beside the target by default.
+    overwrite
+        Replace what is at the target.
+    path
+        Path of the target below its store; a list for several arrays.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+    storage_options
+        Options of the target's store.
+    model
+        How long things take, for choosing.
+    dtype
+        Data type of the new array; that of the source by default. Fractions may be lost in it;
+        a number that it cannot hold is an error when it is met.
+    codecs
+        Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default.
+    format
+        Its format, such as ``"v3"``; that of the source by default.
+    region
+        Slices of the source, without steps; all of it by default.
+    threads
+        Tasks at a time in the one process that each part of the plan will run in; by default those
+        of the workers there are now.
+
+    Returns
+    -------
+    RechunkPlan, JointRechunkPlan or DaskRechunkPlan
+        The second for several arrays, the third for a dask array.
+
+    Raises
+    ------
+    GridError
+        If the grids do not fit the array.
+    ValueError
+        If there are lists of other lengths than that of several arrays.
+    DataTypeError, MetadataError
+        If the format has no such data type or codecs.
+    SourceIsTargetError
+        If the target is the source, or one lies within the other.
+    NodeExistsError
+        If there is something at the target, or two arrays would go to one place.
+    MemoryBudgetError
+        If `max_mem` is too small for one stored object of the target.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(8, 64, 64), dtype="f4", chunks=(1, 64, 64))
+    >>> plan = zd.plan_rechunk(a, {}, chunks=(-1, 16, 16), max_mem="8MB")
+    >>> plan.target.chunks, len(plan.stages)
+    ((8, 16, 16), 1)
+    >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
+    262144
+    """
+    if temp is not None:
+        open_store(temp)  # raises where it cannot be had
+    workers = find_workers(client) if threads is None else Workers(None, threads, threads)
+    resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
+    if not isinstance(source, list | tuple):
+        wanted = Wanted(chunks, shards, dtype, codecs, format, region)
+        place = (open_store(target, storage_options), normalise_path(path))
+        if is_dask(source):
+            form = format_for_new(place[0], format or "v3", place[1])
+            return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
+        return _plan(source, *place, wanted, resources, overwrite=overwrite)
+    each = [
+        _for_each(given, len(source), name)
+        for name, given in (
+            ("target", target),
+            ("path", path),
+            ("chunks", chunks),
+            ("shards", shards),
+            ("dtype", dtype),
+            ("region", region),
+        )
+    ]
+    plans = tuple(
+        _plan(
+            one,
+            open_store(place, storage_options),
+            normalise_path(below),
+            Wanted(cells, outer, kind, codecs, format, part),
+            resources,
+            overwrite=overwrite,
+        )
+        for one, place, below, cells, outer, kind, part in zip(source, *each, strict=True)
+    )
+    check_all_apart(plans)
+    return JointRechunkPlan(
+        members=plans,
+        max_mem=resources.max_mem,
+        threads=workers.threads,
+        threads_per_process=workers.threads_per_process,
+        overwrite=overwrite,
+    )
+
+
+def _for_each(given: Any, count: int, name: str) -> list[Any]:
+    """What is given for each of several arrays."""
+    if not count:
+        raise ValueError("there is no array to lay out anew: the list of sources is empty.")
+    items = list(given) if isinstance(given, list) else [given] * count
+    if len(items) != count:
+        raise ValueError(
+            f"{name} has {len(items)} items for {count} arrays: a list has one for each of them, "
+            "and what is meant for all is no list."
+        )
+    return items
+
+
+def _plan(
+    source: Location | Array,
+    store: Store,
+    path: str,
+    wanted: Wanted,
+    resources: Resources,
+    *,
+    overwrite: bool,
+) -> RechunkPlan:
+    """The plan of one array."""
+    array = source if isinstance(source, Array) else open_array(source)
+    node_format = format_for_new(store, wanted.format or array.format, path)
+    part, made = new_array(array, store, path, node_format, wanted)
+    _check_apart(array, made)
+    check_place(store, path, node_format, overwrite=overwrite)
+    return planned(array, part, made, resources, overwrite=overwrite)
+
+
+@overload
+def rechunk(
+    source: Location | Array, target: Location, **options: Unpack[RechunkOptions]
+) -> RechunkReport: ...
+@overload
+def rechunk(
+    source: da.Array, target: Location, **options: Unpack[RechunkOptions]
+) -> DaskRechunkReport: ...
+@overload
+def rechunk(
+    source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
+) -> JointReport: ...
+def rechunk(
+    source: Any,
+    target: Any,
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
+    overwrite: bool = False,
+    path: Any = "",
+    client: Client | None = None,
+    progress: Callable[[Progress], None] | Literal[True] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dtype: Any = None,
+    codecs: Any = None,
+    format: str | None = None,
+    region: Any = None,
+    resume: Resume = False,
+    journal: Location | None = None,
+    verify: bool = False,
+) -> RechunkReport | JointReport | DaskRechunkReport:
+    """Lay an array out anew, or several, within a bound of memory: `plan_rechunk`, then run.
+
+    Parameters
+    ----------
+    source, target, chunks, shards, max_mem, temp, overwrite, path, client, storage_options
+        As for `plan_rechunk`.
+    dtype, codecs, format, region
+        As for `plan_rechunk`.
+    resume, journal, verify
+        As for `RechunkPlan.run`. The same arguments make the same job. For a dask array see
+        `DaskRechunkPlan.run`.
+    progress
+        Called after each task; True for bars that count bytes, one for each stage.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_rechunk` and `RechunkPlan.run`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(8, 64), dtype="f4", chunks=(1, 64))
+    >>> a[...] = 2
+    >>> target = {}
+    >>> zd.rechunk(a, target, chunks=(8, 16)).objects
+    4
+    >>> float(zd.open_array(target)[...].sum())
+    1024.0
+    """
+    plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
+        source,
+        target,
+        chunks=chunks,
+        shards=shards,
+        max_mem=max_mem,
+        temp=temp,
+        overwrite=overwrite or bool(resume),  # a job that has died may have made it visible
+        path=path,
+        client=client,
+        storage_options=storage_options,
+        dtype=dtype,
+        codecs=codecs,
+        format=format,
+        region=region,
+    )
+    if isinstance(plan, DaskRechunkPlan):
+        plan = replace(plan, then=replace(plan.then, overwrite=overwrite))
+        return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
+    plan = replace(plan, overwrite=overwrite)
+    return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
+
+
+def _check_apart(source: Array, target: Array) -> None:
+    """Refuse a target that is, holds or lies within the source."""
+    if overlap(real_place(source.store, source.path), real_place(target.store, target.path)):
+        raise SourceIsTargetError(
+            f"the target {target.where} is the source, or one lies within the other, so that "
+            "writing would destroy what is still to be read. Choose another target, and replace "
+            "the source by it afterwards."
+        )
+
+
+def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
+    """Refuse targets that would get into each other's way, or into that of another source."""
+    for one, other in permutations(plans, 2):
+        _check_apart(one.source, other.target)
+    for one, other in combinations(plans, 2):
+        places = (real_place(plan.target.store, plan.target.path) for plan in (one, other))
+        if overlap(*places):
+            raise NodeExistsError(
+                f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
+                "replace the other. Give each a place of its own."
+            )

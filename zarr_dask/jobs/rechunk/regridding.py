@@ -1,0 +1,313 @@
+"""What an array becomes that is laid out anew, and with what a plan for that may reckon.
+
+From the words of users (grids by name or by position, a data type, codecs, a format, a region) to
+the metadata of the new array, and from two arrays to their layouts and the plan between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarr_dask.array import Array
+from zarr_dask.codecs.base import Codec
+from zarr_dask.create import converted, plain_chain, quick_chain, regridded
+from zarr_dask.errors import GridError, MemoryBudgetError
+from zarr_dask.formats.base import Format, where
+from zarr_dask.grid import Cells, Fixed, Grid, Region
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.given_cells import cells_given
+from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
+from zarr_dask.jobs.rechunk.job import narrower
+from zarr_dask.jobs.rechunk.plan import RechunkPlan
+from zarr_dask.jobs.rechunk.planner import alternatives
+from zarr_dask.jobs.rechunk.sampling import ratios
+from zarr_dask.jobs.rechunk.speeds import speeds_of
+from zarr_dask.jobs.rechunk.stages import CostModel, Layout
+from zarr_dask.jobs.run import Workers
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location, open_store
+
+__all__ = [
+    "Resources",
+    "Wanted",
+    "layout_between",
+    "layout_of",
+    "memory_budget",
+    "new_array",
+    "planned",
+]
+
+_DEFAULT_MEMORY = 10**9
+_SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
+_SHARE_OF_PAUSE = 0.8  # where a worker of dask begins no more tasks
+IDLE_WORKER = 150_000_000
+"""Bytes of a worker of dask that has nothing to do, with the package imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be other than in the source; see `plan_rechunk`."""
+
+    chunks: Any = None
+    shards: Any = None
+    dtype: Any = None
+    codecs: Any = None
+    format: str | None = None
+    region: Any = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is something to do if the grid stays."""
+        others = (self.dtype, self.codecs, self.format, self.region)
+        return any(wanted is not None for wanted in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """With what a plan may reckon."""
+
+    workers: Workers
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    model: CostModel
+    temp: Location | None = None
+    """Where to put intermediate data."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes that one task may hold."""
+        return self.max_mem // self.workers.threads_per_process
+
+
+def new_array(
+    array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
+) -> tuple[Region, Array]:
+    """What is copied of an array, and the new one; nothing is written.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If there can be no such array.
+    """
+    part = _contiguous(wanted.region, array)
+    cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+    grids = (wanted.chunks, wanted.shards)
+    new_chunks, new_shards = _new_grids(cut, *grids, node_format, changes=wanted.changes)
+    chunks = Grid.of(cut.shape, new_chunks or array.chunks)  # another format may not know the old
+    base = converted(
+        replace(cut.meta, grid=chunks),
+        array.node_format,
+        node_format,
+        where(store, path),
+        dtype=wanted.dtype,
+        codecs=wanted.codecs,
+    )
+    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
+    node_format.documents(meta, path)  # raises where the format cannot say it
+    return part, Array(store, path, meta, node_format)
+
+
+def planned(
+    array: Array, part: Region, made: Array, resources: Resources, *, overwrite: bool
+) -> RechunkPlan:
+    """How to copy a region of an array into a new one.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If there is too little memory for one stored object of the new one.
+    """
+    workers = resources.workers
+    sample = ratios(array, part, made)
+    between = [layout_between(array, made, resources.temp)]
+    if not made.meta.data_type.variable:
+        between.append(
+            layout_between(array, made, resources.temp, compressed=True, ratio=sample.between)
+        )
+    ways = alternatives(
+        replace(layout_of(array, part), ratio=sample.source),
+        replace(layout_of(made), ratio=sample.target),
+        resources.budget,
+        workers.threads,
+        resources.model,
+        between,
+    )
+    return RechunkPlan(
+        source=array,
+        region=part,
+        target=made,
+        stages=ways[0].stages,
+        max_mem=resources.max_mem,
+        threads=workers.threads,
+        threads_per_process=workers.threads_per_process,
+        overwrite=overwrite,
+        temp=resources.temp,
+        ways=tuple(ways),
+        model=resources.model,
+        ratios=sample,
+    )
+
+
+def _contiguous(region: Any, array: Array) -> Region:
+    part = checked_region(region, array.shape)
+    if any(s.step != 1 for s in part):
+        raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
+    return part
+
+
+def _cells_anew(grid: Grid, region: Region) -> Grid:
+    """Cells of the same sizes for what a region holds: equal ones begin anew, others are cut."""
+    return Grid(
+        tuple(
+            Fixed(dimension.size, s.stop - s.start)
+            if isinstance(dimension, Fixed)
+            else dimension.window(s.start, s.stop)
+            for dimension, s in zip(grid.dimensions, region, strict=True)
+        )
+    )
+
+
+def layout_of(array: Array, region: Region | None = None) -> Layout:
+    """How an array, or a region of it, is stored, for the planner."""
+    part = array.meta.grid.everything if region is None else region
+    if [(s.start, s.stop) for s in part] == [(0, n) for n in array.shape]:
+        region = None
+    grid = array.meta.grid.window(part)
+    bound = array.meta.largest_bound()
+    chunk = array.chunks if bound.partial else array.write_chunks
+    cut = None
+    if bound.partial:
+        cut = Grid.regular(array.shape, chunk).window(part)
+    elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
+        cut = grid
+    itemsize = array.meta.data_type.typical_itemsize
+    speeds = speeds_of(array.meta.codecs)
+    kind = repr(array.meta.data_type)
+    stored = None if region is None else array.write_chunks
+    clipped = None
+    if region is not None:
+        clipped = tuple(
+            (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
+            for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
+        )
+    return Layout(
+        grid,
+        chunk,
+        itemsize,
+        bound.working,
+        *speeds,
+        kind=kind,
+        chunks=cut,
+        uneven=not bound.partial and array.meta.grid.cell_shape is None,
+        stored=stored,
+        clipped=clipped,
+        indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
+        in_flight=_in_flight(array.store),
+    )
+
+
+def _depth(codecs: Sequence[Codec]) -> int:
+    """How many shards lie around the innermost chunks."""
+    inner = [getattr(codec, "inner_codecs", ()) for codec in codecs]
+    return max((1 + _depth(within) for within in inner if within), default=0)
+
+
+def _in_flight(store: Store) -> int:
+    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
+    policy = store.coalescing
+    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
+
+
+def layout_between(
+    source: Array,
+    target: Array,
+    temp: Location | None = None,
+    *,
+    compressed: bool = False,
+    ratio: float = 1.0,
+) -> Layout:
+    """How intermediate arrays are encoded; the grid is chosen by the planner."""
+    meta = narrower(source, target).meta
+    chain = quick_chain(meta) if compressed else plain_chain(meta)
+    working = 0
+    if meta.data_type.variable:
+        working = replace(meta, codecs=chain).largest_bound().working
+    return Layout(
+        meta.grid,
+        meta.grid.largest_cell,
+        meta.data_type.typical_itemsize,
+        working,
+        *speeds_of(chain),
+        ratio=ratio,
+        kind=repr(meta.data_type),
+        compressed=compressed,
+        in_flight=_in_flight(target.store if temp is None else open_store(temp)),
+    )
+
+
+def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
+    """Bytes that one process may hold: what is said, what the workers' limit leaves, or 1 GB.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If it is no size, or more than a worker may use.
+    """
+    limit = workers.memory_limit
+    if max_mem is not None:
+        wanted = parse_bytes(max_mem)
+        if limit is not None and wanted + IDLE_WORKER > limit:
+            raise MemoryBudgetError(
+                f"max_mem={format_bytes(wanted)} is more than the workers have: each may use "
+                f"{format_bytes(limit)}, and takes some {format_bytes(IDLE_WORKER)} when idle. "
+                f"Give at most {format_bytes(max(limit - IDLE_WORKER, 0))}, or workers more memory."
+            )
+        return wanted
+    if limit is None:
+        return _DEFAULT_MEMORY
+    # a small worker has little left besides itself before dask makes it pause
+    left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
+    return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
+
+
+def _new_grids(
+    array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
+) -> tuple[Cells | None, Cells | None]:
+    """Chunks and shards to come, None for what is to stay or not to be."""
+    stored = _stored_cells(array)
+    if chunks is None and shards is None:
+        if not changes:
+            raise GridError("neither chunks nor shards are given: there is nothing to change.")
+        if array.shards is None:
+            return stored, None
+        return (None, stored) if node_format.has_shards else (None, None)
+    present = stored if array.shards is None else array.chunks
+    new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
+    if shards is None:
+        return new_chunks, None
+    base = new_chunks or array.chunks if array.shards is None else stored
+    cells = _cells(array, shards, base, "shards")
+    if new_chunks is not None:  # a whole dimension is a whole number of chunks
+        cells = tuple(
+            -(-length // chunk) * chunk
+            if isinstance(length, int) and isinstance(chunk, int) and length == extent
+            else length
+            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
+        )
+    return new_chunks, cells
+
+
+def _stored_cells(array: Array) -> Cells:
+    """The size of stored objects along each dimension, or the sizes where they differ."""
+    return tuple(
+        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
+        for dimension in array.meta.grid.dimensions
+    )
+
+
+def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
+    """Lengths or sizes by position or by name, -1 for a whole dimension."""
+    names = array.dimension_names or (None,) * array.ndim
+    return cells_given(given, array.shape, names, present, what, array.where)

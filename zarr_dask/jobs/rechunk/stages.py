@@ -1,0 +1,275 @@
+"""What a stage of a rechunking is, and what it costs: pure arithmetic on grids.
+
+A *stage* copies an index space box by box; a box is a union of whole stored objects of what it
+writes, so that no two tasks touch one. Every source chunk that a box meets is decoded for it, so
+that chunks which several boxes meet are decoded several times. `planner` chooses
+the boxes. No store, no array, no dask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, inf, prod
+
+from zarr_dask.grid import Dimension, Fixed, Grid, Shape
+from zarr_dask.jobs.plan import Costs
+
+__all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """How long things take besides decoding and encoding, for choosing between plans."""
+
+    request: float = 1.0e-4
+    """Seconds from a request to its answer, whatever its size."""
+    read: float = 4.0e9
+    """Stored bytes per second that a thread reads."""
+    write: float = 1.0e9
+    """Stored bytes per second that a thread writes."""
+    limit: float = inf
+    """Requests per second that the store answers at most, to all threads together."""
+    listing: float = 0.0
+    """Seconds per stored object that listing an intermediate array takes when it is removed."""
+    task: float = 2.0e-3
+    """Seconds that a thread spends on a task besides its work."""
+    schedule: float = 5.0e-4
+    """Seconds that the scheduler spends on a task, one after the other."""
+    stage: float = 0.1
+    """Seconds that a stage takes besides its tasks: the last of them ends later than the others,
+    and what the stage before has written is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array is stored, as far as a plan needs to know."""
+
+    grid: Grid
+    """The stored objects."""
+    chunk: Shape
+    """Shape of what is decoded at once."""
+    itemsize: int
+    working: int = 0
+    """Bytes that the codecs hold besides a chunk and its encoded form."""
+    decode: float = 3.0e9
+    """Decoded bytes per second that a thread decodes."""
+    encode: float = 1.0e9
+    """Decoded bytes per second that a thread encodes."""
+    ratio: float = 1.0
+    """Stored bytes per decoded byte, as far as that is known."""
+    kind: str = ""
+    """Tells data types apart: where they differ, a task holds its box in both."""
+    chunks: Grid | None = None
+    """The chunks, where they do not all begin at a multiple of their shape, as in a region."""
+    uneven: bool = False
+    """Whether chunks have shapes of their own; `chunk` is then the largest."""
+    stored: Shape | None = None
+    """Largest shape of a stored object, where a region meets none of them whole."""
+    clipped: tuple[tuple[bool, bool], ...] | None = None
+    """For each dimension, whether the first and the last stored object lie in the layout in part
+    only, as in a region."""
+    indices: int = 0
+    """How many indices lie around a chunk of a shard, where that is known: more than one where
+    shards are nested, one where a shard holds a single chunk, too."""
+    compressed: bool = False
+    """Of an intermediate array: whether it is compressed, so that it takes room for a chunk."""
+    in_flight: int = 0
+    """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
+
+    @property
+    def object_shape(self) -> Shape:
+        """Largest shape of a stored object."""
+        return self.stored or self.grid.largest_cell
+
+    @property
+    def object_bytes(self) -> int:
+        """Decoded bytes of a stored object."""
+        return prod(self.object_shape) * self.itemsize
+
+    @property
+    def chunk_grid(self) -> Grid:
+        """The chunks."""
+        return self.chunks or Grid.regular(self.grid.shape, self.chunk)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk."""
+        return prod(self.chunk) * self.itemsize
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the chunks of a stored object can be read one by one."""
+        return self.indices > 0 or self.chunk != self.object_shape
+
+    @property
+    def padded(self) -> bool:
+        """Whether stored objects reach beyond the array."""
+        return any(dimension.overhangs for dimension in self.grid.dimensions)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is no more than a part of an array, which may cut chunks."""
+        return self.chunks is not None or self.stored is not None
+
+    def with_cell(self, shape: Shape, cell: Shape) -> Layout:
+        """The layout of an intermediate array with stored objects of this shape."""
+        working = prod(cell) * self.itemsize if self.compressed else self.working
+        return replace(self, grid=Grid.regular(shape, cell), chunk=cell, working=working)
+
+    def fits_into(self, box: Shape) -> bool:
+        """Whether each chunk lies in one piece in the memory of a box, and whole."""
+        shape = self.grid.shape
+        if self.is_cut or self.uneven or any(n % c for n, c in zip(shape, self.chunk, strict=True)):
+            return False
+        pairs = list(zip(box, self.chunk, strict=True))
+        first = next((d for d, (_, chunk) in enumerate(pairs) if chunk > 1), len(pairs) - 1)
+        return all(
+            length == chunk if d > first else length % chunk == 0
+            for d, (length, chunk) in enumerate(pairs)
+        )
+
+    def whole_in(self, box: Shape) -> int:
+        """How many stored objects lie in one box of such a grid with all that they hold."""
+        ends = self.clipped or ((False, False),) * len(box)
+        return prod(
+            dimension.uncut(length, first=first, last=last)
+            for dimension, length, (first, last) in zip(
+                self.grid.dimensions, box, ends, strict=True
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One pass over the index space."""
+
+    source: Layout
+    target: Layout
+    box: Shape
+    """What one task copies; at the edges, and where stored objects differ, it is less."""
+
+    @property
+    def boxes(self) -> Grid:
+        """The tasks as a grid: whole stored objects of the target."""
+        dimensions = zip(self.target.grid.dimensions, self.box, strict=True)
+        return Grid(tuple(dimension.groups(length) for dimension, length in dimensions))
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.boxes.ncells
+
+    @property
+    def peak(self) -> int:
+        """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
+        shape = self.source.grid.shape
+        return self._peak(tuple(min(pair) for pair in zip(self.box, shape, strict=True)))
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most: those of the largest boxes."""
+        lengths = [_most_frequent(dimension, threads) for dimension in self.boxes.dimensions]
+        of_boxes = sorted(
+            (
+                (self._peak(tuple(length for length, _ in box)), prod(count for _, count in box))
+                for box in product(*lengths)
+            ),
+            reverse=True,
+        )
+        left, total, least = min(threads, self.tasks), 0, self.peak
+        for least, count in of_boxes:
+            total += least * min(count, left)
+            left -= min(count, left)
+        return max(total + left * least, self.peak)
+
+    def _peak(self, box: Shape) -> int:
+        """Bytes that a task for a box of this shape holds at most."""
+        source, target = self.source, self.target
+        # one decoded chunk of the source, later one of the target in contiguous memory: a thread
+        # keeps the larger; chunks that lie in the box as they are decoded need no room
+        reading = source.working - source.chunk_bytes * source.fits_into(box)
+        writing = target.working - target.chunk_bytes * target.fits_into(box)
+        room = max(reading, writing, 0)
+        # an object in the other data type, one with what reaches beyond the array, one encoded
+        objects = 1 + target.padded + (source.kind != target.kind)
+        copied = prod(box) * source.itemsize
+        kept = min(KEPT_AT_MOST, copied // 4)
+        return copied + self._encoded(box) + room + objects * target.object_bytes + kept + OVERHEAD
+
+    def _encoded(self, box: Shape) -> int:
+        """Encoded bytes of the source that are held at a time, if nothing were compressed."""
+        source = self.source
+        around = [
+            -(-n // chunk) * chunk + chunk for n, chunk in zip(box, source.chunk, strict=True)
+        ]
+        one = prod(map(min, source.object_shape, around)) * source.itemsize
+        if not source.in_flight:
+            return one
+        whole = source.chunk if source.sharded else source.object_shape
+        all_of_it = prod(-(-n // size) * size + size for n, size in zip(box, whole, strict=True))
+        return min(all_of_it * source.itemsize, source.in_flight + one)
+
+    @property
+    def reads(self) -> int:
+        """How often a stored object of the source is read, as a whole or in part."""
+        pairs = zip(self.source.grid.dimensions, self.box, strict=True)
+        return prod(dimension.meetings(length) for dimension, length in pairs)
+
+    @property
+    def costs(self) -> Costs:
+        """What all tasks together do."""
+        source, target = self.source, self.target
+        decoded = prod(
+            chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
+            for chunks, chunk, length in zip(
+                source.chunk_grid.dimensions, source.chunk, self.box, strict=True
+            )
+        )
+        # of a shard that a box meets in part, the index is asked for first
+        reads = self.reads
+        if source.sharded:
+            reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
+        written = prod(d.start(d.count) for d in target.grid.dimensions)
+        return Costs(
+            decoded=decoded * source.itemsize,
+            written=written * target.itemsize,
+            reads=reads,
+            writes=target.grid.ncells,
+            read=round(decoded * source.itemsize * source.ratio),
+            stored=round(written * target.itemsize * target.ratio),
+        )
+
+
+def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
+    """The largest lengths of groups along a dimension, and how many groups have each."""
+    if isinstance(dimension, Fixed):
+        whole, rest = divmod(dimension.extent, dimension.size)
+        return [(length, count) for length, count in ((dimension.size, whole), (rest, 1)) if count]
+    counts = Counter(dimension.lengths)
+    return sorted(counts.items(), reverse=True)[: min(most, _MOST_LENGTHS)]
+
+
+_MOST_LENGTHS = 8
+"""Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
+
+
+KEPT_AT_MOST = 8 << 20
+"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
+small boxes have small buffers."""
+OVERHEAD = 1 << 20
+"""Indices, buffers of the codecs, the interpreter's own."""
+
+
+def seconds(stage: StagePlan, threads: int, model: CostModel) -> float:
+    """How long a stage takes by the model; the last round of tasks may leave threads idle."""
+    source, target, costs, tasks = stage.source, stage.target, stage.costs, stage.tasks
+    work = (
+        costs.decoded * (1 / source.decode + source.ratio / model.read)
+        + costs.written * (1 / target.encode + target.ratio / model.write)
+        + (costs.reads + costs.writes) * model.request
+        + tasks * model.task
+    )
+    rounds = ceil(tasks / threads) / max(tasks, 1)
+    answered = (costs.reads + costs.writes) / model.limit
+    return model.stage + max(work * rounds, tasks * model.schedule, answered)

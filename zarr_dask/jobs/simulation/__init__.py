@@ -1,0 +1,1 @@
+"""Output of simulations, written by processes that know nothing of each other."""

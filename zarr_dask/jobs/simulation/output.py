@@ -1,0 +1,604 @@
+"""The output of a simulation: which arrays it has, where they grow, and who writes what.
+
+An `Output` is what all ranks agree on. It is written once, when everything has been checked and
+the arrays are there, and read by every rank that attaches. Its folder lies beside the hierarchy::
+
+    run.zarr/                              the hierarchy, in which nothing is ever added
+    run.zarr.zarr-dask/__output/
+        output.json                        the `Output`; names the folder below
+        <16 hex digits>/
+            rank-<number>                  what a rank has stored (`progress`)
+            rewinds                        restarts from a checkpoint
+            lock                           held while the visible length changes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.create import ArraySpec, array_meta, auto_chunks, dividing_chunks
+from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
+    GridError,
+    MetadataChangedError,
+    MetadataError,
+    NodeNotFoundError,
+    Problem,
+    RankError,
+    SharedObjectError,
+    StoreError,
+    WriterNotFoundError,
+)
+from zarr_dask.formats.base import (
+    Format,
+    GroupMeta,
+    Limits,
+    checked_attributes,
+    load_json,
+    normalise_path,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.grid import Dimension, Grid, Shape
+from zarr_dask.group import Group, create_group, open_array, open_group
+from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
+from zarr_dask.jobs.simulation.owners import (
+    Owners,
+    Share,
+    fitting,
+    owners,
+    share_of,
+    shared_objects,
+)
+from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder
+from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.resizing import clear_outside, resized
+from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.urls import Location, open_store
+
+__all__ = ["Output", "Series"]
+
+_DOCUMENT = "output.json"
+_FORMAT = "zarr-dask output 1"
+_UNBOUNDED = 1 << 40
+"""Steps of an output whose capacity is not given: more than any simulation has."""
+_CHUNK_BYTES = 4 << 20
+_STEPS_OF_COORDINATES = 1024
+_FOLDER = "__output"
+_KEYWORDS = {
+    "axis",
+    "values",
+    "shape",
+    "dtype",
+    "chunks",
+    "shards",
+    "codecs",
+    "fill_value",
+    "dimension_names",
+    "attributes",
+    "order",
+    "chunk_key_encoding",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """An array that grows by one element along one dimension with every step."""
+
+    name: str
+    """Path below the group of the output."""
+    array: Array
+    """As long as it may become; the document in the store says how much of it is visible."""
+    axis: int
+    """The dimension of the steps."""
+    owners: Owners
+
+    @cached_property
+    def steps(self) -> Dimension:
+        """The steps, cut into stored objects."""
+        return self.array.meta.grid.dimensions[self.axis]
+
+    @cached_property
+    def grid(self) -> Grid:
+        """One step, cut into stored objects."""
+        return Grid(_without(self.array.meta.grid.dimensions, self.axis))
+
+    @property
+    def is_coordinate(self) -> bool:
+        """Whether a step is a single value, such as its time."""
+        return not self.grid.ndim
+
+    def coords(self, index: int, coords: tuple[int, ...]) -> tuple[int, ...]:
+        """Coordinates of a stored object, from those along the steps and those in a step."""
+        return (*coords[: self.axis], index, *coords[self.axis :])
+
+    def key(self, index: int, coords: tuple[int, ...]) -> str:
+        """Key of a stored object."""
+        return self.array.key(self.coords(index, coords))
+
+    def share(self, rank: int, *, shared: bool) -> Share:
+        """What a rank does for this array."""
+        return share_of(self.owners, self.grid, rank, shared=shared)
+
+    def shape_with(self, steps: int) -> Shape:
+        """Shape of the array when so many steps are visible."""
+        shape = self.grid.shape
+        return (*shape[: self.axis], steps, *shape[self.axis :])
+
+
+def _without(items: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    return (*items[:axis], *items[axis + 1 :])
+
+
+def _with(items: tuple[Any, ...], axis: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:axis], item, *items[axis:])
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """Arrays in a group that grow together."""
+
+    group: Group
+    series: Mapping[str, Series]
+    capacity: int | None
+    """Steps at most; None where there is no bound."""
+    ranks: int
+    gathers: bool
+    """Whether ranks send pieces of their blocks to the owners of shared objects."""
+    folder: Folder
+
+    @property
+    def store(self) -> Store:
+        """Where the arrays are."""
+        return self.group.store
+
+    @property
+    def node_format(self) -> Format:
+        """How their documents are spelled."""
+        return self.group.node_format
+
+    @property
+    def where(self) -> str:
+        """Store and path, for messages."""
+        return self.group.where
+
+    @cached_property
+    def _paced(self) -> list[Series]:
+        """The arrays whose stored objects decide where the visible length may end."""
+        fields = [one for one in self.series.values() if not one.is_coordinate]
+        return fields or list(self.series.values())
+
+    def border(self, steps: int) -> int:
+        """The most steps, not more than these, of which all arrays have whole stored objects.
+
+        Coordinates do not count: their owner writes the objects that are not whole as well.
+        """
+        while True:
+            borders = [one.steps.boundary_at_or_before(steps) for one in self._paced]
+            if min(borders) == steps:
+                return steps
+            steps = min(borders)
+
+    def end(self) -> None:
+        """Forget what was agreed on: no rank can attach any more."""
+        folder = self.folder
+        above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
+        _forget(folder.store, above)
+
+    def rank_file(self, rank: int) -> str:
+        """Name of the file that says what a rank has stored."""
+        return f"rank-{rank}"
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks for; see `zarr_dask.Writer.create`."""
+
+    url: Location
+    path: str
+    arrays: Mapping[str, Mapping[str, Any]]
+    capacity: int | None
+    owners: Owners | Mapping[str, Owners] | None
+    gathers: bool
+    attributes: Mapping[str, Any]
+    format: str
+    overwrite: bool
+    journal: Location | None
+    storage_options: Mapping[str, Any] | None
+
+
+def create_output(request: Request) -> Output:
+    """Check everything, then make the arrays, without a visible step.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError, TypeError
+        If an array cannot be as it is described.
+    SharedObjectError
+        If two ranks would write one stored object.
+    NodeExistsError
+        If there is something at the place of an array.
+    RankError
+        If an output is open there that is not to be replaced, or whose ranks still run.
+    StoreError
+        If there is no place for the journal.
+    """
+    store, path = open_store(request.url, request.storage_options), normalise_path(request.path)
+    place, prefix = _place(store, path, request.journal)
+    capacity = _checked_capacity(request.capacity)
+    group = _existing_group(store, path)
+    kind = request.format if group is None else group.format
+    drafts = _drafts(request, store, path, capacity, kind)
+    series = {name: one.series for name, one in drafts.items() if one.series is not None}
+    if not series:
+        raise GridError("no array of the output grows: expected at least one without values=.")
+    if not any(one.grid.ncells for one in series.values()):
+        raise GridError("no array of the output has an element in a step: expected at least one.")
+    ranks = max(one.owners.ranks for one in series.values())
+    if group is None:
+        _check_group(request, store, path)
+    _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
+    place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: no rank attaches any more
+    place.delete_prefix(prefix)
+    if group is None:
+        group = create_group(store, path, attributes=request.attributes, format=kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # they are written at the end
+        for draft in drafts.values():
+            draft.make(overwrite=request.overwrite)
+    creation = token_hex(8)
+    folder = Folder(place, f"{prefix}{creation}/")
+    output = Output(group, series, request.capacity, ranks, request.gathers, folder)
+    place.set(f"{folder.prefix}{REWINDS}", [b""])  # so that the folder is there
+    place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
+    return output
+
+
+def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> None:
+    """Refuse to replace an output unasked, or while a rank writes."""
+    text = place.get(f"{prefix}{_DOCUMENT}")
+    if text is None:
+        return
+    if not overwrite:
+        raise RankError(
+            f"an output of a simulation is open at {at} ({place.url}/{prefix}). End it with "
+            "finish(), forget it with zarr_dask.Writer.abandon, or replace it with overwrite=True."
+        )
+    document = load_json(place, f"{prefix}{_DOCUMENT}", bytes(text))
+    Folder(place, f"{prefix}{document.get('creation')}/").check_idle("rank-")
+
+
+def abandon_output(
+    url: Location, path: str, journal: Location | None, storage_options: Mapping[str, Any] | None
+) -> None:
+    """Forget an output whose ranks will not go on; see `zarr_dask.Writer.abandon`."""
+    store, path = open_store(url, storage_options), normalise_path(path)
+    place, prefix = _place(store, path, journal)
+    if place.get(f"{prefix}{_DOCUMENT}") is None:
+        raise _no_output(store, path, place, prefix)
+    _check_no_other(place, prefix, where(store, path), overwrite=True)
+    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # what is left of it
+        output = open_output(url, path, journal, storage_options)
+        for one in output.series.values():
+            array = open_array(output.group, one.name, "r+")
+            prefix_of_data = output.node_format.data_prefix(array.path)
+            clear_outside(array.store, prefix_of_data, array.meta, array.where)
+    _forget(place, prefix)
+
+
+def _forget(place: Store, prefix: str) -> None:
+    place.delete(f"{prefix}{_DOCUMENT}")
+    place.delete_prefix(prefix)
+    remove_empty_folders(place, prefix)
+
+
+def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotFoundError:
+    return WriterNotFoundError(
+        f"no output of a simulation was created at {where(store, path)}: there is no "
+        f"{where(place, prefix + _DOCUMENT)}. zarr_dask.Writer.create makes one, before any rank "
+        "attaches."
+    )
+
+
+def _check_group(request: Request, store: Store, path: str) -> None:
+    """Whether there can be such a group: a format may have none."""
+    node_format = format_for_new(store, request.format, path)
+    check_place(store, path, node_format, overwrite=False, is_group=True)
+    meta = GroupMeta(checked_attributes(request.attributes, where(store, path)))
+    node_format.documents(meta, path)
+
+
+def _place(store: Store, path: str, journal: Location | None) -> tuple[Store, str]:
+    place = default_place(store, path) if journal is None else given_place(journal, path)
+    if place is None:
+        raise StoreError(
+            f"{store.url} has no place beside it where ranks could say what they have stored: "
+            "give journal=, a folder that all ranks can write to."
+        )
+    return place.store, f"{place.prefix}{_FOLDER}/"
+
+
+def _checked_capacity(capacity: Any) -> int:
+    if capacity is None:
+        return _UNBOUNDED
+    if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
+        raise GridError(f"capacity={capacity!r}: expected a number of steps, or None for no bound.")
+    return int(capacity)
+
+
+def _existing_group(store: Store, path: str) -> Group | None:
+    try:
+        return open_group(store, path, "r+")
+    except NodeNotFoundError:
+        return None
+
+
+# --- arrays that are asked for --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """An array that is to be made."""
+
+    array: Array
+    """As it will be, with no step in it."""
+    series: Series | None
+    """What grows; None for an array that is given as it is."""
+    values: np.ndarray | None
+    """Of such an array."""
+
+    def make(self, *, overwrite: bool) -> None:
+        """Make the array."""
+        array = self.array
+        prepare_array_place(
+            array.store, array.path, array.node_format, array.meta, overwrite=overwrite
+        )
+        if self.values is not None:
+            array.write(None, self.values)
+        put_documents(array.store, array.node_format.documents(array.meta, array.path))
+
+
+def _drafts(
+    request: Request, store: Store, path: str, capacity: int, kind: str
+) -> dict[str, Draft]:
+    """All arrays, each checked."""
+    maps = request.owners
+    drafts = {}
+    for given, spec in request.arrays.items():
+        name = normalise_path(given)
+        if name in drafts:
+            raise TypeError(f"array {given!r} is described twice: {name!r} is another name of it.")
+        unknown = sorted(set(spec) - _KEYWORDS)
+        if unknown or not name:
+            raise TypeError(
+                f"array {given!r}: {', '.join(unknown) or 'its name'} means nothing here; expected "
+                f"a name and some of {', '.join(sorted(_KEYWORDS))}."
+            )
+        place = _Place(store, join(path, name), name, kind)
+        if "values" in spec:
+            drafts[name] = _static(place, spec)
+        else:
+            found = maps.get(given) if isinstance(maps, Mapping) else maps
+            drafts[name] = _growing(
+                place, spec, capacity, found, explicit=isinstance(maps, Mapping)
+            )
+        growing = drafts[name].series
+        if growing is not None and not request.gathers:
+            _check_owned(growing)
+    if isinstance(maps, Mapping) and not set(maps) <= set(request.arrays):
+        strange = sorted(set(maps) - set(request.arrays))
+        raise GridError(f"owners= names {strange}, which are no arrays of this output.")
+    for draft in drafts.values():
+        array = draft.array
+        check_place(store, array.path, array.node_format, overwrite=request.overwrite)
+    return drafts
+
+
+@dataclass(frozen=True)
+class _Place:
+    store: Store
+    path: str
+    name: str
+    kind: str
+
+    def array(self, spec: Mapping[str, Any]) -> Array:
+        at = where(self.store, self.path)
+        node_format = format_for_new(self.store, self.kind, self.path)
+        meta = array_meta(ArraySpec(**{"format": self.kind, **spec}), at)
+        return Array(self.store, self.path, meta, node_format)
+
+
+def _static(place: _Place, spec: Mapping[str, Any]) -> Draft:
+    """An array that is given as it is."""
+    values = np.asarray(spec["values"])
+    rest = {name: value for name, value in spec.items() if name not in {"values", "axis"}}
+    rest = {"shape": values.shape, "dtype": values.dtype, **rest}
+    if rest["shape"] != values.shape:
+        raise GridError(
+            f"array {place.name!r}: values of shape {values.shape}, not {rest['shape']}."
+        )
+    array = place.array(rest)
+    return Draft(array, None, array.cast(values))
+
+
+def _growing(
+    place: _Place, spec: Mapping[str, Any], capacity: int, found: Owners | None, *, explicit: bool
+) -> Draft:
+    rest = {name: value for name, value in spec.items() if name != "axis"}
+    missing = [name for name in ("shape", "dtype") if name not in rest]
+    if missing:
+        raise TypeError(f"array {place.name!r} needs {' and '.join(missing)}.")
+    shape = rest["shape"]
+    step = (int(shape),) if isinstance(shape, int | np.integer) else tuple(map(int, shape))
+    axis = spec.get("axis", 0)
+    if not isinstance(axis, int) or not 0 <= axis <= len(step):
+        raise GridError(f"array {place.name!r}: axis={axis!r}: expected 0 to {len(step)}.")
+    if not step or (found is None and explicit):
+        found = Owners.single(step)
+    found = found or Owners.single(step)
+    if found.shape != step:
+        raise GridError(
+            f"array {place.name!r} has steps of shape {step}, the owners are for steps of shape "
+            f"{found.shape}; owners= also takes a dict, with a map for each array."
+        )
+    names = rest.get("dimension_names")
+    if names is not None and len(names) == len(step):
+        rest["dimension_names"] = _with(tuple(names), axis, "time")
+    rest["shape"] = _with(step, axis, capacity)
+    if isinstance(rest.get("chunks", "auto"), str) and rest.get("shards") is None:
+        steps = min(capacity, _STEPS_OF_COORDINATES) if not step else 1
+        itemsize = place.array({**rest, "chunks": 1}).meta.data_type.typical_itemsize
+        rest["chunks"] = _with(_cell(found, itemsize), axis, steps)
+    if capacity == _UNBOUNDED:
+        _check_unbounded(place.name, rest, axis)
+    array = place.array(rest)
+    series = Series(place.name, array, axis, found)
+    return Draft(_resized(array, series.shape_with(0)), series, None)
+
+
+def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
+    for what in ("chunks", "shards"):
+        cells = spec.get(what)
+        if isinstance(cells, list | tuple) and isinstance(cells[axis : axis + 1], list | tuple):
+            sizes = cells[axis] if axis < len(cells) else 1
+            if isinstance(sizes, list | tuple):
+                raise GridError(
+                    f"array {name!r}: {what} of declared lengths along the steps end somewhere: "
+                    "give capacity=."
+                )
+
+
+def _cell(found: Owners, itemsize: int) -> Shape:
+    """The chunks of one step where none are given: blocks of the ranks, or parts of them."""
+    if found.sizes is None:
+        return auto_chunks(found.shape, itemsize, _CHUNK_BYTES)
+    return dividing_chunks(tuple(max(n) or 1 for n in found.sizes), itemsize, _CHUNK_BYTES)
+
+
+def _resized(array: Array, shape: Shape) -> Array:
+    sharded = array.meta.codecs.serializer.divides
+    grid = resized(array.meta.grid, shape, sharded=sharded)
+    return replace(array, meta=replace(array.meta, grid=grid))
+
+
+def _check_owned(series: Series) -> None:
+    """Refuse stored objects that two ranks would write."""
+    shared = next(shared_objects(series.owners, series.grid), None)
+    if shared is None:
+        return
+    cell, blocks = fitting(series.owners, series.grid)
+    whole = _with(cell, series.axis, series.array.write_chunks[series.axis])
+    what = "shards" if series.array.shards else "chunks"
+    fits = f"These ranks fit {what}={whole}"
+    if blocks is not None:
+        fits += f"; these {what} fit zd.owners({series.grid.shape}, {blocks})"
+    raise SharedObjectError(
+        series.key(0, shared.coords),
+        shared.ranks,
+        f"{fits}; and with gather=True the first of the ranks collects what lies in the object.",
+    )
+
+
+# --- as a document --------------------------------------------------------------------------------
+
+
+def _to_json(output: Output, creation: str) -> bytes:
+    arrays = {
+        name: {"axis": one.axis, "shape": one.owners.shape, **_owners_json(one.owners)}
+        for name, one in output.series.items()
+    }
+    facts = {
+        "format": _FORMAT,
+        "creation": creation,
+        "capacity": output.capacity,
+        "gathers": output.gathers,
+        "arrays": arrays,
+    }
+    return json.dumps(facts, indent=1).encode()
+
+
+def _owners_json(found: Owners) -> dict[str, Any]:
+    return {"boxes": found.boxes} if found.sizes is None else {"sizes": found.sizes}
+
+
+def open_output(
+    url: Location,
+    path: str,
+    journal: Location | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Output:
+    """The output at a place, as it was created.
+
+    Raises
+    ------
+    WriterNotFoundError
+        If none was created there.
+    MetadataError
+        If its document is damaged.
+    """
+    store, path = open_store(url, storage_options), normalise_path(path)
+    place, prefix = _place(store, path, journal)
+    key = f"{prefix}{_DOCUMENT}"
+    text = read_documents(place, [key], Limits())[key]
+    if text is None:
+        raise _no_output(store, path, place, prefix)
+    document = load_json(place, key, text)
+    try:
+        return _from_json(document, open_group(store, path, "r+"), place, prefix)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = Problem(key, str(error), f"what {_FORMAT!r} has")
+        raise MetadataError(where(place, key), [problem]) from error
+
+
+def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: str) -> Output:
+    if document["format"] != _FORMAT:
+        raise ValueError(f"format {document['format']!r}")
+    capacity = document["capacity"]
+    bound = _checked_capacity(capacity)
+    series = {
+        str(name): _series_from_json(group, str(name), facts, bound)
+        for name, facts in document["arrays"].items()
+    }
+    ranks = max(one.owners.ranks for one in series.values())
+    creation = str(document["creation"])
+    if not re.fullmatch("[0-9a-f]{16}", creation):
+        raise ValueError(f"creation {creation!r}")
+    folder = Folder(place, f"{prefix}{creation}/")
+    return Output(group, series, capacity, ranks, bool(document["gathers"]), folder)
+
+
+def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacity: int) -> Series:
+    array = open_array(group, name, "r+")
+    shape, axis = tuple(map(int, facts["shape"])), int(facts["axis"])
+    if "sizes" in facts:
+        found = owners(shape, tuple(tuple(map(int, sizes)) for sizes in facts["sizes"]))
+    else:
+        boxes = tuple(tuple((int(a), int(b)) for a, b in box) for box in facts["boxes"])
+        found = Owners(shape, boxes)
+    if array.ndim != len(shape) + 1 or _without(array.shape, axis) != shape:
+        raise changed_error(array)
+    allocated = _resized(array, _with(shape, axis, capacity))
+    return Series(name, allocated, axis, found)
+
+
+def changed_error(array: Array) -> MetadataChangedError:
+    """Says that an array is another one by now."""
+    return MetadataChangedError(
+        f"{array.where} is not the array any more that was created for this output: its metadata "
+        "have changed. Create the output anew."
+    )

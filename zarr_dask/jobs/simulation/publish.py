@@ -1,0 +1,223 @@
+"""Making steps visible: one process, in one order, after all ranks have said that they are stored.
+
+Stored objects first (the ranks have written them, coordinates too), then the documents of the
+arrays, coordinates last, then consolidated metadata, from the group of the output up to the root.
+Readers of consolidated metadata see all arrays grow at once. Whoever opens arrays by their own
+documents may see one longer than another for a moment, each with all of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from zarr_dask.errors import StepError, StepsMissingError
+from zarr_dask.formats.base import ArrayMeta, ReadOptions
+from zarr_dask.formats.consolidated import consolidated_groups, has_consolidated
+from zarr_dask.grid import Grid, Shape
+from zarr_dask.hierarchy import consolidate_group
+from zarr_dask.jobs.simulation.output import Output, Series, changed_error
+from zarr_dask.jobs.simulation.owners import share_of
+from zarr_dask.jobs.simulation.progress import Rewinds, StoredObjects, Survey
+from zarr_dask.jobs.simulation.progress_files import REWINDS
+from zarr_dask.pool import for_each
+from zarr_dask.resizing import clear_outside, resized
+
+__all__ = ["Publisher", "show"]
+
+_SHOWN_KEYS = 3
+
+
+def lengths(output: Output) -> dict[str, int]:
+    """How many steps of each array the documents show."""
+    return {name: _present(output, one).shape[one.axis] for name, one in output.series.items()}
+
+
+def _present(output: Output, series: Series) -> ArrayMeta:
+    """What the document of an array says now: others may have changed its attributes."""
+    array = series.array
+    meta = output.node_format.read(output.store, array.path, ReadOptions(), found={})
+    if not isinstance(meta, ArrayMeta) or meta.grid.ndim != array.ndim:
+        raise changed_error(array)
+    shape = series.shape_with(meta.shape[series.axis])
+    bare = replace(array.meta, grid=_grid(array.meta, shape), attributes=meta.attributes)
+    documents = output.node_format.documents
+    if documents(bare, array.path) != documents(meta, array.path):
+        raise changed_error(array)
+    return meta
+
+
+def _grid(meta: ArrayMeta, shape: Shape) -> Grid:
+    return resized(meta.grid, shape, sharded=meta.codecs.serializer.divides)
+
+
+def show(output: Output, steps: int) -> None:
+    """Let all arrays have so many steps."""
+    ordered = sorted(output.series.values(), key=lambda one: one.is_coordinate)
+    store, node_format = output.store, output.node_format
+    for one in ordered:
+        meta = _present(output, one)
+        changed = replace(meta, grid=_grid(meta, one.shape_with(steps)))
+        if changed.shape == meta.shape:
+            continue
+        before = node_format.documents(meta, one.array.path)
+        for key, document in node_format.documents(changed, one.array.path).items():
+            if document != before.get(key):
+                store.set(key, [document])
+    consolidate(output)
+
+
+def consolidate(output: Output) -> None:
+    """Write consolidated metadata of the output's group, and where groups above have them."""
+    path, store, node_format = output.group.path, output.store, output.node_format
+    if has_consolidated(node_format):
+        above = [one for one in consolidated_groups(store, path, node_format) if one != path]
+        for group in (path, *sorted(above, key=len, reverse=True)):
+            consolidate_group(store, group, node_format)
+
+
+def rewind(output: Output, step: int, run: str | None) -> None:
+    """Forget a step and those after it; under the lock of the output.
+
+    They are hidden first, so that nothing that can be seen is ever overwritten.
+    """
+    if max(lengths(output).values()) > step:
+        show(output, step)
+    number = Rewinds(output.folder.records(REWINDS)).last + 1
+    appender = output.folder.appender(REWINDS, list)
+    try:
+        appender.add({"rewind": number, "from_step": step, **({"run": run} if run else {})})
+    finally:
+        appender.close()
+
+
+class Publisher:
+    """Makes the steps of an output visible.
+
+    Parameters
+    ----------
+    output
+        Of which.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._survey = Survey(output)
+        self._owned = {
+            name: {rank: own for rank in range(one.owners.ranks) if (own := self._own(one, rank))}
+            for name, one in output.series.items()
+        }
+
+    def _own(self, series: Series, rank: int) -> tuple[tuple[int, ...], ...]:
+        return share_of(series.owners, series.grid, rank, shared=self._output.gathers).own
+
+    def stored(self) -> int:
+        """Steps that all ranks have stored of all arrays."""
+        self._survey.update()
+        return self._stored()
+
+    def _stored(self) -> int:
+        return min(
+            self._survey.stored(rank, name) for name, own in self._owned.items() for rank in own
+        )
+
+    def publish(self, step: int | None, *, flush: bool) -> int:
+        """See `zarr_dask.Writer.publish`."""
+        output = self._output
+        if step is not None:
+            check_step(output, step)
+        with output.folder.exclusive():
+            self._survey.update()
+            wanted = self._stored() if step is None else step + 1
+            shown = lengths(output)
+            end = max(wanted if flush else output.border(wanted), *shown.values(), 0)
+            missing = list(self._missing(end))
+            if not missing:
+                missing = self._damaged(min(shown.values()), end)
+            if missing:
+                raise StepsMissingError(output.where, end - 1, missing)
+            if end:
+                show(output, end)
+            self._survey.forget(end)
+            return end
+
+    def finish(self) -> int:
+        """See `zarr_dask.Writer.finish`."""
+        output = self._output
+        output.folder.check_open()
+        output.folder.check_idle("rank-")
+        self._survey.update()
+        most = max(
+            self._survey.stored(rank, name) for name, own in self._owned.items() for rank in own
+        )
+        end = self.publish(most - 1, flush=True) if most else 0
+        for one in output.series.values():
+            array = one.array
+            meta = _present(output, one)
+            prefix = output.node_format.data_prefix(array.path)
+            clear_outside(array.store, prefix, meta, array.where)
+        output.end()
+        return end
+
+    def _missing(self, end: int) -> Iterator[tuple[int, str, str]]:
+        for name, own in self._owned.items():
+            one = self._output.series[name]
+            for rank, coords in own.items():
+                stored = self._survey.stored(rank, name)
+                if stored < end:
+                    first, last = one.steps.find(stored), one.steps.find(end - 1)
+                    keys = [one.key(first, where) for where in coords[:_SHOWN_KEYS]]
+                    count = (last - first + 1) * len(coords)
+                    rest = f" and {count - len(keys)} more" if count > len(keys) else ""
+                    what = f"{', '.join(keys)}{rest} (steps {stored} to {end - 1})"
+                    yield rank, name, what
+
+    def _damaged(self, start: int, end: int) -> list[tuple[int, str, str]]:
+        """Stored objects that are not as their receipts say, of the steps that become visible."""
+        found: list[tuple[int, str, str]] = []
+
+        def check(item: tuple[int, Series, int, StoredObjects]) -> None:
+            rank, one, index, receipt = item
+            whole = receipt.stop == min(one.steps.start(index + 1), one.steps.extent)
+            for coords, nbytes, _ in receipt.objects:
+                key = one.key(index, coords)
+                size = self._output.store.size(key) or 0
+                # one that is not whole may be replaced right now
+                if size != nbytes if whole else nbytes and not size:
+                    found.append((rank, one.name, f"{key} has {size} bytes, not {nbytes}"))
+
+        for_each(check, self._new(start, end), None)
+        return sorted(found)
+
+    def _new(self, start: int, end: int) -> Iterator[tuple[int, Series, int, StoredObjects]]:
+        if start >= end:
+            return
+        for name, own in self._owned.items():
+            one = self._output.series[name]
+            for index in range(one.steps.find(start), one.steps.find(end - 1) + 1):
+                for rank in own:
+                    receipt = self._survey.receipt(rank, name, index)
+                    if receipt is not None:
+                        yield rank, one, index, receipt
+
+
+def check_step(output: Output, step: Any) -> None:
+    """Refuse what is no step of an output.
+
+    Raises
+    ------
+    StepError
+        If it is none.
+    """
+    good = False
+    with suppress(TypeError):
+        good = int(step) == step and not isinstance(step, bool) and step >= 0
+    if not good:
+        raise StepError(f"step={step!r}: expected the number of a step, from 0 on.")
+    if output.capacity is not None and step >= output.capacity:
+        raise StepError(
+            f"{output.where} has room for {output.capacity} steps, 0 to {output.capacity - 1}; "
+            f"step {step} lies beyond. Create the output with a larger capacity, or with None."
+        )

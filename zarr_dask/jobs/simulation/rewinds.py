@@ -1,0 +1,150 @@
+"""Beginning anew from a checkpoint: which ranks are of one run, and what of the one before counts.
+
+The first rank of a run that comes makes a rewind (`publish.rewind`), the others take part in
+it. Nobody tells them which run they are of but the name that they are given (``run=``); without
+one, a rank takes part in the last rewind if it begins with the same step and the rank has not done
+so before. That cannot tell a rank that comes late from one that comes first in another run from the
+same step. Such a rank is stopped before it writes after the next rewind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zarr_dask.errors import RankError, StepError
+from zarr_dask.jobs.simulation.output import Output
+from zarr_dask.jobs.simulation.progress import Progress, Rewinds
+from zarr_dask.jobs.simulation.progress_files import REWINDS, Appender
+from zarr_dask.jobs.simulation.publish import Publisher, check_step, rewind
+
+__all__ = ["begin", "begin_all", "check_not_past", "check_run"]
+
+
+def check_run(run: Any, from_step: int | None) -> None:
+    """Refuse what is no name of a run.
+
+    Raises
+    ------
+    TypeError
+        If it is none, or names no beginning.
+    """
+    if run is None:
+        return
+    if not isinstance(run, str) or not run:
+        raise TypeError(f"run={run!r}: expected a name, such as the number of the job.")
+    if from_step is None:
+        raise TypeError(f"run={run!r} names a run that begins with from_step=; give both.")
+
+
+def begin(
+    output: Output,
+    progress: Progress,
+    owned: list[str],
+    from_step: int | None,
+    run: str | None,
+    appender: Appender,
+) -> None:
+    """Take part in the rewinds that there were, and in one from a checkpoint.
+
+    Raises
+    ------
+    StepError
+        If this rank has not stored what lies before, or the run has begun with another step.
+    """
+    rewinds = Rewinds(output.folder.records(REWINDS))
+    if from_step is not None:
+        check_step(output, from_step)
+        with output.folder.exclusive():
+            rewinds = Rewinds(output.folder.records(REWINDS))
+            if not _has_begun(output, rewinds, progress.rewind, from_step, run):
+                _check_stored(output, progress, rewinds, owned, from_step)
+                rewind(output, from_step, run)
+                rewinds = Rewinds(output.folder.records(REWINDS))
+            elif rewinds.last > progress.rewind:
+                _check_stored(output, progress, rewinds, owned, from_step)
+    for number in range(progress.rewind + 1, rewinds.last + 1):
+        step = rewinds.steps[number - 1]
+        appender.add({"rewind": number, "from_step": step})
+        progress.go_back(number, step)
+
+
+def begin_all(output: Output, from_step: int, run: str | None) -> None:
+    """Let an output begin anew, for all of its ranks, which need not know of it.
+
+    Raises
+    ------
+    StepError
+        If a rank has not stored what lies before, or the run has begun with another step.
+    """
+    check_step(output, from_step)
+    with output.folder.exclusive():
+        rewinds = Rewinds(output.folder.records(REWINDS))
+        if _has_begun(output, rewinds, rewinds.last, from_step, run):
+            return
+        stored = Publisher(output).stored()
+        if stored < from_step:
+            raise StepError(
+                f"{output.where}: from_step={from_step}, but only the steps before {stored} are "
+                "stored by all ranks. Begin at an earlier checkpoint; flush() before each "
+                "checkpoint stores all that was put."
+            )
+        rewind(output, from_step, run)
+
+
+def _has_begun(
+    output: Output, rewinds: Rewinds, known: int, from_step: int, run: str | None
+) -> bool:
+    """Whether the last rewind is that of this run.
+
+    Without names, it is if this rank has not taken part in it (its number is more than `known`): so
+    the first rank of a run makes a rewind, and the others take part in it.
+    """
+    if not rewinds.last or rewinds.runs[-1] != run:
+        return False
+    step = rewinds.steps[-1]
+    if run is None:
+        return rewinds.last > known and step == from_step
+    if step != from_step:
+        raise StepError(
+            f"{output.where}: the run {run!r} has begun with step {step}, not {from_step}. All "
+            "ranks of a run begin with one step; another run needs another name."
+        )
+    return True
+
+
+def check_not_past(output: Output, rank: int, rewind: int) -> None:
+    """Refuse to write for a process that was there before the output began anew, or ended.
+
+    What it wrote would not count, and could replace what a later run has stored.
+
+    Raises
+    ------
+    RankError
+        If it has begun anew.
+    WriterNotFoundError
+        If it has ended.
+    """
+    output.folder.check_open()
+    rewinds = Rewinds(output.folder.records(REWINDS))
+    if rewinds.last > rewind:
+        raise RankError(
+            f"{output.where} began anew with step {rewinds.steps[rewind]} after this process had "
+            f"attached as rank {rank}: its steps do not count any more. End it if it is of a run "
+            "before. If it is not, the ranks of this run were taken for those of another one that "
+            "began with the same step: attach all with run=, a name that no other run has."
+        )
+
+
+def _check_stored(
+    output: Output, progress: Progress, rewinds: Rewinds, owned: list[str], step: int
+) -> None:
+    limit = rewinds.limit(progress)
+    for name in owned:
+        stored = progress.stored.get(name, 0)
+        stored = stored if limit is None else min(stored, limit)
+        if stored < step:
+            raise StepError(
+                f"{output.where}: from_step={step}, but this rank has stored only the steps before "
+                f"{stored} of {name!r}. Begin at an earlier checkpoint; flush() before each "
+                "checkpoint stores all that was put."
+            )

@@ -1,0 +1,209 @@
+"""One array of an output as one rank writes it: steps gathered until stored objects are whole.
+
+A stored object that holds several steps is kept in memory, decoded, until its last step has come;
+then it is written at once, under a temporary name that is changed afterwards. Flushed earlier, it
+is written with the steps that it has, and once more when it is whole: what readers see of it
+already stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.dtypes import full_of, is_full_of
+from zarr_dask.errors import DataTypeError, GridError, StepError
+from zarr_dask.grid import Region, Shape, cut
+from zarr_dask.jobs.simulation.output import Series
+from zarr_dask.jobs.simulation.owners import Piece, Share
+from zarr_dask.jobs.simulation.progress import Progress, StoredObjects
+from zarr_dask.jobs.simulation.progress_files import Record
+from zarr_dask.pool import for_each
+from zarr_dask.receipts import stored_object
+
+__all__ = ["Stream"]
+
+Coords = tuple[int, ...]
+
+
+class Stream:
+    """What a rank has of an array.
+
+    Parameters
+    ----------
+    series
+        The array.
+    share
+        What of it is this rank's.
+    progress
+        What the rank has stored so far.
+    say
+        Appends a record to the file of the rank.
+    check
+        Called before stored objects are written; raises if this process must not write any more.
+    threads
+        That encode and write; None for the pool of the process.
+    """
+
+    def __init__(
+        self,
+        series: Series,
+        share: Share,
+        progress: Progress,
+        say: Callable[[Record], None],
+        check: Callable[[], None],
+        threads: int | None,
+    ) -> None:
+        self.series = series
+        self.share = share
+        self.stored = progress.stored.get(series.name, 0)
+        """Steps that are stored."""
+        self._receipts = progress.receipts.get(series.name, {})
+        self._say = say
+        self._check = check
+        self._threads = threads
+        self._index = -1
+        self._steps = 0
+        """Steps that are stored or in memory."""
+        self._objects: dict[Coords, np.ndarray] = {}
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def checked(self, block: Any, casting: Any) -> np.ndarray:
+        """The block of a step as this rank's region, in the data type of the array.
+
+        Raises
+        ------
+        GridError
+            If it has another shape.
+        DataTypeError
+            If the array cannot hold its values.
+        """
+        array, region = self.series.array, self.share.region or ()
+        shape = tuple(one.stop - one.start for one in region)
+        if np.shape(block) != shape:
+            raise GridError(
+                f"array {self.series.name!r}: the block of this rank has the shape "
+                f"{np.shape(block)}, but its region of a step has {shape}."
+            )
+        if isinstance(block, np.ma.MaskedArray):
+            raise DataTypeError(
+                f"array {self.series.name!r}: the block is masked, and a mask cannot be stored; "
+                "fill it first (numpy.ma.filled)."
+            )
+        if hasattr(block, "dtype") and not (
+            array.meta.data_type.holds(block.dtype)
+            or (casting != "safe" and np.can_cast(block.dtype, array.dtype, casting))
+        ):
+            raise DataTypeError(
+                f"array {self.series.name!r} holds {array.meta.data_type.label}, the block of this "
+                f"rank {block.dtype}, which does not always fit: convert it with astype, or attach "
+                "with casting='same_kind'."
+            )
+        return array.cast(block)
+
+    def add(self, step: int, pieces: Iterable[tuple[Piece, np.ndarray]]) -> None:
+        """Put the pieces of a step into the objects of this rank; write those that are whole."""
+        if not self.share.own or step < self.stored:
+            return
+        index = self.series.steps.find(step)
+        start = self.series.steps.start(index)
+        if index != self._index:
+            self._begin(index, step)
+        one_step = (*(slice(None),) * self.series.axis, np.newaxis)
+        for piece, values in pieces:
+            place = self._within(piece.inside, slice(step - start, step - start + 1))
+            target = self._objects[piece.coords][place]
+            target[...] = values[one_step]
+        self._steps = step + 1
+        end = min(self.series.steps.start(index + 1), self.series.steps.extent)
+        if self._steps == end:
+            self.flush()
+            self._index = -1
+
+    def flush(self) -> None:
+        """Write what is in memory and not stored yet."""
+        if self._steps <= self.stored or self._index < 0:
+            return
+        self._check()
+        start = self.series.steps.start(self._index)
+        found: dict[Coords, tuple[int, int]] = {}
+
+        def write(coords: Coords) -> None:
+            found[coords] = self._write(coords, self._steps - start)
+
+        for_each(write, self.share.own, self._threads)
+        objects = tuple((coords, *found[coords]) for coords in self.share.own)
+        stored = StoredObjects(start, self._steps, objects)
+        self._say(stored.record(self.series.name, self._index))
+        self._receipts = {self._index: stored}
+        self.stored = self._steps
+
+    # --- stored objects ---------------------------------------------------------------------------
+
+    def _within(self, region: Region, steps: slice) -> Region:
+        axis = self.series.axis
+        return (*region[:axis], steps, *region[axis:])
+
+    def _fill(self) -> np.ndarray:
+        meta = self.series.array.meta
+        return meta.data_type.zero if meta.fill is None else meta.fill
+
+    def _begin(self, index: int, step: int) -> None:
+        """Room for the objects at an index, with the steps before one that they hold already."""
+        dtype = self.series.array.dtype
+        for coords in self.share.own:
+            shape = self._shape(index, coords)
+            if coords not in self._objects or self._objects[coords].shape != shape:
+                self._objects[coords] = full_of(shape, dtype, self._fill())
+        if step > self.series.steps.start(index):
+            for coords in self.share.own:
+                self._load(index, coords, step)
+        self._index = index
+
+    def _shape(self, index: int, coords: Coords) -> Shape:
+        return self.series.array.meta.grid.shape_of(self.series.coords(index, coords))
+
+    def _load(self, index: int, coords: Coords, step: int) -> None:
+        """The steps of an object that were stored by this rank before it was started again."""
+        series = self.series
+        key = series.key(index, coords)
+        receipt = self._receipts.get(index)
+        sizes = {} if receipt is None else {one: nbytes for one, nbytes, _ in receipt.objects}
+        present = series.array.store.size(key)
+        if coords not in sizes or (sizes[coords] > 0) != (present is not None):
+            raise StepError(
+                f"{series.array.where}: the stored object {key!r}, which held the steps before "
+                f"{step}, is not there any more. Attach with from_step="
+                f"{series.steps.start(index)} and begin there."
+            )
+        steps = slice(series.steps.start(index), step, 1)
+        region = self._within(series.grid.region_of(coords), steps)
+        values = series.array.read(region, threads=1)
+        inside = tuple(slice(0, n) for n in values.shape)
+        self._objects[coords][inside] = values
+
+    def _write(self, coords: Coords, steps: int) -> tuple[int, int]:
+        """Write one object: its bytes and their CRC-32C; nothing where all is the fill value."""
+        array, index = self.series.array, self._index
+        chunk = self._objects[coords]
+        if steps < chunk.shape[self.series.axis]:
+            everything = tuple(slice(None) for _ in self.series.grid.dimensions)
+            held = self._within(everything, slice(0, steps))
+            chunk = full_of(chunk.shape, array.dtype, self._fill())
+            chunk[held] = self._objects[coords][held]
+        key = self.series.key(index, coords)
+        if array.meta.fill is not None and is_full_of(chunk, array.meta.fill):
+            array.store.delete(key)
+            return 0, 0
+        buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)
+        stored = stored_object(key, buffers, with_sha256=False)
+        array.store.set(key, buffers)
+        return stored.nbytes, stored.crc32c
+
+
+def pieces_of(block: np.ndarray, pieces: Iterable[Piece]) -> list[tuple[Piece, np.ndarray]]:
+    """What lies in stored objects, from the block of a rank."""
+    return [(piece, cut(block, piece.block)) for piece in pieces]

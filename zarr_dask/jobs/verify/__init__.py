@@ -1,0 +1,1 @@
+"""Finding out what is stored: a census of objects, comparisons and digests of values."""

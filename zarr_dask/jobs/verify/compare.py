@@ -1,0 +1,473 @@
+"""``zd.compare``: whether two arrays or hierarchies hold the same values, however they are stored.
+
+Two arrays are gone through in boxes that cut no stored object of either, where memory allows it, so
+that each is decoded once. Of groups all nodes below are compared: which there are, shapes, data
+types, names of dimensions, attributes and values; layouts, codecs, fill values and formats are not.
+
+Values are equal if ``==`` says so, and NaN equals NaN (and NaT NaT) unless ``equal_nan=False``;
+zeros of both signs are equal. Complex numbers are compared part by part, records field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.dtypes import is_small
+from zarr_dask.errors import MetadataError, NodeTypeError
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.grid import Grid, Region, Shape, cut
+from zarr_dask.group import Group
+from zarr_dask.group import open as open_node
+from zarr_dask.jobs.boxes import boxes_for, is_dask, read_box, run_boxes, sampled
+from zarr_dask.jobs.verify.digest import Sum, added, digest_text, sum_of
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+
+__all__ = [
+    "ArrayComparison",
+    "Comparison",
+    "Difference",
+    "Found",
+    "compare",
+    "differing",
+    "differs",
+]
+
+_NAMED = 10
+"""Differing elements of an array that are named."""
+_AT_A_TIME = 1 << 17
+"""Elements that are compared at a time: what says where they differ takes some bytes for each."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two nodes do not have in common, besides values."""
+
+    kind: str
+    """``"only in a"``, ``"only in b"``, ``"kind"``, ``"shape"``, ``"dtype"``,
+    ``"dimension_names"``, ``"attributes"`` or ``"document"``."""
+    path: str
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '/'}: {self.kind}: {self.a} and {self.b}"
+
+
+@dataclass(frozen=True)
+class ArrayComparison:
+    """The values of two arrays."""
+
+    path: str
+    elements: int
+    """Elements that were compared."""
+    differing: int
+    """How many of them differ."""
+    first: tuple[tuple[Shape, Any, Any], ...]
+    """Coordinates and both values of the first ten that do, in C order."""
+    digest: str | None
+    """`zarr_dask.digest` of `a`, and of `b` if they are equal; where it was asked for."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found; made by `zarr_dask.compare`."""
+
+    a: str
+    b: str
+    arrays: tuple[ArrayComparison, ...]
+    differences: tuple[Difference, ...]
+    sample: float | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences and not any(one.differing for one in self.arrays)
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if nothing differs."""
+        return 0 if self.equal else 1
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of `a`, if it is one array and it was asked for."""
+        return self.arrays[0].digest if len(self.arrays) == 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As strict JSON values; values of elements as texts.
+
+        Returns
+        -------
+        dict
+            ``compare_version`` (1), ``a``, ``b``, ``equal``, ``sample``, ``differences`` and
+            ``arrays``, lists with the members of `Difference` and `ArrayComparison`.
+        """
+        return {
+            "compare_version": 1,
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "sample": self.sample,
+            "differences": [
+                {"kind": d.kind, "path": d.path, "a": d.a, "b": d.b} for d in self.differences
+            ],
+            "arrays": [
+                {
+                    "path": one.path,
+                    "elements": one.elements,
+                    "differing": one.differing,
+                    "first": [
+                        {"coords": list(coords), "a": _shown(a), "b": _shown(b)}
+                        for coords, a, b in one.first
+                    ],
+                    "digest": one.digest,
+                }
+                for one in self.arrays
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"compare {self.a}", f"   with {self.b}"]
+        lines.extend(f"  {difference}" for difference in self.differences)
+        for one in self.arrays:
+            if one.differing:
+                lines.append(
+                    f"  {one.path or '/'}: {one.differing:,} of {one.elements:,} elements differ"
+                )
+                lines.extend(f"    {at}: {_shown(a)} and {_shown(b)}" for at, a, b in one.first)
+        elements = sum(one.elements for one in self.arrays)
+        verdict = "equal" if self.equal else "different"
+        part = "" if self.sample is None else ", a sample"
+        lines.append(f"  {verdict} ({elements:,} elements compared{part})")
+        return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    text = repr(
+        value.item() if isinstance(value, np.generic) and value.dtype.kind != "V" else value
+    )
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def compare(
+    a: Location | Array | Group,
+    b: Location | Array | Group | np.ndarray | da.Array,
+    sample: float | None = None,
+    client: Client | None = None,
+    *,
+    equal_nan: bool = True,
+    attributes: bool = True,
+    digest: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+) -> Comparison:
+    """Compare the values of two arrays, or of all arrays of two hierarchies.
+
+    Parameters
+    ----------
+    a, b
+        Arrays or groups: places, open nodes, NumPy arrays; one of them may be a dask array.
+    sample
+        Compare only this fraction of the blocks (a float), or so many of each array (an int);
+        always the same ones.
+    client
+        A cluster; by default the current client, or else dask's configured scheduler.
+    equal_nan
+        Whether NaN equals NaN, and NaT NaT.
+    attributes
+        Whether attributes are compared.
+    digest
+        Work out the digest of the values on the way (see `zarr_dask.digest`).
+    storage_options, read
+        As for `zarr_dask.open`, for those that are places.
+
+    Returns
+    -------
+    Comparison
+        True if nothing differs.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is nothing at a place.
+    NodeTypeError
+        If one is an array and the other a group.
+    CorruptObjectError
+        If stored bytes do not decode.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4,), dtype="i4", chunks=2)
+    >>> a[...] = [1, 2, 3, 4]
+    >>> found = zd.compare(a, np.array([1, 2, 7, 4], "i4"))
+    >>> bool(found), found.arrays[0].first
+    (False, (((2,), np.int32(3), np.int32(7)),))
+    """
+    left, right = (_opened(one, storage_options, read) for one in (a, b))
+    job = _Job(sample, client, equal_nan, attributes, digest)
+    if isinstance(left, Group) != isinstance(right, Group):
+        kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
+        raise NodeTypeError(f"{_place(left)} is {kinds[0]}, {_place(right)} {kinds[1]}.")
+    if isinstance(left, Group) and isinstance(right, Group):
+        job.groups(left, right)
+    else:
+        job.arrays_at("", left, right)
+    return Comparison(
+        _place(left), _place(right), tuple(job.arrays), tuple(job.differences), sample
+    )
+
+
+def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:
+    if isinstance(one, Array | Group | np.ndarray) or is_dask(one):
+        return one
+    return open_node(one, storage_options=storage_options, read=read)
+
+
+def _place(one: Any) -> str:
+    return one.where if isinstance(one, Array | Group) else f"a {type(one).__module__} array"
+
+
+@dataclass
+class _Job:
+    """What is known so far."""
+
+    sample: float | None
+    client: Client | None
+    equal_nan: bool
+    attributes: bool
+    digest: bool
+    arrays: list[ArrayComparison] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+    def differ(self, kind: str, path: str, a: object, b: object) -> None:
+        """Name a difference."""
+        self.differences.append(Difference(kind, path, str(a), str(b)))
+
+    def groups(self, a: Group, b: Group) -> None:
+        """Compare two groups and all nodes below them."""
+        self.attributes_at("", a, b)
+        left, right = dict(a.walk()), dict(b.walk())
+        for path in sorted(left.keys() | right.keys()):
+            one, other = left.get(path), right.get(path)
+            if one is None or other is None:
+                what = type(one or other).__name__.lower()
+                self.differ("only in a" if other is None else "only in b", path, what, "nothing")
+            elif isinstance(one, MetadataError) or isinstance(other, MetadataError):
+                self.differ("document", path, one, other)
+            elif isinstance(one, Array) and isinstance(other, Array):
+                self.arrays_at(path, one, other)
+            elif isinstance(one, Group) and isinstance(other, Group):
+                self.attributes_at(path, one, other)
+            else:
+                self.differ("kind", path, type(one).__name__, type(other).__name__)
+
+    def attributes_at(self, path: str, a: Array | Group, b: Array | Group) -> None:
+        """Compare the attributes of two nodes."""
+        mine, theirs = (
+            one.user_attributes if isinstance(one, Array) else one.attributes for one in (a, b)
+        )
+        for name in sorted(mine.keys() | theirs.keys()) if self.attributes else ():
+            one, other = mine.get(name, _NOTHING), theirs.get(name, _NOTHING)
+            if one != other and repr(one) != repr(other):  # which NaN in JSON are not
+                self.differ("attributes", path, f"{name}={one!r}", f"{name}={other!r}")
+
+    def arrays_at(self, path: str, a: Any, b: Any) -> None:
+        """Compare two arrays."""
+        if isinstance(a, Array) and isinstance(b, Array):
+            self.attributes_at(path, a, b)
+            if a.dimension_names != b.dimension_names:
+                self.differ("dimension_names", path, a.dimension_names, b.dimension_names)
+        labels = [_label(one) for one in (a, b)]
+        if labels[0] != labels[1]:
+            self.differ("dtype", path, *labels)
+        if tuple(a.shape) != tuple(b.shape):
+            self.differ("shape", path, tuple(a.shape), tuple(b.shape))
+        elif _comparable(a.dtype, b.dtype):
+            self.arrays.append(self.values(path, a, b))
+
+    def values(self, path: str, a: Any, b: Any) -> ArrayComparison:
+        """Compare the values of two arrays of one shape."""
+        swapped = is_dask(b)
+        source, other = (b, a) if swapped else (a, b)
+        if is_dask(other):
+            raise NodeTypeError("two dask arrays: compare them with dask, or store one of them.")
+        stored = [one for one in (a, b) if isinstance(one, Array)]
+        boxes = boxes_for(a.shape, a.dtype, stored)
+        numbers = sampled(boxes.ncells, self.sample)
+        if is_dask(source):
+            if self.sample is not None:
+                raise NodeTypeError("sample= chooses among stored blocks: a dask array has none.")
+            if stored:
+                source = source.rechunk(stored[0].meta.grid.align(source.chunks))
+        found = Found()
+        look = partial(
+            _look, other=other, swapped=swapped, equal_nan=self.equal_nan, digest=self.digest
+        )
+        run_boxes(look, source, boxes, found.add, self.client, "compare", numbers)
+        text = None
+        if self.digest and numbers is None:
+            text = digest_text(a.shape, a.dtype, found.total)
+        first = tuple((at, x, y) for at, x, y in found.first)
+        return ArrayComparison(path, found.elements, found.differing, first, text)
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
+
+
+def _label(array: Any) -> str:
+    return array.meta.data_type.label if isinstance(array, Array) else _numpy_label(array.dtype)
+
+
+def _numpy_label(dtype: np.dtype[Any]) -> str:
+    from zarr_dask.dtypes import data_type_of
+
+    made = data_type_of(dtype) if not dtype.hasobject else None
+    return str(dtype) if made is None or isinstance(made, list) else made.label
+
+
+def _comparable(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """Whether ``==`` says something about values of these types."""
+    if a == b:
+        return True
+    kinds = {_family(one) for one in (a, b)}
+    return len(kinds) == 1 and kinds <= {"numbers", "texts"}
+
+
+def _family(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "biufc":
+        return "numbers"
+    return "texts" if dtype.kind in "UOT" else str(dtype)
+
+
+# --- one box --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Found:
+    """What was found out, of one box or of all."""
+
+    elements: int = 0
+    differing: int = 0
+    first: list[tuple[Shape, Any, Any]] = field(default_factory=list)
+    total: Sum = (0, 0)
+
+    def add(self, other: Found) -> None:
+        """What was found in another box."""
+        self.elements += other.elements
+        self.differing += other.differing
+        if other.first:
+            self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
+        self.total = added(self.total, other.total)
+
+
+def _look(
+    values: np.ndarray, region: Region, other: Any, *, swapped: bool, equal_nan: bool, digest: bool
+) -> Found:
+    """Compare a box of one array with the same box of the other."""
+    pair = (values, read_box(other, region))
+    a, b = reversed(pair) if swapped else pair
+    found = differing(a, b, tuple(s.start for s in region), equal_nan=equal_nan)
+    if digest:
+        found.total = sum_of(a, region, tuple(other.shape))
+    return found
+
+
+def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> Found:
+    """How many elements of two arrays of one shape differ, and the first of them.
+
+    Parameters
+    ----------
+    a, b
+        The arrays; a few of their elements are compared at a time.
+    origin
+        Coordinates of their first element.
+    equal_nan
+        Whether NaN equals NaN, and NaT NaT.
+
+    Examples
+    --------
+    >>> differing(np.array([1, 2, 3]), np.array([1, 2, 7]), (40,), equal_nan=True).first
+    [((42,), np.int64(3), np.int64(7))]
+    """
+    found = Found()
+    for region in _pieces(a.shape):
+        mask = differs(cut(a, region), cut(b, region), equal_nan=equal_nan)
+        count = int(np.count_nonzero(mask))
+        first = []
+        for at in np.argwhere(mask)[:_NAMED].tolist() if count else []:
+            place = tuple(i + s.start for i, s in zip(at, region, strict=True))
+            coords = tuple(i + start for i, start in zip(place, origin, strict=True))
+            first.append((coords, a[place], b[place]))
+        found.add(Found(mask.size, count, first))
+    return found
+
+
+def _pieces(shape: Shape) -> Iterator[Region]:
+    """Regions of not too many elements, which lie together in memory, that make up an array."""
+    cell: list[int] = []
+    room = _AT_A_TIME
+    for length in reversed(shape):
+        cell.insert(0, max(min(length, room), 1))
+        room //= cell[0]
+    grid = Grid.regular(shape, cell)
+    return (grid.region_of(coords) for coords in np.ndindex(*grid.counts))
+
+
+def differs(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:
+    """Where two arrays of one shape differ.
+
+    Examples
+    --------
+    >>> differs(np.array([0.0, np.nan]), np.array([-0.0, np.nan]), equal_nan=True)
+    array([False, False])
+    """
+    mask = np.zeros(a.shape, bool)
+    if a.dtype.names is not None:
+        for name in a.dtype.names:
+            one = differs(a[name], b[name], equal_nan=equal_nan)
+            mask |= one.reshape((*a.shape, -1)).any(axis=-1)
+        return mask
+    if is_small(a.dtype):
+        return differs(a.astype(np.float32), b.astype(np.float32), equal_nan=equal_nan)
+    if "c" in {a.dtype.kind, b.dtype.kind}:
+        mask |= differs(a.real, b.real, equal_nan=equal_nan)
+        mask |= differs(a.imag, b.imag, equal_nan=equal_nan)
+        return mask
+    if a.dtype.kind in "OT" or b.dtype.kind in "OT":
+        return _objects_differ(a.astype(object), b.astype(object))
+    mask |= a != b
+    if equal_nan and a.dtype.kind in "fmM" and b.dtype.kind in "fmM":
+        missing = np.isnat if a.dtype.kind in "mM" else np.isnan
+        mask &= ~(missing(a) & missing(b))
+    return mask
+
+
+def _objects_differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    pairs = zip(a.flat, b.flat, strict=True)
+    found = (not _same(one, other) for one, other in pairs)
+    return np.fromiter(found, bool, a.size).reshape(a.shape)
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)  # type: ignore[arg-type]  # of variable length, in v2
+    return bool(a == b)

@@ -1,0 +1,231 @@
+"""What `zarr_dask.verify` has found: as text, as JSON, as a picture.
+
+`VerifyReport.to_json` is stable: members are added, never renamed or removed, as long as
+``"verify_version"`` is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.errors import MissingDependencyError
+from zarr_dask.grid import Shape
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.verify.census import STATES, Depth, Finding, State
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ArrayReport", "VerifyReport"]
+
+_SYMBOLS = "#o.TCX"
+"""One letter for each of `STATES`."""
+_COLOURS = ("#44aa77", "#bbddcc", "#f0f0f0", "#ddaa33", "#cc6677", "#882255")
+_MAP_ROWS, _MAP_COLUMNS = 16, 64
+_SHOWN = 20
+_MOST_PANELS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayReport:
+    """The stored objects of one array."""
+
+    path: str
+    where: str
+    shape: Shape
+    counts: Shape
+    """Stored objects along each dimension."""
+    states: np.ndarray = field(repr=False)
+    """Of that shape: place in `STATES` of each stored object."""
+    chunks: Mapping[State, int]
+    """Chunks inside shards by state; empty if there are no shards."""
+    nbytes: int
+    """Bytes stored."""
+
+    @property
+    def objects(self) -> dict[State, int]:
+        """Stored objects by state."""
+        found = np.bincount(self.states.ravel(), minlength=len(STATES)).tolist()
+        return dict(zip(STATES, found, strict=True))
+
+    @property
+    def ok(self) -> bool:
+        """Whether no stored object is damaged."""
+        return not any(self.objects[state] for state in STATES[3:])
+
+    def heat_map(self, rows: int = _MAP_ROWS, columns: int = _MAP_COLUMNS) -> str:
+        """The stored objects as letters, the worst of those that share one.
+
+        ``#`` ok, ``o`` empty on purpose, ``.`` absent, ``T`` torn, ``C`` checksum, ``X`` does not
+        decode. The last two dimensions are seen, the others laid upon each other.
+        """
+        image = _binned(_flat(self.states), rows, columns)
+        return "\n".join("".join(_SYMBOLS[state] for state in row) for row in image.tolist())
+
+    def to_json(self) -> dict[str, Any]:
+        """As strict JSON values."""
+        return {
+            "path": self.path,
+            "shape": list(self.shape),
+            "grid": list(self.counts),
+            "objects": self.objects,
+            "chunks": dict(self.chunks),
+            "stored_bytes": self.nbytes,
+        }
+
+
+def _flat(states: np.ndarray) -> np.ndarray:
+    """The worst states along all dimensions but the last two."""
+    while states.ndim > 2:
+        states = states.max(axis=0) if len(states) else np.zeros(states.shape[1:], states.dtype)
+    return np.atleast_2d(states)
+
+
+def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """At most so many rows and columns, the worst of each bin."""
+    for axis, most in enumerate((rows, columns)):
+        length = image.shape[axis]
+        if length > most:
+            starts = np.linspace(0, length, most, endpoint=False).astype(int)
+            image = np.maximum.reduceat(image, starts, axis=axis)
+    return image
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Everything below a place; made by `zarr_dask.verify`."""
+
+    where: str
+    """Store and path."""
+    deep: Depth
+    arrays: tuple[ArrayReport, ...]
+    findings: tuple[Finding, ...]
+    """What is wrong, by path and key; the first ten thousand."""
+    counts: Mapping[str, int]
+    """How many findings there are of each kind, those included that are not named."""
+    listed: bool = True
+    """Whether the store could say which keys there are: else nobody knows of orphans."""
+    swept: int = 0
+    """Temporary files that were removed."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.counts and all(array.ok for array in self.arrays)
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if nothing is wrong."""
+        return 0 if self.ok else 1
+
+    @property
+    def objects(self) -> dict[State, int]:
+        """Stored objects of all arrays, by state."""
+        return {s: sum(array.objects[s] for array in self.arrays) for s in STATES}
+
+    @property
+    def chunks(self) -> dict[State, int]:
+        """Chunks inside shards of all arrays, by state."""
+        return {s: sum(array.chunks.get(s, 0) for array in self.arrays) for s in STATES}
+
+    def to_json(self) -> dict[str, Any]:
+        """As strict JSON values.
+
+        Returns
+        -------
+        dict
+            ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept``, ``objects``
+            and ``chunks`` (numbers by state), ``counts`` (findings by kind), ``arrays`` and
+            ``findings`` (lists of objects).
+        """
+        return {
+            "verify_version": 1,
+            "where": self.where,
+            "deep": self.deep,
+            "ok": self.ok,
+            "listed": self.listed,
+            "swept": self.swept,
+            "objects": self.objects,
+            "chunks": self.chunks,
+            "counts": dict(self.counts),
+            "arrays": [array.to_json() for array in self.arrays],
+            "findings": [
+                {
+                    "kind": one.kind,
+                    "path": one.path,
+                    "key": one.key,
+                    "coords": [list(coords) for coords in one.coords],
+                    "reason": one.reason,
+                }
+                for one in self.findings
+            ],
+        }
+
+    def __str__(self) -> str:
+        nbytes = format_bytes(sum(array.nbytes for array in self.arrays))
+        lines = [
+            f"verify {self.where} ({self.deep})",
+            f"  {counted(len(self.arrays), 'array')}, {nbytes}; objects: {_numbers(self.objects)}",
+        ]
+        if any(self.chunks.values()):
+            lines.append(f"  chunks in shards: {_numbers(self.chunks)}")
+        for array in self.arrays:
+            if not array.ok:
+                lines.append(f"  {array.path or '/'}: {_numbers(array.objects)}")
+                lines.extend(f"    {row}" for row in array.heat_map().splitlines())
+        lines.extend(f"  {finding}" for finding in self.findings[:_SHOWN])
+        more = sum(self.counts.values()) - min(len(self.findings), _SHOWN)
+        if more > 0:
+            lines.append(f"  and {more:,} more")
+        if not self.listed:
+            lines.append("  the store cannot list: keys that belong to nothing are not known")
+        if self.swept:
+            lines.append(f"  {counted(self.swept, 'temporary file')} removed")
+        lines.append(f"  {'nothing is wrong' if self.ok else _numbers(self.counts)}")
+        return "\n".join(lines)
+
+    def plot(self) -> Figure:
+        """A heat map of the stored objects of each array, at most twelve, damaged ones first.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        try:
+            from matplotlib.colors import BoundaryNorm, ListedColormap
+            from matplotlib.figure import Figure
+            from matplotlib.patches import Patch
+        except ImportError as error:
+            raise MissingDependencyError(
+                "plots need matplotlib: install zarr-dask[plots]."
+            ) from error
+        shown = sorted(self.arrays, key=lambda array: array.ok)[:_MOST_PANELS]
+        columns = min(len(shown), 3) or 1
+        rows = -(-len(shown) // columns) or 1
+        figure = Figure(figsize=(4.2 * columns, 3.4 * rows + 0.8), layout="constrained")
+        norm = BoundaryNorm(np.arange(len(STATES) + 1) - 0.5, len(STATES))
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axis, array in zip(axes, shown, strict=False):
+            image = _binned(_flat(array.states), 512, 512)
+            axis.imshow(
+                image, ListedColormap(_COLOURS), norm, interpolation="nearest", aspect="auto"
+            )
+            axis.set_title(array.path or "/", fontsize=9, loc="left")
+            axis.set_xticks([])
+            axis.set_yticks([])
+        for axis in axes[len(shown) :]:
+            axis.set_axis_off()
+        patches = [Patch(color=c, label=s) for s, c in zip(STATES, _COLOURS, strict=True)]
+        figure.legend(handles=patches, loc="outside lower center", ncols=len(STATES), frameon=False)
+        figure.suptitle(f"{self.where}: stored objects")
+        return figure
+
+
+def _numbers(counts: Mapping[Any, int]) -> str:
+    """Numbers of things by their name, those of which there are none left out."""
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"

@@ -1,0 +1,525 @@
+"""``zd.verify``: whether all that is stored is whole, and what is there that should not be.
+
+One listing says which stored objects there are and which keys belong to nothing; the tasks of a
+`census` look into the objects, on dask's schedulers or a cluster. What is found is a `VerifyReport`
+(`report`).
+
+Which absent objects are absent on purpose only receipts can tell: a manifest that a job has kept,
+anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of jobs that have
+not ended.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from array import array as numbers_of
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from os import PathLike
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
+from zarr_dask.formats.base import Format, ReadOptions, prefix_of, where
+from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.group import Group
+from zarr_dask.group import open as open_node
+from zarr_dask.jobs.run import find_workers, run_tasks
+from zarr_dask.jobs.verify.census import STATES, Batch, Cells, Census, Depth, Finding, State
+from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
+from zarr_dask.jobs.write.swap import left_beside
+from zarr_dask.journal import Place, default_place, open_journals
+from zarr_dask.manifest import Manifest
+from zarr_dask.receipts import StoredObject, collect
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zip import ZipStore
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Receipted", "verify"]
+
+_ARRAYS_AT_ONCE = 32
+"""Arrays whose objects are looked at by one run of tasks; each is part of each task."""
+_MOST_NAMED = 10_000
+"""Findings that a report names; all are counted."""
+_MOST_CELLS = 1 << 30
+"""Stored objects of one array at most."""
+_OLD = 3600.0
+"""Seconds after which nobody writes to a temporary file any more."""
+
+
+class ReceiptedObject(Protocol):
+    """One stored object as it was written."""
+
+    @property
+    def key(self) -> str:
+        """Its key, below the root of the store."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Encoded bytes."""
+        ...
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all of them."""
+        ...
+
+
+@runtime_checkable
+class Receipted(Protocol):
+    """What jobs have stored, such as a manifest."""
+
+    @property
+    def objects(self) -> Iterable[ReceiptedObject]:
+        """Stored objects; metadata documents may be among them."""
+        ...
+
+    @property
+    def empty(self) -> Collection[str]:
+        """Keys of objects that are absent on purpose."""
+        ...
+
+
+def verify(
+    url: Location | Array | Group,
+    path: str = "",
+    deep: Depth = "index",
+    *,
+    manifest: Receipted | str | PathLike[str] | None = None,
+    sweep: bool = False,
+    client: Client | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+) -> VerifyReport:
+    """Look at every stored object below a place, down to the chunks inside shards.
+
+    Parameters
+    ----------
+    url, path
+        An array or a group, and a path below it.
+    deep
+        ``"index"`` reads the indexes of shards and looks at sizes; ``"decode"`` decodes every
+        chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`, or else with the
+        journals of jobs that have not ended.
+    manifest
+        What the jobs that wrote the arrays have kept, or the path or URL of a manifest. With it, an
+        absent object is either absent on purpose or lost; without it, nobody can know.
+    sweep
+        Remove temporary files of writers that were killed, if they are older than an hour.
+    client
+        A cluster; by default the current client, or else dask's configured scheduler.
+    storage_options, read
+        As for `zarr_dask.open`.
+
+    Returns
+    -------
+    VerifyReport
+        ``report.ok`` is false if anything is wrong; absent objects alone are not, because they read
+        as the fill value.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no node.
+    ManifestError
+        If there is no whole manifest, or nothing to compare with.
+    StoreError
+        If the store fails: what cannot be read is no finding.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> zd.create_array(values, shape=(6,), dtype="i4", chunks=2, codecs=["crc32c"])[...] = range(6)
+    >>> values["c/1"] = values["c/1"][:-1] + b"!"
+    >>> report = zd.verify(values, deep="decode")
+    >>> report.ok, [(f.kind, f.key) for f in report.findings]
+    (False, [('checksum', 'c/1')])
+    """
+    if deep not in get_args(Depth):
+        raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
+    kept = Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest
+    job = _Job.of(url, path, deep, storage_options, read)
+    begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
+    job.list_keys()
+    job.look(client)
+    if kept is not None or begun is not None:
+        job.compare(kept or begun or Manifest(()), complete=kept is not None)
+    job.look_at_documents()
+    job.find_open_jobs(sweep=sweep)
+    job.find_temporaries(sweep=sweep)
+    return job.report()
+
+
+@dataclass
+class _Job:
+    """What is known so far."""
+
+    store: Store
+    path: str
+    """Full path of the node."""
+    deep: Depth
+    node: Array | Group
+    arrays: list[Array]
+    findings: list[Finding]
+    counts: Counter[str]
+    """Findings of each kind."""
+    cells: list[Cells] = field(default_factory=list)
+    states: list[np.ndarray] = field(default_factory=list)
+    """State of each stored object, by array; absent where nothing else is known."""
+    chunks: list[Counter[State]] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    sums: list[dict[int, tuple[int, int]]] = field(default_factory=list)
+    listed: bool = True
+    swept: int = 0
+
+    @staticmethod
+    def of(
+        url: Location | Array | Group,
+        path: str,
+        deep: Depth,
+        storage_options: Mapping[str, Any] | None,
+        read: ReadOptions | None,
+    ) -> _Job:
+        options = replace(read or ReadOptions(), consolidated=False)  # what the documents say
+        if not isinstance(url, Array | Group):
+            url = open_store(url, storage_options)
+        node = open_node(url, path, "r", None, None, options)
+        arrays, findings = [], []
+        if isinstance(node, Array):
+            arrays.append(node)
+        else:
+            for below, one in node.walk():
+                if isinstance(one, Array):
+                    arrays.append(one)
+                elif isinstance(one, MetadataError):
+                    reason = "; ".join(map(str, one.problems))
+                    findings.append(
+                        Finding("document", f"{node.path}/{below}".lstrip("/"), reason=reason)
+                    )
+        job = _Job(node.store, node.path, deep, node, arrays, [], Counter())
+        for finding in findings:
+            job.add(finding)
+        return job
+
+    def add(self, finding: Finding) -> None:
+        """Something is wrong."""
+        self.counts[finding.kind] += 1
+        if len(self.findings) < _MOST_NAMED:
+            self.findings.append(finding)
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def list_keys(self) -> None:
+        """Which stored objects there are, and which keys below an array belong to nothing."""
+        places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
+        present = [numbers_of("q") for _ in self.arrays]
+        documents = set(self._documents())
+        try:
+            for key in self._keys():
+                which = None if key in documents else _owner(key, places)
+                if which is not None:
+                    self._place(key, which, present[which])
+        except ListingError:
+            self.listed = False
+            self.cells = [_all_cells(one) for one in self.arrays]
+        else:
+            self.cells = [Cells.of(np.frombuffer(one, np.int64)) for one in present]
+
+    def _keys(self) -> Iterator[str]:
+        formats = {one.node_format.name: one.node_format for one in [self.node, *self.arrays]}
+        prefixes = {p for one in formats.values() for p in one.prefixes(self.path)}
+        for prefix in sorted(prefixes):
+            if not any(prefix != other and prefix.startswith(other) for other in prefixes):
+                yield from self.store.list(prefix)
+
+    def _documents(self) -> Iterator[str]:
+        for one in self.arrays:
+            formats: tuple[Format, ...] = (*FORMATS, one.node_format)
+            for node_format in formats:
+                yield from node_format.node_keys(one.path)
+                yield from node_format.root_documents()
+                consolidated = consolidated_key(one.path, node_format)
+                if consolidated is not None:
+                    yield consolidated
+
+    def _place(self, key: str, which: int, present: numbers_of[int]) -> None:
+        array = self.arrays[which]
+        name = key[len(array.node_format.data_prefix(array.path)) :]
+        coords = array.meta.keys.coords(name, array.ndim)
+        if coords is None:
+            reason = "no document, and no stored object of the array"
+            self.add(Finding("orphan", array.path, key, reason=reason))
+        elif not array.meta.grid.has_cell(coords):
+            reason = f"it lies outside the array, whose shape is {array.shape}"
+            self.add(Finding("stray", array.path, key, (coords,), reason))
+        else:
+            counts = array.meta.grid.counts
+            present.append(int(np.ravel_multi_index(coords, counts)) if coords else 0)
+
+    # --- stored objects ---------------------------------------------------------------------------
+
+    def look(self, client: Client | None) -> None:
+        """Look into the stored objects."""
+        absent = STATES.index("absent")
+        for array in self.arrays:
+            if array.meta.grid.ncells > _MOST_CELLS:
+                raise GridError(
+                    f"{array.where} has {array.meta.grid.ncells} stored objects; verify keeps a "
+                    f"byte for each, and no more than {_MOST_CELLS}."
+                )
+        self.states = [np.full(one.meta.grid.ncells, absent, np.uint8) for one in self.arrays]
+        self.chunks = [Counter() for _ in self.arrays]
+        self.nbytes = [0] * len(self.arrays)
+        self.sums = [{} for _ in self.arrays]
+        workers = find_workers(client)
+        for start in range(0, len(self.arrays), _ARRAYS_AT_ONCE):
+            some = slice(start, start + _ARRAYS_AT_ONCE)
+            census = Census(tuple(self.arrays[some]), tuple(self.cells[some]), self.deep)
+            count = sum(census.batches)
+            if count:
+                run_tasks(census, range(count), workers, partial(self._take, start), "verify")
+
+    def _take(self, start: int, batch: Batch) -> None:
+        which = start + batch.array
+        count = len(batch.states)
+        places = list(self.cells[which].part(batch.first, batch.first + count))
+        self.states[which][places] = np.frombuffer(batch.states, np.uint8)
+        self.chunks[which].update(batch.chunks)
+        self.nbytes[which] += batch.nbytes
+        for place, summed in zip(places, batch.sums, strict=True):
+            if summed is not None:
+                self.sums[which][place] = summed
+        for finding in batch.findings:
+            self.add(finding)
+
+    def receipts_of_open_jobs(self) -> Manifest:
+        """What jobs have stored that have not ended.
+
+        Raises
+        ------
+        ManifestError
+            If there are none.
+        """
+        objects: list[StoredObject] = []
+        empty: set[str] = set()
+        found = False
+        for array in self.arrays:
+            prefix = array.node_format.data_prefix(array.path)
+            place = default_place(self.store, array.path)
+            for journal, job in [] if place is None else open_journals(place):
+                receipts = collect(journal.receipts(), job.creation)
+                objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
+                empty |= {prefix + key for key in receipts.empty}
+                found = True
+        if not found:
+            raise ManifestError(
+                f"deep='receipts': there are no receipts for {where(self.store, self.path)}. Jobs "
+                "that have ended keep them only in a manifest: give manifest=."
+            )
+        return Manifest(tuple(objects), frozenset(empty))
+
+    def compare(self, manifest: Receipted, *, complete: bool) -> None:
+        """Hold what was found against what jobs say that they have stored.
+
+        `complete` says that what has no receipt should not be absent.
+
+        Raises
+        ------
+        ManifestError
+            If the receipts speak of nothing that is there.
+        """
+        places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
+        absent = STATES.index("absent")
+        for key in manifest.empty:
+            self._compare_empty(key, places)
+        known = 0
+        documents = {key: a.path for a in self.arrays for key in a.node_format.node_keys(a.path)}
+        for one in manifest.objects:
+            found = self._cell(one.key, places)
+            if found is not None:
+                known += 1
+                self._compare_object(*found, one, complete=complete)
+            elif self.deep == "receipts" and one.key in documents:
+                self._compare_document(documents[one.key], one)
+        if complete and not known and any(cells.count for cells in self.cells):
+            raise ManifestError(
+                f"the receipts name no stored object of {where(self.store, self.path)}: their keys "
+                "are those below the store that was written to. Open that, and give path=."
+            )
+        for which in range(len(self.arrays)) if complete else ():
+            for cell in np.flatnonzero(self.states[which] == absent).tolist():
+                self._blame(which, cell, "absent", "no receipt says that it is empty on purpose")
+
+    def _cell(self, key: str, places: Mapping[str, int]) -> tuple[int, int] | None:
+        """The array that a key belongs to, and the number of its cell."""
+        which = _owner(key, places)
+        if which is None:
+            return None
+        array = self.arrays[which]
+        coords = array.meta.coords(key[len(array.node_format.data_prefix(array.path)) :])
+        if coords is None:
+            return None
+        return which, int(np.ravel_multi_index(coords, array.meta.grid.counts)) if coords else 0
+
+    def _compare_object(
+        self, which: int, cell: int, one: ReceiptedObject, *, complete: bool
+    ) -> None:
+        summed = self.sums[which].get(cell)
+        if self.states[which][cell] == STATES.index("absent") or summed is None:
+            if not complete and self.states[which][cell] == STATES.index("absent"):
+                self._blame(which, cell, "absent", "a receipt says that it has been stored")
+            return
+        if summed[0] != one.nbytes:
+            reason = f"it has {summed[0]} bytes, its receipt says {one.nbytes}"
+            self._blame(which, cell, "torn", reason)
+        elif summed[1] != one.crc32c:
+            reason = f"its CRC-32C is {summed[1]:#010x}, its receipt says {one.crc32c:#010x}"
+            self._blame(which, cell, "checksum", reason)
+
+    def _compare_empty(self, key: str, places: Mapping[str, int]) -> None:
+        found = self._cell(key, places)
+        if found is None:
+            return
+        if self.states[found[0]][found[1]] == STATES.index("absent"):
+            self.states[found[0]][found[1]] = STATES.index("empty")
+        elif self.deep == "receipts":
+            reason = "its receipt says that all its elements have the fill value: it was absent"
+            self._blame(*found, "checksum", reason)
+
+    def _compare_document(self, path: str, one: ReceiptedObject) -> None:
+        text = self.store.get(one.key) or b""
+        if (memoryview(text).nbytes, crc32c(text)) != (one.nbytes, one.crc32c):
+            reason = "it does not say what its receipt says that the job has written"
+            self.add(Finding("document", path, one.key, reason=reason))
+
+    def _blame(self, which: int, cell: int, state: State, reason: str) -> None:
+        array = self.arrays[which]
+        counts = array.meta.grid.counts
+        coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
+        self.states[which][cell] = STATES.index(state)
+        self.add(Finding(state, array.path, array.key(coords), (coords,), reason))
+
+    # --- documents and leftovers ------------------------------------------------------------------
+
+    def look_at_documents(self) -> None:
+        """Whether consolidated metadata say what the documents say."""
+        if not isinstance(self.node, Group):
+            return
+        groups = [self.node, *(one for _, one in self.node.walk() if isinstance(one, Group))]
+        for group in groups:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of nodes without documents, which others report
+                try:
+                    stale = group.stale()
+                except MetadataError as error:
+                    self.add(Finding("stale", group.path, reason=str(error)))
+                    continue
+            for below in stale:
+                reason = "the consolidated metadata do not say what its documents say"
+                self.add(Finding("stale", f"{group.path}/{below}".strip("/"), reason=reason))
+
+    def find_open_jobs(self, *, sweep: bool) -> None:
+        """Journals of jobs that have not ended, or were killed when only those were left."""
+        place = default_place(self.store, self.path)
+        if place is None:
+            return
+        keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
+        for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
+            for journal, job in open_journals(Place(place.store, folder)):
+                if job.ended and sweep:
+                    journal.remove()
+                    self.swept += 1
+                    continue
+                path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
+                reason = (
+                    f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
+                    "or was killed and can be resumed"
+                )
+                self.add(Finding("journal", path, journal.prefix, reason=reason))
+
+    def find_temporaries(self, *, sweep: bool) -> None:
+        """Temporary files of writers that were killed."""
+        store = self.store
+        while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
+            store = store.store
+        if isinstance(store, ZipStore):  # a writer of it has them beside it
+            store, folder = LocalStore(str(Path(store.root).parent)), None
+        elif isinstance(store, LocalStore):
+            folder = prefix_of(self.path)
+        else:
+            return
+        for key, changed in store.list_temporaries(folder):
+            age = time() - changed
+            if sweep and age > _OLD:
+                store.delete(key)
+                self.swept += 1
+            else:
+                reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
+                self.add(Finding("temporary", self.path, key, reason=reason))
+        for left in left_beside(*os.path.split(os.path.realpath(store.root))):
+            if sweep and left.remove():
+                self.swept += 1
+            elif left.state != "running":
+                reason = "that was killed; sweep=True removes it"
+                if left.state == "unknown":
+                    reason = "of which nobody here knows whether it runs; remove it if it does not"
+                reason = f"the folder of a job with mode='swap' {reason}"
+                self.add(Finding("temporary", "", left.folder, reason=reason))
+
+    def report(self) -> VerifyReport:
+        """What was found."""
+        arrays = tuple(
+            ArrayReport(
+                array.path,
+                array.where,
+                array.shape,
+                array.meta.grid.counts,
+                states.reshape(array.meta.grid.counts),
+                dict(chunks),
+                nbytes,
+            )
+            for array, states, chunks, nbytes in zip(
+                self.arrays, self.states, self.chunks, self.nbytes, strict=True
+            )
+        )
+        return VerifyReport(
+            where(without_consolidated(self.store), self.path),
+            self.deep,
+            arrays,
+            tuple(sorted(self.findings, key=lambda one: (one.path, one.key, one.coords))),
+            dict(self.counts),
+            self.listed,
+            self.swept,
+        )
+
+
+def _owner(key: str, places: Mapping[str, int]) -> int | None:
+    """The array with the longest prefix that a key has."""
+    end = key.rfind("/") + 1
+    while end:
+        if key[:end] in places:
+            return places[key[:end]]
+        end = key.rfind("/", 0, end - 1) + 1
+    return places.get("")
+
+
+def _all_cells(array: Array) -> Cells:
+    count = prod(array.meta.grid.counts)
+    return Cells(((0, count),)) if count else Cells(())

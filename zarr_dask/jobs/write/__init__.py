@@ -1,0 +1,1 @@
+"""Writing dask arrays: one task for each stored object, planned, resumed, guarded."""

@@ -1,0 +1,206 @@
+"""Where a dask array goes: an array that exists, one that grows, or a new one with its grids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array import Array, ArraySource
+from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask.dtypes import DataType, data_type_of_objects
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
+from zarr_dask.formats.base import normalise_path, where
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.update import current
+from zarr_dask.grid import Blocks, Region
+from zarr_dask.group import open_array
+from zarr_dask.jobs.given_cells import cells_given
+from zarr_dask.jobs.write.dialect import spec_from_keywords
+from zarr_dask.resizing import appended, resized
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location
+from zarr_dask.stores.wrappers import ReadOnly
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["existing_array", "grown", "new_array"]
+
+
+def existing_array(
+    url: Location | Array, component: str | None, storage_options: Mapping[str, Any] | None
+) -> Array:
+    """An array to write into.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is none.
+    ReadOnlyError
+        If it is open for reading only.
+    UnknownCodecError
+        If it cannot be written.
+    """
+    if isinstance(url, Array) and not component:
+        target = url
+    else:
+        target = open_array(url, component or "", "r+", None, storage_options)
+    if isinstance(target.store, ReadOnly):
+        raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
+    target.check_writable()
+    return target
+
+
+def grown(target: Array, values: da.Array, along: int | str) -> tuple[Array, Region]:
+    """An array with room at its end, as it will be, and where the values go in it.
+
+    Raises
+    ------
+    GridError
+        If the shapes do not fit together, or there is no such dimension.
+    MetadataChangedError
+        If the array in the store is another one by now.
+    """
+    axis = _axis(target, along)
+    meta = current(target.store, target.path, target.node_format, target.meta, target.options)
+    shape, region = appended(meta.shape, values.shape, axis)
+    longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
+    problems = list(longer.problems())
+    if problems:
+        raise MetadataError.of(target.where, problems)
+    return replace(target, meta=longer), region
+
+
+def _axis(target: Array, along: int | str) -> int:
+    if isinstance(along, bool) or not isinstance(along, int | str):
+        raise GridError(f"append={along!r}: expected a dimension, by position or by name.")
+    if isinstance(along, int):
+        return along
+    names = target.dimension_names or ()
+    if along not in names:
+        raise GridError(
+            f"append={along!r} is no dimension of {target.where}; it has "
+            f"{list(names) or f'{target.ndim} dimensions without names'}."
+        )
+    return names.index(along)
+
+
+# --- a new array ----------------------------------------------------------------------------------
+
+
+def new_array(
+    values: da.Array,
+    store: Store,
+    component: str,
+    wanted: ArraySpec,
+    keywords: Mapping[str, Any],
+) -> Array:
+    """An array that is to be made for the values of a dask array; nothing is written.
+
+    Parameters
+    ----------
+    values
+        Its shape, data type and blocks count.
+    store, component
+        The place.
+    wanted
+        What the user says of it; chunks may be left open.
+    keywords
+        What zarr-python's users say besides.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If there can be no such array.
+    ReadOnlyError
+        If the store is open for reading only.
+    TypeError
+        For keywords that mean nothing.
+    """
+    path = normalise_path(component)
+    if isinstance(store, ReadOnly):
+        raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
+    typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
+    spec = _with_grids(spec_from_keywords(typed, keywords), values.chunks, where(store, path))
+    node_format = format_for_new(store, spec.format, path)
+    meta = array_meta(spec, where(store, path))
+    node_format.documents(meta, path)  # raises where the format cannot say it
+    return Array(store, path, meta, node_format)
+
+
+def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
+    """The array with chunks that divide the blocks where the user left them open."""
+    if spec.chunks is None and spec.shards is not None:
+        spec = replace(spec, chunks="auto")
+    dividing = tuple(map(_dividing, blocks))
+    chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
+    if not isinstance(spec.shards, Mapping):
+        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
+    if isinstance(chunks, str):
+        raise GridError(
+            f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
+        )
+    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+
+
+def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
+    """A grid that names dimensions, or whole ones (-1), as one that names none; else as it is."""
+    items = given if isinstance(given, list | tuple) else [given]
+    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
+    if not (isinstance(given, Mapping) or whole):
+        return given
+    shape = spec.shape
+    names = list(spec.dimension_names or ())
+    names += [None] * (len(shape) - len(names))
+    return cells_given(given, shape, names, present, what, at)
+
+
+def _dividing(sizes: tuple[int, ...]) -> int:
+    """A length whose multiples meet the borders between blocks, unless it would be tiny."""
+    if len(sizes) == 1:
+        return max(sizes[0], 1)
+    common = gcd(*sizes[:-1])
+    if sizes[-1] <= common or common * 8 >= max(sizes):
+        return max(common, 1)
+    return max(Counter(sizes).most_common(1)[0][0], 1)
+
+
+def _type_to_store(values: da.Array, wanted: ArraySpec, keywords: Mapping[str, Any]) -> Any:
+    """The data type of a new array: that of an array that is copied, else that of the dtype.
+
+    Of objects it is told by the elements of their first block. Later blocks are checked when they
+    are written; the array is not visible before all of them are. Whoever names codecs says what
+    becomes of objects.
+    """
+    copied = _data_type_of_copied(values)
+    if copied is not None:
+        return copied
+    if values.dtype != object or wanted.codecs is not None or keywords.get("filters"):
+        return values.dtype
+    first = values.blocks[(0,) * values.ndim] if values.npartitions else values
+    try:
+        return data_type_of_objects(np.asarray(first.compute()))
+    except TypeError as error:
+        raise DataTypeError(
+            f"the dask array holds Python objects, and its first block neither texts nor byte "
+            f"strings only ({error}); fill what is missing, or convert with astype."
+        ) from error
+
+
+def _data_type_of_copied(values: da.Array) -> DataType | None:
+    """The data type of the one array that a graph reads, where it does nothing else to it.
+
+    Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
+    """
+    from zarr_dask.graph import sources_of
+
+    if len(values.__dask_graph__().layers) != 1:
+        return None
+    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
+    data_type = found.pop() if len(found) == 1 else None
+    return None if data_type is None or data_type.name == "object" else data_type

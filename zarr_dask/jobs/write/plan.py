@@ -1,0 +1,527 @@
+"""What a write will do, as a value: in words, in JSON, drawn, and as the graph that does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate, combinations, groupby, pairwise
+from math import prod
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid import Blocks, Region
+from zarr_dask.hierarchy import prepare_above, prepare_array_place, put_documents
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
+from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.write.plot import WritePanel, plot_writes
+from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
+from zarr_dask.jobs.write.swap import Swap
+from zarr_dask.jobs.write.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
+from zarr_dask.journal import Journal
+from zarr_dask.stores.zarr_python import is_session
+from zarr_dask.tree import facts_table
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+    from zarr_dask.graph import StoredWrite
+
+__all__ = ["JointWritePlan", "Partial", "WritePlan"]
+
+Partial = Literal["refuse", "own", "compare"]
+"""What becomes of stored objects that a region covers only in part: see `plan_write`."""
+
+_MOST_LISTED = 1000
+"""Objects written in part that the JSON of a plan lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class WritePlan:
+    """Everything that a write will do; made by `plan_write`."""
+
+    values: da.Array
+    """What is written, in the blocks it came in."""
+    target: Array
+    """Where, as it will be; it does not exist yet if `creates`."""
+    region: Region
+    """Which elements of the target."""
+    blocks: Blocks
+    """Sizes of the blocks that are written, each a union of stored objects."""
+    partial: tuple[tuple[int, ...], ...]
+    """Coordinates of stored objects that the region covers only in part."""
+    creates: bool
+    overwrite: bool = False
+    before: ArrayMeta | None = None
+    """Of an array that grows: what its document says until all is written."""
+    casting: Casting = "safe"
+    compares: bool = False
+    """Whether other jobs may be writing to the objects that are written in part."""
+    resume: ResumePlan | None = None
+    """Where the journal is, and what the job goes on with; None for no journal."""
+
+    swap: Swap | None = None
+    """Where it is written until it takes the place of an array; None for no such detour."""
+    has_ended: bool = False
+    """Whether all of it was written by a call that died before it had removed its journals."""
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether the blocks are cut anew to fit the stored objects."""
+        return bool(self.blocks != self.values.chunks)
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return prod(map(len, self.blocks))
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects in the region."""
+        return self.target.meta.grid.count_parts(self.region)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return int(self.values.size) * self.target.meta.data_type.typical_itemsize
+
+    @property
+    def copied(self) -> int:
+        """Decoded bytes that are copied into other blocks before they are written."""
+        if not self.regrouped:
+            return 0
+        same = prod(map(_in_common, self.values.chunks, self.blocks))
+        return (int(self.values.size) - same) * self.target.meta.data_type.typical_itemsize
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plan in words and numbers."""
+        target = self.target
+        shape = tuple(s.stop - s.start for s in self.region)
+        lines = [
+            f"write {self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            f"   to {target.where}, {self._kind()} {target.format} array of {_grids(target)}",
+            f"  region  {shape} at {tuple(s.start for s in self.region)}",
+            f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
+            f"  tasks   {self.tasks}, for {self.objects} stored objects",
+        ]
+        if self.swap is not None:
+            lines.append("  swap    written beside the old array, whose place it takes at the end")
+        if self.before is not None:
+            lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")
+        if self.partial:
+            lines.append(
+                f"  in part {counted(len(self.partial), 'stored object')} read, changed and "
+                f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
+                f"{' ...' if len(self.partial) > 5 else ''}"
+            )
+        if self.resume is not None and (line := self.resume.explain()):
+            lines.append(line)
+        return "\n".join(lines)
+
+    def _kind(self) -> str:
+        return "a new" if self.creates else "a growing" if self.before else "an existing"
+
+    def _in_part(self) -> str:
+        if self.compares:
+            return "put back if no other job has changed them meanwhile, else read again"
+        return "written by their single owner"
+
+    def _how(self) -> str:
+        if not self.regrouped:
+            return "written as they are"
+        return (
+            f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers "
+            f"({format_bytes(self.copied)} copied)"
+        )
+
+    def _repr_html_(self) -> str:
+        target = self.target
+        facts = {
+            "target": f"{self._kind()} {target.format} array of {_grids(target)}",
+            "values": f"{self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            "region": tuple(f"{s.start}:{s.stop}" for s in self.region),
+            "blocks": f"{_sizes(self.values.chunks)}, {self._how()}",
+            "tasks": self.tasks,
+            "stored objects": self.objects,
+            "of them in part": len(self.partial),
+        }
+        return facts_table(f"write to {target.where}", facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The plan as values that JSON knows; sizes of blocks as pairs of a size and a number."""
+        target = self.target
+        return {
+            "target": target.where,
+            "format": target.format,
+            "creates": self.creates,
+            "overwrite": self.overwrite,
+            "data_type": target.meta.data_type.label,
+            "shape": list(target.shape),
+            "shape_before": None if self.before is None else list(self.before.shape),
+            "chunks": list(target.chunks),
+            "shards": None if target.shards is None else list(target.shards),
+            "region": [[s.start, s.stop] for s in self.region],
+            "blocks": _runs(self.values.chunks),
+            "written_blocks": _runs(self.blocks),
+            "regrouped": self.regrouped,
+            "tasks": self.tasks,
+            "objects": self.objects,
+            "compares": self.compares,
+            "swaps": self.swap is not None,
+            "partial_objects": len(self.partial),
+            "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
+            "nbytes": self.nbytes,
+            "copied_nbytes": self.copied,
+        }
+
+    def to_json(self) -> str:
+        """The plan as a JSON document.
+
+        Its size does not depend on the number of tasks: equal blocks are counted, and of the
+        objects that are written in part the first thousand are listed.
+        """
+        return json.dumps({"job": "write", "arrays": [self.facts()]}, indent=2)
+
+    def plot(self) -> Figure:
+        """Which task writes which stored object, as a matplotlib figure.
+
+        Stored objects have the colour of their owner, those written in part another one; the
+        borders between dask's blocks are drawn over them. Of more than two dimensions the two
+        longest are shown.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return plot_writes([self.panel()])
+
+    def panel(self) -> WritePanel:
+        """What `plot` shows."""
+        target = self.target
+        return WritePanel(
+            target.path or target.where,
+            target.meta.grid,
+            self.region,
+            self.values.chunks,
+            self.blocks,
+            len(self.partial),
+            target.dimension_names,
+        )
+
+    def collection(self, topic: str = "") -> StoredWrite:
+        """The tasks, after making room at the target: what it replaces is gone.
+
+        Parameters
+        ----------
+        topic
+            Under which tasks tell the clients of their cluster that they are done.
+        """
+        return self.begun(topic, ends=True).write
+
+    def begun(self, topic: str, *, ends: bool) -> Begun:
+        """The tasks, after making room; `ends` says whether the last of them ends the job."""
+        from zarr_dask.graph import write_array
+
+        target, resume = self.target, self.resume
+        check_in_reach(target.store)
+        token = token_hex(8)
+        if self.has_ended:
+            return self._nothing(token)
+        ArrayTarget(target, self.creates, self.before, token=token).check_place()
+        held: BinaryIO | None = None
+        if self.swap is not None:
+            held = self.swap.begin(held=not ends)
+            target = replace(target, store=self.swap.store, path="")
+        elif self.creates and resume is not None and resume.resumed is not None:
+            prepare_above(target.store, target.path, target.node_format)
+        elif self.creates:
+            prepare_array_place(
+                target.store,
+                target.path,
+                target.node_format,
+                target.meta,
+                overwrite=self.overwrite,
+            )
+        if self.creates and is_session(target.store):  # takes chunks of arrays that it knows alone
+            put_documents(target.store, target.node_format.documents(target.meta, target.path))
+        values = self.values
+        if self.regrouped:
+            values = values.rechunk(self.blocks, method="tasks")
+        origin = tuple(s.start for s in self.region)
+        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
+        journal, only, records = None, None, None
+        if self.resume is not None:
+            journal, done = self.resume.begin(), self.resume.receipts(target)
+            if done is not None:
+                only = missing_blocks(target, self.blocks, self.region, done)
+            if journal is not None:
+                options = self.resume.options
+                records = Records(
+                    journal, options.needs_journal, options.manifest_place, options.sha256, ends
+                )
+        writer = ArrayTarget(
+            target,
+            self.creates,
+            self.before,
+            self.casting,
+            self.compares,
+            records,
+            self.swap,
+            token,
+        )
+        write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
+        return Begun(write, journal, self._done(only), held)
+
+    def _done(self, missing: Runs | None) -> int:
+        """Decoded bytes of the blocks that need not be written any more."""
+        if missing is None:
+            return 0
+        ends = np.cumsum(reduce(np.multiply.outer, map(np.array, self.blocks), np.array(1)))
+        ends = np.concatenate([[0], ends])
+        left = sum(int(ends[first + count] - ends[first]) for first, count in missing)
+        return self.nbytes - left * self.target.meta.data_type.typical_itemsize
+
+    def _nothing(self, token: str) -> Begun:
+        """A write of nothing, and the journal that is left to be removed."""
+        from zarr_dask.graph import write_array
+
+        found = None if self.resume is None else self.resume.resumed
+        nobody = ArrayTarget(self.target, creates=False, token=token)
+        origin = tuple(s.start for s in self.region)
+        write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
+        return Begun(write, None if found is None else found[0], self.nbytes)
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> WriteReport:
+        """Do it.
+
+        If a task fails, no new ones begin, and the error is raised when those that are running have
+        ended.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task with its bytes, on a cluster in a thread of the client; True for
+            a bar on the terminal or in the notebook.
+        window
+            Tasks that the scheduler may know of at a time, where each block is made from stores, or
+            from nothing, by its own task alone. Short tasks are run several at a time then. By
+            default this is done on a cluster with more than 20,000 such tasks.
+
+        Raises
+        ------
+        ValueError
+            If there is to be a window, but blocks are made from what they have in common.
+        """
+        self.check_window(window)
+        return _run((self,), client, progress, window)[0]
+
+    def check_window(self, window: int | None) -> None:
+        """Refuse windows of tasks that have something in common.
+
+        Raises
+        ------
+        ValueError
+            If they have.
+        """
+        from zarr_dask.graph import has_separate_blocks
+
+        if window is None:
+            return
+        if not _is_number(window) or window < 1:
+            raise ValueError(f"window={window!r}: expected a number of tasks of at least 1.")
+        if self.regrouped or not has_separate_blocks(self.values):
+            raise ValueError(
+                "window= was given, but blocks are made from what they have in common (a "
+                "reduction, a regrouping, an array in memory), which would be computed again in "
+                "every window. Leave window out, or store what they share first."
+            )
+
+    def stored(self) -> da.Array:
+        """The target as a dask array."""
+        return self.target.to_dask()
+
+
+@dataclass(frozen=True, eq=False)
+class JointWritePlan:
+    """Several writes by one graph; made by `plan_write`. No stored object is written by two."""
+
+    plans: tuple[WritePlan, ...]
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return sum(plan.tasks for plan in self.plans)
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects that are written."""
+        return sum(plan.objects for plan in self.plans)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return sum(plan.nbytes for plan in self.plans)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plans in words and numbers."""
+        return "\n".join(plan.explain() for plan in self.plans)
+
+    def _repr_html_(self) -> str:
+        return "".join(plan._repr_html_() for plan in self.plans)
+
+    def to_json(self) -> str:
+        """The plans as a JSON document; see `WritePlan.to_json`."""
+        arrays = [plan.facts() for plan in self.plans]
+        return json.dumps({"job": "write", "arrays": arrays}, indent=2)
+
+    def plot(self) -> Figure:
+        """A panel for each array; see `WritePlan.plot`."""
+        return plot_writes([plan.panel() for plan in self.plans])
+
+    def collection(self, topic: str = "") -> StoredWrite:
+        """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
+        from zarr_dask.graph import join_writes
+
+        begun = [plan.begun(topic, ends=False) for plan in self.plans]
+        return join_writes([one.write for one in begun], _end_of(begun))
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> tuple[WriteReport, ...]:
+        """Do it; see `WritePlan.run`. Several arrays are one submission, but for windows.
+
+        Raises
+        ------
+        ValueError
+            If there is to be a window, but blocks are made from what they have in common, those of
+            two arrays included.
+        """
+        for plan in self.plans:
+            plan.check_window(window)
+        if window is not None:
+            self._check_apart()
+        return _run(self.plans, client, progress, window)
+
+    def _check_apart(self) -> None:
+        """Whether nothing is computed for two of the arrays."""
+        for one, other in combinations(self.plans, 2):
+            common = set(one.values.dask.layers) & set(other.values.dask.layers)
+            if common:
+                raise ValueError(
+                    f"window= was given, but two of the arrays are made from {min(common)!r}, "
+                    "which would be computed again for the second one. Leave window out, or write "
+                    "one array after the other."
+                )
+
+    def stored(self) -> tuple[da.Array, ...]:
+        """The targets as dask arrays."""
+        return tuple(plan.stored() for plan in self.plans)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A write for which there is room."""
+
+    write: StoredWrite
+    journal: Journal | None
+    """Of its job."""
+    done: int
+    """Decoded bytes that were written before, by the job that it goes on with."""
+    held: BinaryIO | None = None
+    """Says, while it is open, that somebody writes beside the array that is to be replaced."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _end_of(begun: Iterable[Begun]) -> JobsEnd:
+    return JobsEnd(tuple(one.journal for one in begun if one.journal is not None))
+
+
+def _run(
+    plans: tuple[WritePlan, ...],
+    client: Client | None,
+    progress: WriteProgress | None,
+    window: int | None,
+) -> tuple[WriteReport, ...]:
+    """Write one array or several, and end their jobs.
+
+    Here, not in the last task: a task may be run again when a worker dies with its result, and an
+    append is known by its journal then.
+    """
+    begun: list[Begun] = []
+
+    def begin(topic: str) -> tuple[list[StoredWrite], int]:
+        begun.extend(plan.begun(topic, ends=False) for plan in plans)
+        return [one.write for one in begun], sum(one.done for one in begun)
+
+    nbytes = sum(plan.nbytes for plan in plans)
+    try:
+        reports = compute_writes(begin, nbytes, client, progress, window)
+    except BaseException:
+        for plan in plans:
+            if plan.swap is not None:
+                plan.swap.remove()
+        raise
+    finally:
+        for one in begun:
+            if one.held is not None:
+                one.held.close()
+    return _end_of(begun)(tuple(reports))
+
+
+def _grids(target: Array) -> str:
+    return f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
+
+
+def _sizes(blocks: Blocks) -> str:
+    return (
+        "x".join(
+            str(sizes[0])
+            if len(set(sizes[:-1]) | {sizes[0]}) == 1
+            else f"{min(sizes)}..{max(sizes)}"
+            for sizes in blocks
+        )
+        or "one element"
+    )
+
+
+def _runs(blocks: Blocks) -> list[list[list[int]]]:
+    return [[[size, len(list(same))] for size, same in groupby(sizes)] for sizes in blocks]
+
+
+def _in_common(sizes: Iterable[int], others: Iterable[int]) -> int:
+    """Elements of the blocks that two ways to cut a dimension have in common."""
+    found = [_intervals(one) for one in (sizes, others)]
+    return sum(stop - start for start, stop in found[0] & found[1])
+
+
+def _intervals(sizes: Iterable[int]) -> set[tuple[int, int]]:
+    borders = list(accumulate(sizes, initial=0))
+    return set(pairwise(borders))

@@ -1,0 +1,168 @@
+"""How the graph of a write is computed: as a whole, or in windows; with its progress in bytes.
+
+A graph is handed to the scheduler as a whole, unless each of its blocks is made by its own task
+alone (`zarr_dask.graph.separate_writes`). Then the tasks can be run a few at a time, so that the
+scheduler never knows of more than a window of them, and several short ones together. That is what
+happens with many tasks on a cluster, and wherever a window is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from secrets import token_hex
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.jobs.bars import bar
+from zarr_dask.jobs.rechunk.report import Progress
+from zarr_dask.jobs.run import Workers, compute, find_workers, listening, run_batches
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from zarr_dask.graph import BlockWrites, StoredWrite
+
+__all__ = ["WriteProgress", "compute_writes"]
+
+WriteProgress = Callable[[Progress], None] | bool
+"""What is called with every step; True for a bar, False for none."""
+
+_MANY = 20_000
+"""Tasks of which a scheduler should not know at once, if that can be helped."""
+_MERGED = 64
+"""Results that are kept before they are merged."""
+
+
+def compute_writes(
+    begin: Callable[[str], tuple[Sequence[StoredWrite], int]],
+    nbytes: int,
+    client: Client | None = None,
+    progress: WriteProgress | None = None,
+    window: int | None = None,
+) -> tuple[Any, ...]:
+    """Make one collection or several, and compute them as one, or each in windows.
+
+    Parameters
+    ----------
+    begin
+        Makes them; called with the topic under which their tasks tell how far they are. Says how
+        many bytes were written before.
+    nbytes
+        Decoded bytes that are written, those written before included.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+    progress
+        Called with the bytes of each task that is done, on a cluster from a thread of the client;
+        at first with those that were written before. True for a bar.
+    window
+        Tasks that the scheduler may know of at a time, of graphs that can be run in windows.
+    """
+    from zarr_dask.graph import join_writes
+
+    workers = find_workers(client)
+    with ExitStack() as stack:
+        steps = None
+        if not isinstance(progress, bool) and progress is not None:
+            steps = _Steps(progress, nbytes)
+        elif progress:
+            told = stack.enter_context(bar("writing", nbytes))
+            steps = _Steps(told, nbytes)
+        topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
+        writes, done = begin(topic)
+        if steps is not None:
+            steps.advance(done)
+        if topic and steps is not None:
+            stack.enter_context(listening(workers, topic, steps.heard))
+        noted = None if steps is None else steps.returned
+
+        def whole(write: StoredWrite) -> Any:
+            return compute(write, workers, _writing_layers(write), noted)
+
+        separate = _separate(writes, workers, window)
+        if separate is not None:
+            results = tuple(
+                whole(write) if one is None else _compute_windows(one, workers, steps, window)
+                for write, one in zip(writes, separate, strict=True)
+            )
+        elif len(writes) == 1:
+            results = (whole(writes[0]),)
+        else:
+            results = whole(join_writes(writes, tuple))
+        if steps is not None:
+            steps.end()
+        return results
+
+
+def _separate(
+    writes: Sequence[StoredWrite], workers: Workers, window: int | None
+) -> list[BlockWrites | None] | None:
+    """The tasks one by one, if they are to be run in windows; None for a write that cannot be.
+
+    Where a window is asked for, that is one with nothing left to write.
+    """
+    from zarr_dask.graph import separate_writes
+
+    if window is not None:
+        return [separate_writes(write) for write in writes]
+    if workers.client is None or len(writes) > 1:
+        return None
+    (found,) = map(separate_writes, writes)
+    return [found] if found is not None and len(found) > _MANY else None
+
+
+def _writing_layers(write: StoredWrite) -> list[str]:
+    return [name for name in write.__dask_graph__().layers if name.startswith("zarr-write-")]
+
+
+def _compute_windows(
+    writes: BlockWrites, workers: Workers, steps: _Steps | None, window: int | None
+) -> Any:
+    results: list[Any] = []
+
+    def note(result: Any) -> None:
+        results.append(result)
+        if len(results) >= _MERGED:
+            results[:] = [writes.target.merge(results)]
+        if steps is not None:
+            steps.returned(result)
+
+    options = writes.annotations
+    run_batches(writes, len(writes), workers, note, "zarr-write", window, options)
+    return writes.target.finish(writes.target.merge(results))
+
+
+class _Steps:
+    """Turns what tasks say into progress; counts nothing twice that is done again."""
+
+    def __init__(self, progress: Callable[[Progress], None], total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._seen: set[Any] = set()
+        self._lock = Lock()
+
+    def returned(self, report: Any) -> None:
+        """A task has returned its report."""
+        self.advance(report.nbytes)
+
+    def heard(self, message: Any) -> None:
+        """A task on a cluster has told that it is done."""
+        task = tuple(message["task"])
+        with self._lock:
+            if task in self._seen:
+                return
+            self._seen.add(task)
+        self.advance(message["nbytes"])
+
+    def end(self) -> None:
+        """All is done; what was told too late counts now."""
+        self.advance(self._total - self._done)
+
+    def advance(self, nbytes: int) -> None:
+        """So many bytes more are written."""
+        with self._lock:
+            nbytes = min(nbytes, self._total - self._done)
+            self._done += nbytes
+        if nbytes > 0:
+            self._progress(Progress(0, 1, nbytes, self._total))

@@ -1,0 +1,300 @@
+"""What a writing task does: whole stored objects of an array, one after the other.
+
+`ArrayTarget` is the part of a write that travels to the workers. It knows nothing of how the blocks
+came about; `zarr_dask.jobs.write.write` sees to it that no stored object lies in two of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.update import current, put_changed
+from zarr_dask.grid import Part
+from zarr_dask.hierarchy import put_documents
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.plan import format_bytes, format_region
+from zarr_dask.jobs.write.shared import change_part
+from zarr_dask.jobs.write.swap import Swap
+from zarr_dask.journal import Job, Journal
+from zarr_dask.manifest import Manifest, ManifestPlace
+from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
+from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
+
+Casting = Literal["safe", "same_kind", "unsafe"]
+"""Which values an array takes, in NumPy's words."""
+
+
+def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
+    """Whether values of a NumPy type may be written to an array."""
+    if array.meta.data_type.holds(dtype):
+        return True
+    return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What a write has done."""
+
+    objects: int = 0
+    """Stored objects that were written."""
+    empty: int = 0
+    """Stored objects left out because they hold fill values only."""
+    nbytes: int = 0
+    """Decoded bytes."""
+    stored: int = 0
+    """Encoded bytes."""
+
+    def __str__(self) -> str:
+        return (
+            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
+            f"({format_bytes(self.stored)}), {self.empty} left out as fill values"
+        )
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is kept of the work of a job, besides the array."""
+
+    journal: Journal
+    """Says that the job has not ended, while it is there."""
+    receipts: bool = True
+    """Whether each task leaves a receipt in it."""
+    manifest: ManifestPlace | None = None
+    """Where the last task keeps all receipts."""
+    sha256: bool = False
+    """Whether receipts have the SHA-256 of stored objects as well."""
+    ends: bool = True
+    """Whether the last task ends the job; else whoever waits for it does."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayTarget:
+    """An array as the tasks of a graph write it; see `zarr_dask.graph.Target`."""
+
+    array: Array
+    creates: bool
+    """Whether the last task writes the metadata document."""
+    before: ArrayMeta | None = None
+    """Of an array that grows: what its document says until all is written."""
+    casting: Casting = "safe"
+    """Which values are taken."""
+    compares: bool = False
+    """Whether other jobs may be writing to stored objects that are written in part."""
+    records: Records | None = None
+    """What is kept of the work, besides the array."""
+    swap: Swap | None = None
+    """What lets the array take the place of another one at the end."""
+    token: str = ""
+    """Tells this write from all others, those of the same values included."""
+
+    def check_place(self) -> None:
+        """Whether an array that exists is still the one that the write was planned for.
+
+        Raises
+        ------
+        MetadataChangedError
+            If it has gone, has grown, or is another one: chunks of this one would not be its own.
+        """
+        if not self.creates:
+            array = self.array
+            meta = array.meta if self.before is None else self.before
+            current(array.store, array.path, array.node_format, meta, array.options)
+
+    def _check_place_once(self) -> None:
+        if self.creates or self.token in _CHECKED:
+            return
+        self.check_place()
+        _remember(_CHECKED, self.token)
+
+    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
+        """Write the stored objects of a region, one after the other, then the receipt.
+
+        The same block gives the same bytes whenever and wherever it is written, so that a task may
+        be run again, and at the same time, and end late.
+        """
+        array = self.array
+        self._check(block, region)
+        self._check_place_once()
+        values = array.cast(block)
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        stored = 0
+        with keeping_freed_memory():
+            for part in array.meta.grid.parts(checked_region(region, array.shape)):
+                found = self._put(part, values)
+                if isinstance(found, str):
+                    empty.append(found)
+                    continue
+                written.append(found)
+                stored += found.nbytes
+        if self.records is not None and self.records.receipts:
+            journal = self.records.journal
+            journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
+        return WriteReport(len(written), len(empty), values.nbytes, stored)
+
+    def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
+        """Store one object; returns what a receipt says of it, or its key if it is empty."""
+        array, key = self.array, self.array.meta.keys.key(part.coords)
+        if self.compares and not part.whole:
+            changed = change_part(array, part, values)
+            return key if changed is None else self._noted(key, changed)
+        buffers = array.encode_part(part, values)
+        if buffers is None:
+            array.store.delete(array.key(part.coords))
+            return key
+        noted = self._noted(key, buffers)  # while the bytes are in the processor's cache
+        array.store.set(array.key(part.coords), buffers)
+        return noted
+
+    def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:
+        """What a receipt says of an object; without one no checksum is worked out."""
+        if self.records is None or not self.records.receipts:
+            return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
+        return stored_object(key, buffers, with_sha256=self.records.sha256)
+
+    def _check(self, block: Any, region: tuple[slice, ...]) -> None:
+        """Refuse what a graph has computed against its own word."""
+        shape = tuple(s.stop - s.start for s in region)
+        if np.shape(block) != shape:
+            raise GridError(
+                f"a block for the region {format_region(region)} of {self.array.where} has the "
+                f"shape {np.shape(block)}, but dask said {shape}; give map_blocks the right "
+                "chunks=."
+            )
+        if isinstance(block, np.ma.MaskedArray):
+            raise DataTypeError(
+                f"a block for {self.array.where} is masked, and a mask cannot be stored; fill it "
+                "first (da.ma.filled)."
+            )
+        dtype = np.asarray(block).dtype
+        if not takes(self.array, dtype, self.casting):
+            raise DataTypeError(
+                f"a block for {self.array.where} has the data type {dtype}, but dask said "
+                f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
+            )
+
+    def merge(self, results: Sequence[WriteReport]) -> WriteReport:
+        """Add reports up."""
+        return WriteReport(
+            sum(r.objects for r in results),
+            sum(r.empty for r in results),
+            sum(r.nbytes for r in results),
+            sum(r.stored for r in results),
+        )
+
+    def finish(self, result: WriteReport) -> WriteReport:
+        """Keep the manifest, make a new array or a new length visible, and end the job.
+
+        A job that dies in between is resumed with nothing left but this. Run again after the end,
+        it finds no journal, and writes the same documents once more.
+
+        Raises
+        ------
+        ResumeError
+            If another job has begun to write to the same place anew.
+        """
+        array, job = self.array, self._open_job()
+        records = None if job is None else self.records
+        if records is not None and records.manifest is not None:
+            self._keep(records, records.manifest)
+        if self.creates:
+            put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.swap is not None:
+            self.swap.end()
+        if self.before is not None:
+            self._grow(self.before, job)
+        if records is not None and records.ends:
+            records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
+        return result
+
+    def _grow(self, before: ArrayMeta, job: Job | None) -> None:
+        """Make the new length visible; the open journal says before that this job does it."""
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            present = current(*place, before, array.options)
+        except MetadataChangedError as error:
+            if (job is not None and job.growing) or self.token in _GROWN:  # this task runs again
+                current(*place, array.meta, array.options)
+                return
+            raise MetadataChangedError(
+                f"{array.where} has changed since this job was planned to make it {array.shape} "
+                f"from {before.grid.shape}: another job has appended to it or replaced it, and may "
+                "have written to the same elements. Look at the end of the array, and append "
+                "one after the other."
+            ) from error
+        if job is not None and self.records is not None:
+            self.records.journal.note(replace(job, growing=True))
+        put_changed(*place, present, replace(array.meta, attributes=present.attributes))
+        _remember(_GROWN, self.token)
+
+    def _open_job(self) -> Job | None:
+        """The job to end; None if there is none, or it has been ended before."""
+        if self.records is None:
+            return None
+        job = self.records.journal.job()
+        if job is not None and job.creation != self.records.journal.creation:
+            raise ResumeError(
+                f"{self.array.where} is being written anew by a job that began at {job.begun}, so "
+                "that this one cannot end. Let only one of them run."
+            )
+        return job
+
+    def _keep(self, records: Records, place: ManifestPlace) -> None:
+        """Write the manifest, with the documents as they are, or are about to be."""
+        array = self.array
+        documents = [
+            stored_object(key, [text], with_sha256=records.sha256)
+            for key, text in array.node_format.documents(array.meta, array.path).items()
+        ]
+        receipts = collect(records.journal.receipts(), records.journal.creation)
+        prefix = array.node_format.data_prefix(array.path)
+        created = documents if self.creates else []
+        Manifest.of(receipts, prefix, created, array.where).write(place)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "zarr_dask.ArrayTarget", self.array.token, self.creates
+
+
+_CHECKED: OrderedDict[str, None] = OrderedDict()
+"""The last writes for which this process has looked at what they write to."""
+_GROWN: OrderedDict[str, None] = OrderedDict()
+"""The last writes that have made an array longer in this process."""
+_MOST_REMEMBERED = 256
+
+
+def _remember(tokens: OrderedDict[str, None], token: str) -> None:
+    tokens[token] = None
+    while len(tokens) > _MOST_REMEMBERED:
+        tokens.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class JobsEnd:
+    """Ends the jobs of several arrays when all of them are written.
+
+    Until then the journal of each stays, so that all of them can be resumed by one call. The first
+    one says that all have ended before the others go, and goes last: who repeats the call after a
+    crash in between finds it, and writes nothing once more.
+    """
+
+    journals: tuple[Journal, ...]
+
+    def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
+        """The reports as they are."""
+        if len(self.journals) > 1:
+            self.journals[0].note_end()
+        for journal in reversed(self.journals):
+            journal.remove()
+        return reports

@@ -1,0 +1,563 @@
+"""Writing dask arrays: planned so that every stored object has exactly one writing task.
+
+Blocks that do not fit the stored objects of the target are regrouped by the graph, so that one
+task gathers all that an object needs; no two tasks ever touch one object. What would cut through
+objects is refused. The metadata document of a new array is written last, by the last task.
+
+`plan_write` checks and decides everything, `zarr_dask.jobs.write.plan` is what it has decided,
+`zarr_dask.jobs.write.destination` where it goes, `zarr_dask.jobs.write.target` what each task does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+
+from zarr_dask.array import Array
+from zarr_dask.create import ArraySpec
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeExistsError,
+    NodeNotFoundError,
+    PartialWriteError,
+)
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid import Region
+from zarr_dask.group import open_array
+from zarr_dask.hierarchy import check_place
+from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.write.archives import archive_or_place
+from zarr_dask.jobs.write.destination import existing_array, grown, new_array
+from zarr_dask.jobs.write.dialect import target_of
+from zarr_dask.jobs.write.guards import check_apart, check_not_read
+from zarr_dask.jobs.write.plan import JointWritePlan, Partial, WritePlan
+from zarr_dask.jobs.write.submit import WriteProgress
+from zarr_dask.jobs.write.swap import Swap, plan_swap
+from zarr_dask.jobs.write.target import Casting, takes
+from zarr_dask.journal import check_no_output
+from zarr_dask.stores.conditional import conditional
+from zarr_dask.stores.urls import Location, open_store
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["plan_write", "to_zarr"]
+
+WriteMode = Literal["a", "w", "w-", "r+", "swap"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What is asked of the write of one array; see `plan_write`."""
+
+    url: Location | Array
+    component: str | None
+    storage_options: Mapping[str, Any] | None
+    region: Any
+    mode: WriteMode
+    wanted: ArraySpec
+    overwrite: bool
+    append: int | str | None
+    casting: Casting
+    partial: Partial
+    resume: ResumeOptions
+    keywords: Mapping[str, Any]
+
+    @property
+    def creates(self) -> bool:
+        """Whether a new array is asked for."""
+        exists = isinstance(self.url, Array) or self.mode == "r+"
+        return not exists and self.region is None and self.append is None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        _check_choice("mode", self.mode, WriteMode)
+        _check_choice("casting", self.casting, Casting)
+        _check_choice("partial", self.partial, Partial)
+        self.resume.check()
+        if self.append is not None and self.region is not None:
+            raise ValueError("append= and region= both say where to write; choose one.")
+        if self.append is not None and self.mode in {"w", "w-"}:
+            raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
+        if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
+            raise ValueError(
+                "mode='swap' replaces the array at a place: give the path and neither region= nor "
+                "append=."
+            )
+        if self.mode == "swap" and self.resume.needs_journal:
+            raise ValueError("mode='swap' keeps no journal: a job that dies leaves the old array.")
+        if self.overwrite and not self.creates:
+            raise ValueError(
+                "overwrite=True replaces an array; mode='r+', region= and append= keep it."
+            )
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
+
+
+# --- making a plan --------------------------------------------------------------------------------
+
+
+@overload
+def plan_write(
+    arr: da.Array,
+    url: Location | Array,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    **options: Any,
+) -> WritePlan: ...
+@overload
+def plan_write(
+    arr: Sequence[da.Array],
+    url: Sequence[Location | Array] | Location,
+    component: Sequence[str | None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    **options: Any,
+) -> JointWritePlan: ...
+def plan_write(
+    arr: Any,
+    url: Any,
+    component: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    mode: WriteMode = "a",
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    fill_value: Any = 0,
+    dimension_names: Any = None,
+    attributes: Mapping[str, Any] | None = None,
+    format: str = "v3",
+    overwrite: bool = False,
+    append: int | str | None = None,
+    casting: Casting = "safe",
+    partial: Partial = "refuse",
+    resume: Resume = False,
+    journal: Location | None = None,
+    manifest: Any = None,
+    sha256: bool = False,
+    **keywords: Any,
+) -> WritePlan | JointWritePlan:
+    """Plan how to write a dask array, or several; nothing is written.
+
+    Parameters
+    ----------
+    arr
+        The dask array; or a list of them, which are written by one graph, so that what they have
+        in common is computed once.
+    url
+        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
+        for several arrays, or one place with a list of components.
+    component
+        Path below it; a list for several arrays.
+    storage_options
+        Options of the store.
+    region
+        Slices of an existing array to write into; all of it by default. A list for several arrays.
+    mode
+        ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
+        ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
+        is read: the new one is written beside it and takes its place when it is whole.
+    chunks, shards
+        Grids of a new array, as a length for all dimensions, for each, or for some by name or
+        position; -1 is a whole dimension. By default one stored object per block where blocks are
+        regular.
+    codecs, fill_value, dimension_names, attributes, format
+        Of a new array; see `zarr_dask.create_array`.
+    overwrite
+        Replace what is there; the same as ``mode="w"``.
+    append
+        A dimension, by position or by name, at whose end the existing array grows by the values.
+        Its document says so when all of them are written. The last objects that the old end cuts
+        are read, changed and written by their single task; readers of the old length see the same
+        values before and after. No other job may write to them meanwhile.
+    casting
+        Which values the target takes, in NumPy's words: ``"safe"``, only those of data types all of
+        whose values it can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
+    partial
+        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
+        writing task of this job read and change them (``"own"``), which is right if no other job
+        writes into the same objects meanwhile; or share them with other jobs that do the same
+        (``"compare"``): an object is put back only if it is still what was read, else the task
+        reads it again. The last needs a store that can compare: local files and memory can.
+    resume
+        True to go on with the same call after it died: only stored objects without a valid receipt
+        are written, and only their inputs are computed. The same call begins the job if there is
+        none to go on with. A name such as ``"run-7"`` says that calls with this name write the same
+        values, for graphs of which that cannot be told. False begins anew.
+    journal
+        Where the receipts are kept, a path or URL outside the hierarchy; beside it by default.
+    manifest
+        A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
+        several arrays.
+    sha256
+        Whether the manifest has the SHA-256 of every stored object, beside the CRC-32C.
+    **keywords
+        What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
+        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
+        ``chunk_key_encoding``.
+
+    Returns
+    -------
+    WritePlan or JointWritePlan
+        The second for several arrays.
+
+    Raises
+    ------
+    GridError
+        If shapes or grids do not fit, or blocks have no known size.
+    ConditionalWriteError
+        If objects are to be shared, and the store or its file system cannot compare.
+    DataTypeError
+        If the target cannot hold every value of the dask array's data type.
+    NodeExistsError
+        If there is something at the place of a new array.
+    PartialWriteError
+        If the region cuts through stored objects, or two arrays would write one object.
+    ResumeError
+        If the job to be resumed is another one, or cannot be told from others, or there is no
+        place for a journal.
+    SourceIsTargetError
+        If a dask array reads what would be written.
+    TypeError
+        For keywords that mean nothing here.
+    ValueError
+        For options that contradict each other.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import zarr_dask as zd
+    >>> plan = zd.plan_write(da.ones((400, 400), chunks=50), {}, chunks=(80, 80))
+    >>> plan.tasks, plan.objects, plan.regrouped
+    (25, 25, True)
+    >>> x = da.ones((40, 40), chunks=10)
+    >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
+    32
+    """
+    request = _Request(
+        url=url,
+        component=component,
+        storage_options=storage_options,
+        region=region,
+        mode=mode,
+        wanted=ArraySpec(
+            shape=None,
+            dtype=None,
+            chunks=chunks,
+            shards=shards,
+            codecs=codecs,
+            fill_value=fill_value,
+            dimension_names=dimension_names,
+            attributes=attributes or {},
+            format=format,
+        ),
+        overwrite=overwrite,
+        append=append,
+        casting=casting,
+        partial=partial,
+        resume=ResumeOptions(resume, journal, manifest, sha256),
+        keywords=keywords,
+    )
+    if not isinstance(arr, list | tuple):
+        return _plan(arr, request)
+    requests = _one_by_one(request, len(arr))
+    first, *others = zip(arr, requests, strict=True)
+    plans = [_plan(*first)]
+    ended = plans[0].has_ended  # its journal is the last one to go
+    for values, asked in others:
+        plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
+    check_apart(plans)
+    return JointWritePlan(tuple(plans))
+
+
+def _one_by_one(request: _Request, count: int) -> list[_Request]:
+    """What is asked of each of several arrays."""
+    if not count:
+        raise ValueError("there is no array to write: the list of dask arrays is empty.")
+    urls = _for_each(request.url, count, "url")
+    components = _for_each(request.component, count, "component")
+    regions = request.region if isinstance(request.region, list) else [request.region] * count
+    if len(regions) != count:
+        raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
+    manifests = [None] * count
+    if request.resume.manifest is not None:
+        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
+    return [
+        replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
+        for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
+    ]
+
+
+def _several(manifest: Any) -> list[Any]:
+    """One manifest for each array: a second one would take the place of the first."""
+    return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
+
+
+def _for_each(given: Any, count: int, name: str) -> list[Any]:
+    items = list(given) if isinstance(given, list | tuple) else [given] * count
+    if len(items) != count:
+        raise ValueError(f"{name} has {len(items)} items for {count} dask arrays.")
+    return items
+
+
+def _plan(arr: Any, request: _Request) -> WritePlan:
+    """The plan of one array."""
+    from zarr_dask.graph import checked_array
+
+    values = checked_array(arr)
+    url, component, keywords = target_of(request.url, request.component, request.keywords)
+    request = replace(request, url=url, component=component, keywords=keywords)
+    request.check()
+    before: ArrayMeta | None = None
+    if request.creates and not isinstance(request.url, Array):
+        store, path = open_store(request.url, request.storage_options), request.component or ""
+        target = new_array(values, store, path, request.wanted, request.keywords)
+        region = checked_region(None, target.shape)
+    else:
+        target = existing_array(request.url, request.component, request.storage_options)
+        _check_existing(target, request)
+        if request.append is None:
+            region = checked_region(request.region, target.shape)
+        else:
+            before = target.meta
+            target, region = grown(target, values, request.append)
+            ended = grown_before(values, replace(target, meta=before), region, request.resume)
+            if ended is not None:  # but for its journal
+                target, region, before = replace(target, meta=before), ended, None
+    check_no_output(target.store, target.path)
+    replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
+    swap = _swap(target) if request.mode == "swap" else None
+    if swap is None:
+        check_not_read(values, target.store, target.path)
+    _check_fits(values, target, region, request.casting)
+    resume = None
+    if swap is None:
+        options = request.resume
+        resume = plan_resume(
+            values,
+            target,
+            region,
+            creates=request.creates,
+            grows=request.append is not None,
+            options=options,
+        )
+    over = request.resume.ended or (resume is not None and resume.has_ended)
+    if request.creates and not over and (resume is None or resume.resumed is None):
+        check_place(target.store, target.path, target.node_format, overwrite=replaces)
+    plan = WritePlan(
+        values=values,
+        target=target,
+        region=region,
+        blocks=target.meta.grid.align(values.chunks, tuple(s.start for s in region)),
+        partial=_partial_objects(target, region),
+        creates=request.creates,
+        overwrite=replaces,
+        before=before,
+        casting=request.casting,
+        compares=request.partial == "compare",
+        resume=resume,
+        swap=swap,
+        has_ended=over,
+    )
+    if plan.partial and plan.compares:
+        conditional(target.store).check_conditional(target.key(plan.partial[0]))
+    if plan.partial and request.partial == "refuse" and request.append is None:
+        raise _partial_write(plan)
+    return plan
+
+
+def _swap(target: Array) -> Swap | None:
+    """How an array is replaced at once; None where there is none yet."""
+    try:
+        old = open_array(target.store, target.path)
+    except NodeNotFoundError:
+        return None
+    return plan_swap(target.store, target.path, old.node_format, target.node_format)
+
+
+def to_zarr(
+    arr: Any,
+    url: Any,
+    component: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    mode: WriteMode = "a",
+    *,
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+    fill_value: Any = 0,
+    dimension_names: Any = None,
+    attributes: Mapping[str, Any] | None = None,
+    format: str = "v3",
+    overwrite: bool = False,
+    append: int | str | None = None,
+    casting: Casting = "safe",
+    partial: Partial = "refuse",
+    resume: Resume = False,
+    journal: Location | None = None,
+    manifest: Any = None,
+    sha256: bool = False,
+    progress: WriteProgress | None = None,
+    window: int | None = None,
+    **keywords: Any,
+) -> Any:
+    """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
+
+    Parameters
+    ----------
+    arr, url, component, storage_options, region, mode
+        As for `plan_write`.
+    compute
+        Write now; otherwise make room at the target and return a collection whose ``compute()``
+        writes.
+    return_stored
+        Return the stored array as a dask array; it is written first.
+    chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
+        As for `plan_write`.
+    append, casting, partial
+        As for `plan_write`.
+    resume, journal, manifest, sha256
+        As for `plan_write`.
+    progress, window
+        As for `WritePlan.run`.
+    **keywords
+        As for `plan_write`.
+
+    Returns
+    -------
+    WriteReport or StoredWrite or dask.array.Array
+        As `compute` and `return_stored` say. For several arrays a tuple of reports, one collection
+        whose ``compute()`` returns that tuple, or a tuple of dask arrays.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_write`; nothing is written then.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> zd.to_zarr(da.ones((400, 400), chunks=50), store, shards=(200, 200)).objects
+    4
+    >>> float(zd.from_zarr(store).sum().compute())
+    160000.0
+    >>> zd.to_zarr(da.ones((100, 400), chunks=50), store, append=0).objects
+    2
+    >>> zd.open_array(store).shape
+    (500, 400)
+    """
+    replaces = (overwrite or mode == "w") and not component
+    with archive_or_place(url, storage_options, replaces=replaces) as (place, place_options):
+        if place is not url and not compute and not return_stored:
+            raise ValueError(
+                f"{place.url} is a zip archive, which is there when this call has ended: leave "
+                "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
+            )
+        plan = plan_write(
+            arr,
+            place,
+            component,
+            place_options,
+            region,
+            mode,
+            chunks=chunks,
+            shards=shards,
+            codecs=codecs,
+            fill_value=fill_value,
+            dimension_names=dimension_names,
+            attributes=attributes,
+            format=format,
+            overwrite=overwrite,
+            append=append,
+            casting=casting,
+            partial=partial,
+            resume=resume,
+            journal=journal,
+            manifest=manifest,
+            sha256=sha256,
+            **keywords,
+        )
+        if not compute and not return_stored:
+            return plan.collection()
+        report = plan.run(progress=progress, window=window)
+    return plan.stored() if return_stored else report
+
+
+# --- what is checked ------------------------------------------------------------------------------
+
+
+def _partial_write(plan: WritePlan) -> PartialWriteError:
+    target, cut = plan.target, plan.partial
+    return PartialWriteError(
+        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
+        f"{target.where} only in part (the first at {cut[0]}; they have the shape "
+        f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
+        'region to whole stored objects, pass partial="own" if no other job writes there, or '
+        'partial="compare" if the others pass it too.'
+    )
+
+
+def _check_existing(target: Array, request: _Request) -> None:
+    wanted = request.wanted
+    given = {
+        "chunks": wanted.chunks,
+        "shards": wanted.shards,
+        "codecs": wanted.codecs,
+        "dimension_names": wanted.dimension_names,
+        "attributes": wanted.attributes or None,
+        **request.keywords,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise NodeExistsError(
+            f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
+            "them out, or write to another place."
+        )
+
+
+def _check_fits(values: da.Array, target: Array, region: Region, casting: Casting) -> None:
+    shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    if any(s.step != 1 for s in region):
+        raise GridError(
+            f"region {format_region(region)} has steps; regions to write are contiguous."
+        )
+    if values.shape != shape:
+        raise GridError(
+            f"the dask array has shape {values.shape}, the region {format_region(region)} of "
+            f"{target.where} has {shape}."
+        )
+    if not takes(target, values.dtype, casting):
+        raise DataTypeError(
+            f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
+            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
+            "or pass casting='unsafe'."
+        )
+
+
+def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
+    """Stored objects that the region covers only in part: they lie at its borders."""
+    grid = target.meta.grid
+    clean = all(
+        d.is_boundary(s.start) and d.is_boundary(s.stop)
+        for d, s in zip(grid.dimensions, region, strict=True)
+    )
+    if clean:
+        return ()
+    return tuple(part.coords for part in grid.parts(region) if not part.whole)
