@@ -95,7 +95,7 @@ class Run:
 def _all_to_all(root: Path, threads: int) -> Iterator[Case]:
     """1 GiB; it takes 2 GiB on the disk, and as much again between the stages."""
     source = zd.create_array(root / "source", shape=(LARGE, LARGE), dtype="f4", chunks=(512, LARGE))
-    block = field(512)[:128].reshape(512, LARGE)
+    block = field(512)[:32].reshape(512, LARGE)
     for start in range(0, LARGE, 512):
         source[start : start + 512] = block + start
     with _cluster(2, 1, LIMIT) as client:

@@ -33,7 +33,7 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # No deadline: the machines that run this share their cores, and the timeout of a whole test holds.
 settings.register_profile("fast", max_examples=50, deadline=None, print_blob=True)
-settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True, database=None)
+settings.register_profile("ci", max_examples=50, deadline=None, print_blob=True, database=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "fast"))
 
@@ -43,6 +43,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what has failed: a run that is cut off prints no summary."""
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        print(f"\nFAILED {report.nodeid} ({report.when}): {crash or ''}", flush=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:

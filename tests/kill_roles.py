@@ -84,8 +84,9 @@ class Folder:
 
     def computed(self) -> list[tuple[float, str]]:
         """When each block was computed, and which."""
-        lines = Path(self.log).read_text().splitlines() if Path(self.log).exists() else []
-        return [(float(when), key) for when, key in map(str.split, lines)]
+        lines = Path(self.log).read_text().splitlines(True) if Path(self.log).exists() else []
+        whole = [line for line in lines if line.endswith("\n")]  # one may be on its way
+        return [(float(when), key) for when, key in map(str.split, whole)]
 
 
 # --- rechunking -----------------------------------------------------------------------------------

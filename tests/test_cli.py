@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses, and how it ends."""
 
+import functools
 import json
 import os
 import pty
@@ -682,6 +683,9 @@ def test_ctrl_c(large, target):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that runs the tests in the background has its children ignore Ctrl-C; what is
+        # called before the program starts takes no lock.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as job:
         try:
             assert job.stderr.readline().startswith("copying: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -52,8 +53,13 @@ def read(package: Path) -> dict[str, ast.Module]:
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        modules[name] = ast.parse(path.read_text(encoding="utf-8"), path)
+        modules[name] = parse(path.read_text(encoding="utf-8"))
     return modules
+
+
+@cache
+def parse(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def find_imports(package: Path) -> list[Import]:

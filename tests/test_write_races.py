@@ -177,11 +177,12 @@ def assert_one_writer_each(store: Watched, objects: int) -> None:
 
 
 @pytest.mark.conformance("C136")
+@pytest.mark.parametrize("runs", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_nothing_is_lost_in_200_runs_on_threads(tmp_path, grid):
+def test_nothing_is_lost_on_threads(tmp_path, grid, runs):
     options, objects = GRIDS[grid]
     with dask.config.set(**THREADS):
-        for run in range(200):
+        for run in range(runs):
             hold = Pairs(objects // 2)
             store = watched(tmp_path / str(run), hold)
             report = zd.to_zarr(ones(), store, **options)
@@ -198,11 +199,12 @@ def processes(make_cluster):
         yield client
 
 
+@pytest.mark.parametrize("runs", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_nothing_is_lost_in_20_runs_on_processes(tmp_path, processes, grid):
+def test_nothing_is_lost_on_processes(tmp_path, processes, grid, runs):
     options, objects = GRIDS[grid]
     pairs = []
-    for run in range(20):
+    for run in range(runs):
         meeting = tmp_path / str(run) / "meeting"
         meeting.mkdir(parents=True)
         hold = PairsOfProcesses(str(meeting), objects // 2)

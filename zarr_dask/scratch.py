@@ -78,7 +78,10 @@ def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < _PAGE_MAPPED or dtype.hasobject:
         return np.empty(shape, dtype)
-    memory = mmap.mmap(-1, nbytes)
+    if sys.platform == "win32":
+        memory = mmap.mmap(-1, nbytes)
+    else:  # private: what processes could share gets no large pages
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _HUGE and sys.platform == "linux":
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -8,17 +8,18 @@ import pytest
 from . import ours
 from .cases import Case, data, expected, matrix
 from .refusals import PEERS, Side, shared
+from .sample import sampled
 from .seen import Seen, bits
 
 MATRIX = matrix()
 
 
 def _exchanges(side: Side) -> list[pytest.param]:
-    return [
+    return sampled(
         pytest.param(peer, case, id=f"{peer}-{case.id}")
         for peer in PEERS
         for case in shared(MATRIX, peer, side)
-    ]
+    )
 
 
 def check(case: Case, seen: Seen, *, attributes: bool = True) -> None:

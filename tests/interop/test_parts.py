@@ -14,6 +14,7 @@ import zarr_dask as zd
 from . import zarr_python
 from .cases import Case, Shards, data, expected
 from .refusals import PEERS
+from .sample import sampled
 from .seen import bits
 
 SHAPE = (19, 22)
@@ -71,10 +72,10 @@ SELECTIONS = [
 ]
 
 
-EXCHANGES = [
+EXCHANGES = sampled(
     pytest.param(peer, case, id=f"{peer}-{case.id.removeprefix('parts-')}")
     for peer, case in itertools.product(PEERS, CASES)
-]
+)
 
 
 @pytest.mark.parametrize("written", ["all", "part"])

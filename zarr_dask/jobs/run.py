@@ -31,7 +31,7 @@ from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.stores.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Worker
 
 __all__ = [
     "Batches",
@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _LOCAL_WINDOW = 512
+_ENDED = {"memory", "error", "released", "forgotten"}  # states of tasks that a worker keeps
 _PATIENCE = 60.0  # seconds to wait for workers that start, or that end tasks of a failed job
 
 
@@ -341,13 +342,24 @@ def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
 
 
 def _wait_for_workers(client: Client, *names: str) -> None:
-    """Wait until no worker runs tasks with one of the names any more, cancelled ones included."""
+    """Wait until no worker has tasks with one of the names any more, cancelled ones included.
+
+    Twice in a row: a task may be on its way to a worker that is told of its end right after.
+    """
     deadline = monotonic() + _PATIENCE
-    while monotonic() < deadline:
-        running = [str(key) for keys in client.call_stack().values() for key in keys]
-        if not any(name in key for key in running for name in names):
-            return
-        sleep(0.05)  # nobody is told when a cancelled task ends: it can only be asked for
+    quiet = 0
+    while quiet < 2 and monotonic() < deadline:
+        answers = client.run(_has_tasks, names=names, on_error="ignore")
+        quiet = 0 if any(answers.values()) else quiet + 1
+        sleep(0.02)  # nobody is told when a cancelled task ends: it can only be asked for
+
+
+def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
+    """Whether a worker runs or will run tasks whose keys have one of the names in them."""
+    return any(
+        task.state not in _ENDED and any(name in str(key) for name in names)
+        for key, task in dask_worker.state.tasks.items()
+    )
 
 
 def _result(future: Any, client: Client) -> Any:
