@@ -677,11 +677,11 @@ def big(tmp_path_factory) -> dict[str, zd.Array]:
 @pytest.mark.parametrize(
     ("source", "grids", "memory", "stages"),
     [
-        ("slabs", {"chunks": (128, 32, 32)}, 40 * MB, {1, 2}),
+        pytest.param("slabs", {"chunks": (128, 32, 32)}, 40 * MB, {1, 2}, marks=pytest.mark.slow),
         ("slabs", {"chunks": (128, 32, 32)}, 16 * MB, {2}),
         ("slabs", {"chunks": (16, 32, 32), "shards": (128, 128, 128)}, 40 * MB, {1, 2}),
-        ("slabs", {"chunks": (100, 50, 200)}, 40 * MB, {1, 2}),
-        ("shards", {"chunks": (4, 512, 512)}, 40 * MB, {1, 2}),
+        pytest.param("slabs", {"chunks": (100, 50, 200)}, 40 * MB, {1, 2}, marks=pytest.mark.slow),
+        pytest.param("shards", {"chunks": (4, 512, 512)}, 40 * MB, {1, 2}, marks=pytest.mark.slow),
     ],
     ids=["columns", "columns in two stages", "shards", "padded", "from shards"],
 )

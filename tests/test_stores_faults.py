@@ -392,7 +392,7 @@ def load(url, options, faults, most, seconds):
 
 def test_a_load_with_faults(url, options, faults):
     faults.rate, faults.seed = 0.2, 1
-    load(url, options, faults, 250, 50)
+    load(url, options, faults, 150, 50)
 
 
 @pytest.mark.slow
