@@ -1,8 +1,9 @@
-"""The process of the kill tests that writes an image."""
+"""The processes of the tests that write, add labels and migrate: some of them are killed."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -11,6 +12,8 @@ import dask.array as da
 import numpy as np
 
 import zarr_dask as zd
+from zarr_dask.stores import LocalStore
+from zarr_dask.stores.wrappers import Faulty
 
 SHAPE = (2, 300, 300)
 BLOCK = (1, 50, 50)
@@ -52,3 +55,24 @@ def write_image(root: str, shares: bool) -> None:
     """Write the image, or go on with it."""
     with dask.config.set(scheduler="threads", num_workers=2):
         zd.ome.write(source(root, shares=shares), f"{root}/image", resume=True, **OPTIONS)
+
+
+def write_labels(root: str, first: int, count: int) -> None:
+    """Add label images to an image, one after the other."""
+    cells = np.ones((8, 8), "u1")
+    with dask.config.set(scheduler="sync"):
+        for number in range(first, first + count):
+            zd.ome.write_labels(root, cells, f"cells-{number}")
+
+
+def migrate_until(root: str, removals: int) -> None:
+    """Migrate in place, and be killed before an old document is removed."""
+    left = [removals]
+
+    def die(verb: str, key: str) -> None:
+        if verb == "delete":
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    zd.ome.migrate(Faulty(LocalStore(root), die), remove_old=True)

@@ -67,6 +67,33 @@ def test_to_another_version(tmp_path):
     assert list(old.rglob(".z*")) == []
 
 
+def test_codecs_on_the_way(tmp_path):
+    levels = put_image(tmp_path / "old", "", "0.4", pixels(4, 8, 8))
+    bloated = '[{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "crc32c"}]'
+    cases = {"gzip": ["gzip"], "gzip,crc32c": ["gzip", "crc32c"], bloated: ["crc32c"]}
+    for codecs, expected in cases.items():
+        new = tmp_path / f"new-{len(codecs)}.zip"
+        run("convert", tmp_path / "old", new, "--codecs", codecs, "--quiet")
+        image = zd.ome.open(new)
+        for level, values in zip(image.levels, levels, strict=True):
+            np.testing.assert_array_equal(level.array[...], values)
+            assert [codec.name for codec in level.array.meta.codecs.bytes] == expected
+    words = ["convert", tmp_path / "old", tmp_path / "new"]
+    assert "is not JSON" in run(*words, "--codecs", "[{", code=2)
+    assert "exclude each other" in run(
+        *words, "--chunks", "4", "--scheduler", "tcp://127.0.0.1:1", "--workers", "1", code=2
+    )
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_pixels_are_written_anew_by_workers(tmp_path):
+    levels = put_image(tmp_path / "old", "", "0.4", pixels(4, 8, 8))
+    words = ["convert", tmp_path / "old", tmp_path / "new", "--chunks", "4", "--workers", "2"]
+    assert "written anew: 3 arrays" in run(*words)
+    np.testing.assert_array_equal(zd.ome.open(tmp_path / "new").levels[1].array[...], levels[1])
+
+
 # --- pyramid --------------------------------------------------------------------------------------
 
 
@@ -103,6 +130,17 @@ def test_an_array_becomes_an_image(tmp_path):
     assert image.multiscale.name == "mine"
     assert "exists" in run(*words, code=1)
     assert run(*words, "--overwrite", "--quiet") == ""
+    archive = tmp_path / "i.zip"
+    words[2] = archive
+    run(*words, "--dry-run", "--overwrite")
+    assert not archive.exists()
+    run(*words, "--codecs", "gzip")
+    before = archive.read_bytes()
+    run(*words, "--dry-run", "--overwrite")
+    assert archive.read_bytes() == before
+    run("pyramid", archive)
+    np.testing.assert_array_equal(zd.ome.open(archive).levels[2].array[...], expected[2])
+    assert len(zd.ome.open(archive).levels) == 4
 
 
 def test_an_image_gets_levels_with_labels_and_colours(tmp_path):

@@ -6,6 +6,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from kill_roles import PATIENCE, start
+from ome_roles import write_labels
 
 import zarr_dask as zd
 from tests.test_ome_read import put_image
@@ -20,6 +22,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.ome.model import Acquisition
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly
+from zarr_dask.stores.wrappers import Faulty
 
 
 @pytest.fixture(params=["0.4", "0.5"])
@@ -84,6 +87,34 @@ def test_labels_of_an_image_of_another_writer(tmp_path, version):
     found = [zarr.open_array(url, path=f"labels/cells/{i}")[...] for i in range(3)]
     np.testing.assert_array_equal(found[1], labels[:8:2, :20:2, ::2])
     np.testing.assert_array_equal(found[2], found[1][::2, ::2, :8:2])
+
+
+def test_labels_that_are_added_at_the_same_time(image):
+    """Somebody else lists a label image between our look at the list and our change of it."""
+    flat = image.with_name("flat")
+    zd.ome.write(pixels(8, 8), flat, axes="yx", version=zd.ome.open(image).metadata.version)
+    zd.ome.write_labels(flat, pixels(8, 8), "first")
+    others = iter(["second", "third"])
+
+    def meanwhile(verb, key):
+        name = next(others, None) if verb == "set_if" else None
+        if name is not None:
+            zd.ome.write_labels(flat, pixels(8, 8), name)
+
+    zd.ome.write_labels(Faulty(LocalStore(str(flat)), meanwhile), pixels(8, 8), "last")
+    assert list(zd.ome.open(flat).labels) == ["first", "second", "third", "last"]
+    assert zd.ome.validate(flat) == []
+
+
+def test_labels_of_several_processes(tmp_path, version):
+    zd.ome.write(pixels(8, 8), tmp_path / "i", axes="yx", version=version)
+    processes = [start(write_labels, str(tmp_path / "i"), first, 6) for first in (0, 100, 200)]
+    for process in processes:
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+    names = {f"cells-{first + i}" for first in (0, 100, 200) for i in range(6)}
+    assert set(zd.ome.open(tmp_path / "i").labels) == names
+    assert zd.ome.validate(tmp_path / "i") == []
 
 
 LABELS = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import warnings
 
 import numpy as np
 import pytest
 import zarr
+from kill_roles import PATIENCE, start
+from ome_roles import migrate_until
 
 import zarr_dask as zd
 from tests.test_ome_read import pixels, put_image, put_plate, wrapped
@@ -227,6 +230,38 @@ def test_an_interrupted_migration_leaves_a_readable_image(tmp_path):
     assert count > 20
 
 
+def killed_at(tmp_path, removals):
+    """Killed before a removal, it can be read and is right; the same call ends it."""
+    levels, cells = put_labelled(tmp_path, "0.4", shape=(2, 8, 8))
+    process = start(migrate_until, str(tmp_path), removals)
+    process.join(PATIENCE)
+    left = [name for name in documents(files(tmp_path)) if "/.z" in f"/{name}"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", zd.errors.ZarrDaskWarning)
+        image = zd.ome.open(tmp_path)
+        assert image.metadata.version == "0.5"
+        same(image, levels)
+        same(image.labels["cells"], cells)
+        assert zd.ome.validate(tmp_path) == []
+        zd.ome.migrate(tmp_path, remove_old=True)
+    assert zd.ome.validate(tmp_path) == []
+    same(zd.ome.open(tmp_path), levels)
+    assert {n.rpartition("/")[2] for n in documents(files(tmp_path))} == {"zarr.json"}
+    return process.exitcode, len(left)
+
+
+@pytest.mark.parametrize("removals", [0, 1, 5, 11])
+def test_killed_while_old_documents_are_removed(tmp_path, removals):
+    code, left = killed_at(tmp_path, removals)
+    assert (code, left) == (-signal.SIGKILL, 18 - removals)
+
+
+@pytest.mark.slow
+def test_killed_before_each_removal(tmp_path):
+    found = [killed_at(tmp_path / str(removals), removals) for removals in range(19)]
+    assert [code for code, _ in found] == [-signal.SIGKILL] * 18 + [0]
+
+
 def test_metadata_that_change_meanwhile(tmp_path):
     put_labelled(tmp_path, "0.4")
     plan = zd.ome.plan_migration(tmp_path)
@@ -399,7 +434,44 @@ def test_an_interrupted_resharding_is_gone_on_with(tmp_path):
     same(image.labels["cells"], cells)
 
 
+@pytest.mark.parametrize("to", ["0.4", "0.5"])
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_consolidated_metadata_of_arrays_that_are_written_anew(tmp_path, version, to):
+    levels, cells = put_labelled(tmp_path / "old", version)
+    zd.consolidate(tmp_path / "old")
+    options = {"dst": tmp_path / "new", "chunks": 4}
+    plan = zd.ome.migrate(tmp_path / "old", to, **options)
+    assert plan.consolidated == ("",)
+    assert "consolidated metadata are written anew" in str(plan)
+    for _ in range(2):
+        group = zd.open_group(tmp_path / "new")
+        assert group.stale() == []
+        assert "labels/cells/s0" in zarr.open_consolidated(tmp_path / "new")
+        same(zd.ome.open(tmp_path / "new"), levels)
+        same(zd.ome.open(tmp_path / "new").labels["cells"], cells)
+        # the same call once more does no harm
+        zd.ome.migrate(tmp_path / "old", to, resume=True, **options)
+
+
 # --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_a_level_that_lies_elsewhere(tmp_path, version):
+    put_image(tmp_path / "i", "", version, pixels(4, 8, 8))
+    group = zarr.open_group(tmp_path / "i", mode="a")
+    attributes = dict(group.attrs)
+    members = attributes["ome"] if version == "0.5" else attributes
+    members["multiscales"][0]["datasets"][1]["path"] = "../../elsewhere"
+    group.attrs.update(attributes)
+    with pytest.raises(MetadataError, match=r"datasets\[1\]\.path: got '../../elsewhere'"):
+        zd.ome.open(tmp_path / "i")
+    (found,) = zd.ome.validate(tmp_path / "i")
+    assert found.place == "../../elsewhere"
+    other = "0.4" if version == "0.5" else "0.5"
+    with pytest.raises(MigrationError, match=r"multiscales\[0\]\.datasets\[1\]\.path"):
+        zd.ome.migrate(tmp_path / "i", other, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_arguments_that_do_not_go_together(tmp_path):

@@ -195,6 +195,28 @@ def test_peers_read_what_write_makes(tmp_path, public_data, version, shards):
     assert thumbnail.shape[:2] == (32, 28)
 
 
+@pytest.mark.parametrize("axes", ["yx", "cyx", "zyx", "tczyx"])
+def test_peers_read_what_was_added(tmp_path, public_data, version, axes):
+    """Fewer axes, labels and a level that came later, in both versions."""
+    values = numbers(*(2, 2, 3, 36, 29)[-len(axes) :])
+    cells = numbers(*(2, 3, 36, 29)[-len(axes.replace("c", "")) :], dtype="u1")
+    zd.ome.write(values, tmp_path, axes=axes, version=version, levels=2, name="image")
+    meaning = {"colors": {1: "#FF0000"}, "properties": {1: {"area": 7}}}
+    zd.ome.write_labels(tmp_path, cells, "cells", **meaning)
+    zd.ome.add_level(tmp_path)
+    assert zd.ome.validate(tmp_path, strict=True) == []
+    assert schema_problems(public_data, tmp_path, version) == []
+    image = zd.ome.open(tmp_path)
+    assert len(image.levels) == len(image.labels["cells"].levels) == 3
+    for place, opened in ((tmp_path, image), (tmp_path / "labels/cells", image.labels["cells"])):
+        expected = [level.array[...] for level in opened.levels]
+        same(by_ome_zarr(place), expected)
+        same(by_ngff_zarr(place), expected)
+    assert by_models(tmp_path, version) == "Image"
+    assert by_models(tmp_path / "labels", version) == "Labels"
+    assert by_models(tmp_path / "labels" / "cells", version) == "ImageLabel"
+
+
 def test_peers_read_plates_that_write_plate_makes(tmp_path, public_data, version):
     wells = {
         "A/1": [numbers(16, 16), numbers(16, 16) + np.uint16(1)],

@@ -106,8 +106,9 @@ def test_the_level_that_is_fine_enough(tmp_path, version):
     assert chosen(pixel_size={"z": 2, "x": 1}) == 1
     assert [chosen(shape=size) for size in (100, 32, 17, 16, 8, 1)] == [0, 0, 0, 1, 2, 2]
     assert chosen(shape={"z": 8}) == 0
-    for wrong in ({}, {"shape": 1, "pixel_size": 1}, {"shape": {"w": 1}}):
-        with pytest.raises(ValueError, match=r"expected one of|no axis 'w'"):
+    assert chosen(shape=(2, 16, 16)) == chosen(pixel_size=[9, 1, 1]) == 1
+    for wrong in ({}, {"shape": 1, "pixel_size": 1}, {"shape": {"w": 1}}, {"shape": (8, 8)}):
+        with pytest.raises(ValueError, match=r"expected one of|no axis 'w'|one number for each"):
             image.level(**wrong)
 
 

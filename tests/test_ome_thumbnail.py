@@ -15,7 +15,8 @@ from PIL import Image as Pillow
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.errors import DataTypeError, GridError, NodeTypeError
+from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.png import png
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
@@ -302,6 +303,49 @@ def test_a_plate_in_a_notebook():
     assert html.count("●") == 1
     assert "&lt;b&gt;" in html
     assert "1 in 2 rows and 1 columns" in html
+    assert "no picture: none of 1 wells has an image" in html
+
+
+def lit(well):
+    """An image with the same values in all wells but for one pixel."""
+    values = np.zeros((2, 40, 60), "u2")
+    values[:, :, :30] = 100 + 10 * well
+    return values
+
+
+def test_a_picture_of_a_plate(tmp_path):
+    channels = [{"label": "a", "color": "FF0000", "window": {"start": 0, "end": 255}}, "b"]
+    wells = {"B/2": lit(0), "B/4": [lit(1), lit(9)], "D/3": lit(2)}
+    rows, columns = list("ABCDE"), list("12345")
+    zd.ome.write_plate(
+        wells, tmp_path / "p", axes="cyx", channels=channels, rows=rows, columns=columns, levels=2
+    )
+    plate = zd.ome.open_plate(tmp_path / "p")
+    found = zd.ome.thumbnail(plate, size=96)
+    # three rows and columns with tiles of 20 x 31 pixels, and a line between them
+    assert found.shape == (3 * 21 + 2 - 2, 95, 3) or max(found.shape) <= 96
+    html = plate._repr_html_()
+    (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    with Pillow.open(io.BytesIO(b64decode(data))) as read:
+        np.testing.assert_array_equal(np.asarray(read), zd.ome.thumbnail(plate, size=384))
+    zd.delete(tmp_path / "p", "B/4/0")  # the others are shown
+    assert zd.ome.thumbnail(tmp_path / "p", size=96).any()
+
+
+def test_a_picture_of_a_large_plate_shows_some_wells():
+    seen = []
+
+    def tile(path, side, budget):
+        seen.append(path)
+        return np.full((side, side, 3), 200, "u1")
+
+    wells = {f"{row}/{column}": (row, column) for row in range(32) for column in range(48)}
+    found = mosaic_picture(wells, tile, size=384, max_bytes=1 << 20)
+    assert max(found.shape) <= 384
+    assert 48 <= len(seen) <= 96
+    assert max(mosaic_picture(wells, tile, size=3, max_bytes=1 << 20).shape[:2]) <= 3
+    far = {"a": (0, 0), "b": (10**12, -(10**12))}
+    assert mosaic_picture(far, tile, size=64, max_bytes=1).shape == (64 - 1, 64 - 1, 3)
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -322,6 +366,6 @@ def test_the_command(tmp_path):
     plate = {"rows": [], "columns": [], "wells": []}
     zd.create_group(tmp_path / "p.zarr", attributes={"ome": {"version": "0.5", "plate": plate}})
     said = run(tmp_path / "p.zarr", tmp_path / "p.png", code=1)
-    assert "is a plate" in " ".join(said.split())
-    with pytest.raises(NodeTypeError):
-        zd.ome.thumbnail(tmp_path / "p.zarr")
+    assert "none of 0 wells has an image" in " ".join(said.split())
+    zd.ome.write_plate({"A/1": random(32, 32)}, tmp_path / "q.zarr", axes="yx")
+    assert run(tmp_path / "q.zarr", tmp_path / "q.png").endswith("32 x 32 pixels\n")

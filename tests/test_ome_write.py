@@ -381,6 +381,25 @@ def test_memory_decides_how_many_levels_a_stage_has():
         zd.ome.plan_write(x, {}, axes="yx", chunks=256, levels=5, max_mem="1MB")
 
 
+def test_numbers_of_numpy_are_numbers():
+    plan = zd.ome.plan_write(
+        pixels(40, 40), {}, axes="yx", chunks=(np.int64(4), 4), shards=np.array([8, 8]),
+        levels=np.int64(3), factors=np.int64(2), scale=np.array([0.5, 0.5]),
+    )  # fmt: skip
+    assert [(level.shape, level.shards) for level in plan.levels] == [
+        ((40, 40), (8, 8)),
+        ((20, 20), (8, 8)),
+        ((10, 10), (8, 8)),
+    ]
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+@pytest.mark.parametrize("codecs", ["gzip", ["gzip"]])
+def test_codecs_by_name(version, codecs):
+    plan = zd.ome.plan_write(pixels(4, 4), {}, axes="yx", version=version, codecs=codecs)
+    assert [codec.name for codec in plan.levels[0].meta.codecs.bytes] == ["gzip"]
+
+
 def test_plan_is_a_value(tmp_path):
     x = da.zeros((600, 700), chunks=(256, 256), dtype="u2")
     plan = zd.ome.plan_write(x, tmp_path / "image", axes="yx", chunks=256)
@@ -528,6 +547,19 @@ def test_refused(tmp_path, case):
 def test_units_that_udunits_does_not_have(tmp_path):
     with pytest.warns(OmeMetadataWarning, match="micron"):
         zd.ome.write(pixels(4, 4), tmp_path / "i", axes="yx", units=("micron", "micrometer"))
+    zd.ome.write(pixels(2, 4, 4), tmp_path / "j", axes="cyx", units="micrometer")
+    assert zd.ome.open(tmp_path / "j").levels[0].units == (None, "micrometer", "micrometer")
+
+
+@pytest.mark.parametrize("place", ["image.zarr", "image.zip"])
+def test_what_is_there_stays_where_another_image_is_refused(tmp_path, place):
+    url = tmp_path / place
+    zd.ome.write(pixels(40, 40), url, axes="yx")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for values, options, error, words in REFUSED.values():
+        with pytest.raises(error, match=words):
+            zd.ome.write(values(), url, overwrite=True, **{"axes": "yx", **options})
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 def test_what_is_there_stays(tmp_path):

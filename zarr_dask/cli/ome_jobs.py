@@ -11,10 +11,11 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted, as_options, traceback_option
 from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
-from zarr_dask.cli.options import GridType, SizeType
+from zarr_dask.cli.options import CodecsType, GridType, SizeType
 from zarr_dask.cli.printing import say, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress, migration_progress
 from zarr_dask.errors import NodeTypeError, ZarrDaskError
+from zarr_dask.jobs.write.archives import archive_or_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
     from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["convert", "pyramid"]
+
+_ON_SCHEDULER = click.option(
+    "--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there."
+)
+_ON_WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Run on so many new local processes. By default, on threads of this one.",
+)
+
+
+def _check_cluster(scheduler: str | None, workers: int | None) -> None:
+    if scheduler is not None and workers is not None:
+        raise click.UsageError("--scheduler and --workers exclude each other.")
 
 
 @click.command(
@@ -52,10 +67,17 @@ Examples:
 )
 @click.option("--shards", type=GridType(), help="Shards of the new arrays, in the same forms.")
 @click.option(
+    "--codecs",
+    type=CodecsType(),
+    help="Write all pixels anew with these codecs: zstd, or names joined by commas, or as JSON.",
+)
+@click.option(
     "--max-mem",
     type=SizeType(),
     help="What one process may hold above its idle size where pixels are written anew.",
 )
+@_ON_SCHEDULER
+@_ON_WORKERS
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
 @click.option(
     "--remove-old",
@@ -66,37 +88,54 @@ Examples:
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @traceback_option
 def convert(
-    url: str, dst: str | None, *, dry_run: bool, resume: bool, quiet: bool, **options: Any
+    url: str,
+    dst: str | None,
+    *,
+    scheduler: str | None,
+    workers: int | None,
+    dry_run: bool,
+    resume: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Bring an image or a plate to another version of OME-Zarr.
 
     With labels, wells and fields, as a whole or not at all: if something cannot be said in the
     other version, the exit code is 1 and all reasons are printed, for a dry run as well. Stored
-    objects are not decoded unless --chunks or --shards are given. Without DST the new documents are
-    written beside the old ones, which stay unless --remove-old is given; 0.5 goes before 0.4 where
-    both lie side by side, so that converting to 0.4 needs a DST.
+    objects are not decoded unless --chunks, --shards or --codecs are given. Without DST the new
+    documents are written beside the old ones, which stay unless --remove-old is given; 0.5 goes
+    before 0.4 where both lie side by side, so that converting to 0.4 needs a DST. DST may be the
+    path of a zip archive.
     """
-    try:
-        plan = zd.ome.plan_migration(url, dst=dst, resume=resume, **options)
-    except ZarrDaskError:
-        raise
-    except ValueError as error:
-        raise click.UsageError(as_options(str(error))) from error
-    if dry_run and plan.refusals:
-        say_plan(plan)
-        raise click.exceptions.Exit(1)
-    if not quiet and not plan.refusals:
-        say_plan(plan)
-    if dry_run:
-        return
-    try:
-        with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
-            report = plan.run(progress=advance, resume=resume)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(
-            f": {plan.where} can be read as before. Run the same command again to go on, with "
-            "--resume if pixels are written anew."
-        ) from interrupt
+    _check_cluster(scheduler, workers)
+    with (
+        connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client,
+        archive_or_place(dst or url, None) as (place, _),
+    ):
+        places = (place, None) if dst is None else (url, place)
+        try:
+            plan = zd.ome.plan_migration(
+                places[0], dst=places[1], resume=resume, client=client, **options
+            )
+        except ZarrDaskError:
+            raise
+        except ValueError as error:
+            raise click.UsageError(as_options(str(error))) from error
+        if dry_run and plan.refusals:
+            say_plan(plan)
+            raise click.exceptions.Exit(1)
+        if not quiet and not plan.refusals:
+            say_plan(plan)
+        if dry_run:
+            return
+        try:
+            with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
+                report = plan.run(client, advance, resume=resume)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(
+                f": {plan.where} can be read as before. Run the same command again to go on, with "
+                "--resume if pixels are written anew."
+            ) from interrupt
     if not quiet:
         say(wrapped(f"done: {report}", "  "))
 
@@ -193,6 +232,11 @@ Examples:
     help="Shards of several chunks, in the same forms, or auto; none by default.",
 )
 @click.option(
+    "--codecs",
+    type=CodecsType(),
+    help="Codecs of the chunks: zstd, or names joined by commas, or as JSON.",
+)
+@click.option(
     "--levels",
     callback=_levels,
     help="How many, the finest included; auto, the default, ends at 256 pixels.",
@@ -215,12 +259,8 @@ Examples:
     help="What one process may hold above its idle size, such as 1GB.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there.")
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Run on so many new local processes. By default, on threads of this one.",
-)
+@_ON_SCHEDULER
+@_ON_WORKERS
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
 @click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
@@ -242,22 +282,26 @@ def pyramid(
 
     In one pass over the pixels. SRC is an array, or an image of which the finest level is taken,
     with its axes, channels and label images. What is half done is no image to any reader. Without
-    DST one coarser level is added to the image SRC and to its labels.
+    DST one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
+    archive.
     """
-    if scheduler is not None and workers is not None:
-        raise click.UsageError("--scheduler and --workers exclude each other.")
+    _check_cluster(scheduler, workers)
     options = {name: value for name, value in options.items() if value is not None}
     if factors:
         options["factors"] = factors[0] if len(factors) == 1 else list(factors)
-    with connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client:
+    replaces = overwrite and not dry_run and not options.get("path")
+    with (
+        connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client,
+        archive_or_place(dst or src, None, replaces=replaces) as (place, _),
+    ):
         try:
             if dst is None:
-                plan = _plan_of_level(src, client, overwrite=overwrite, **options)
+                plan = _plan_of_level(place, client, overwrite=overwrite, **options)
             else:
                 pixels, told = _pixels(src)
                 options = told | options
                 options["overwrite"] = overwrite or resume
-                plan = zd.ome.plan_write(pixels, dst, client=client, **options)
+                plan = zd.ome.plan_write(pixels, place, client=client, **options)
         except ZarrDaskError:
             raise
         except ValueError as error:
@@ -275,12 +319,12 @@ def pyramid(
                 f": nothing of {dst or src} is to be seen yet. Run the same command again with "
                 "--resume to go on, or without it to start over."
             ) from interrupt
-        if not quiet:
-            say(wrapped(f"done: {report}", "  "))
+    if not quiet:
+        say(wrapped(f"done: {report}", "  "))
 
 
 def _plan_of_level(
-    src: str, client: Client | None, *, overwrite: bool, **options: Any
+    src: Any, client: Client | None, *, overwrite: bool, **options: Any
 ) -> ImageWritePlan:
     """The plan for one more level of an image."""
     unfit = sorted(options.keys() - {"path", "factors", "method", "max_mem"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -11,7 +12,7 @@ import click
 from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["GridType", "SizeType", "job_options"]
+__all__ = ["CodecsType", "GridType", "SizeType", "job_options"]
 
 
 class GridType(click.ParamType[Any]):
@@ -69,6 +70,25 @@ class GridType(click.ParamType[Any]):
                 ctx,
             )
         return int(text)
+
+
+class CodecsType(click.ParamType[Any]):
+    """Names of codecs (``zstd`` or ``transpose,bytes,gzip``), or their objects as JSON."""
+
+    name = "CODECS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if not text.startswith(("[", "{")):
+            return [name.strip() for name in text.split(",") if name.strip()]
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{value!r} is not JSON: {error}.", param, ctx)
+        return found if isinstance(found, list) else [found]
 
 
 class SizeType(click.ParamType[int]):

@@ -6,24 +6,30 @@ another one by now is not touched. Documents that do not change are not written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from zarr_dask.errors import MetadataChangedError
+from zarr_dask.errors import ConditionalWriteError, MetadataChangedError
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
+    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
     checked_attributes,
+    checked_documents,
     where,
 )
 from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.conditional import ConditionalStore, conditional
 
-__all__ = ["current", "put_changed", "with_attributes"]
+__all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
+
+_ATTEMPTS = 1000
+"""Every failed one means that another process has succeeded."""
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
 
@@ -94,3 +100,92 @@ def put_changed(
 
 def _has_no_document(meta: NodeMeta) -> bool:
     return isinstance(meta, GroupMeta) and meta.implicit
+
+
+# --- while others change the same node ------------------------------------------------------------
+
+
+def change_attributes(
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: Callable[[dict[str, Any]], Mapping[str, Any]],
+    options: ReadOptions,
+) -> None:
+    """Give a node the attributes that a function makes of those it has, losing nobody's change.
+
+    A document is put only if it is still what was read, else it is read again. Stores that cannot
+    do so (`zarr_dask.stores.conditional`) get what follows from the last look at it.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node.
+    change
+        Makes new attributes; may be called several times.
+    options
+        How to read.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    MetadataChangedError
+        If the node has gone.
+    """
+    keys = node_format.node_keys(path)
+    tagged = _conditional(store, keys[0])
+    for _ in range(_ATTEMPTS):
+        found, tags = _read(store, tagged, keys, options)
+        present = node_format.read(store, path, options, found=found)
+        if present is None:
+            raise MetadataChangedError(f"{where(store, path)} has gone. Open it again.")
+        wanted = checked_attributes(change(dict(present.attributes)), where(store, path))
+        if wanted == present.attributes:
+            return
+        changed = replace(present, attributes=wanted)
+        if tagged is None:
+            put_changed(store, path, node_format, present, changed)
+            return
+        before = {} if _has_no_document(present) else node_format.documents(present, path)
+        documents = node_format.documents(changed, path)
+        new = {key: text for key, text in documents.items() if text != before.get(key)}
+        if all(tagged.set_if(key, [text], tags[key]) for key, text in new.items()):
+            warn_of_stale(store, path, node_format)
+            return
+    raise ConditionalWriteError(
+        f"the attributes of {where(store, path)} were changed by others {_ATTEMPTS} times while "
+        "this process tried to. Try again when they have ended."
+    )
+
+
+def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
+    """Write documents where there are none, in their order; those of others stay as they are."""
+    for key, text in documents.items():
+        tagged = _conditional(store, key)
+        if tagged is not None:
+            tagged.set_if(key, [text], None)
+        elif store.size(key) is None:
+            store.set(key, [text])
+
+
+def _conditional(store: Store, key: str) -> ConditionalStore | None:
+    """The store as one that puts on a condition; None if it cannot at this place."""
+    try:
+        found = conditional(store)
+        found.check_conditional(key)
+    except ConditionalWriteError:
+        return None
+    return found
+
+
+def _read(
+    store: Store, tagged: ConditionalStore | None, keys: tuple[str, ...], options: ReadOptions
+) -> tuple[Found, dict[str, Hashable]]:
+    """Documents by key, and the tags of their values; nothing from a store without tags."""
+    if tagged is None:
+        return {}, {}
+    found = {key: tagged.get_tagged(key) for key in keys}
+    values = {key: value for key, (value, _) in found.items()}
+    tags = {key: tag for key, (_, tag) in found.items()}
+    return checked_documents(store, values, options.limits), tags

@@ -169,7 +169,7 @@ class FormatV2:
         """See `Format.chain`."""
         if wanted is None:
             wanted = [default_compressor(data_type)]
-        elif isinstance(wanted, Mapping):
+        elif isinstance(wanted, Mapping | str):
             wanted = [wanted]
         documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
         if stored.hasobject and not any(is_object_codec(item) for _, item in documents[:1]):
@@ -223,7 +223,9 @@ OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 
 
 def numcodecs_form(item: Any) -> Any:
-    """The configuration of a numcodecs codec object; anything else as it is."""
+    """The configuration of a numcodecs codec object, or of a codec's name; others as they are."""
+    if isinstance(item, str):
+        return {"id": item}
     get_config = getattr(item, "get_config", None)
     return get_config() if get_config is not None else item
 

@@ -1,10 +1,11 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
 `model` holds metadata as values, `read` opens images and `plates` plates, `rules` and `validate`
-say what breaks the specification, `migrate` brings a hierarchy to another version. `write` writes
-images: `describe` makes their metadata, `grids` their arrays, `downsample` coarser pixels,
-`pyramid` the super-cells in which `cells` writes all levels; `plan` is what was decided, `job`
-carries it out.
+say what breaks the specification, `migrate` brings a hierarchy to another version, `picture` and
+`mosaic` make small pictures. `write` writes images: `describe` makes their metadata, `factors` says
+what levels they have, `grids` makes their arrays, `downsample` coarser pixels, `pyramid` the
+super-cells in which `cells` writes all levels; `plan` is what was decided, `begin` and `job` carry
+it out.
 """
 
 from zarr_dask.ome.additions import (
@@ -14,6 +15,7 @@ from zarr_dask.ome.additions import (
     write_labels,
 )
 from zarr_dask.ome.downsample import Method
+from zarr_dask.ome.images import Labelled
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
@@ -21,7 +23,7 @@ from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, a
 from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.validate import validate, validate_attributes
-from zarr_dask.ome.write import Labelled, plan_write, write
+from zarr_dask.ome.write import plan_write, write
 from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 
 __all__ = [

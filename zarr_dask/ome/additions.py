@@ -11,21 +11,26 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask.array import Array
 from zarr_dask.create import regridded
 from zarr_dask.errors import GridError, MetadataError, NodeExistsError, Problem, ReadOnlyError
-from zarr_dask.formats.base import GroupMeta
+from zarr_dask.formats.base import GroupMeta, where
+from zarr_dask.formats.update import change_attributes, put_new
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.group import Group, open_group
-from zarr_dask.hierarchy import check_place, put_documents
+from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.describe import Frame, coarser, dataset_of, steps_of
+from zarr_dask.ome.contents import PyramidPlan
+from zarr_dask.ome.describe import Frame, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
+from zarr_dask.ome.factors import coarser, steps_of
+from zarr_dask.ome.images import Labelled, Request, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attributes
-from zarr_dask.ome.plan import ImageWritePlan, PyramidPlan
+from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.read import Image, image_of
 from zarr_dask.ome.source import Budget, planned
 from zarr_dask.ome.validate import find
-from zarr_dask.ome.write import Labelled, Request, label_method, plan_label, plan_of
-from zarr_dask.stores.base import Store, join
+from zarr_dask.ome.write import plan_of
+from zarr_dask.stores.base import join
 from zarr_dask.stores.urls import Location
 from zarr_dask.stores.wrappers import ReadOnly
 
@@ -133,7 +138,7 @@ def plan_write_labels(
     return replace(
         plan,
         first=(partial(_make_list, group, labels, version),),
-        amends=(partial(_list_label, group, labels, name),),
+        amends=(partial(_list_label, group, labels, version, name),),
     )
 
 
@@ -153,21 +158,22 @@ def _make_list(group: Group, path: str, version: str) -> None:
     """Make the group of label images if there is none, so that it never lacks its list."""
     if find(group, "labels") is None:
         meta = GroupMeta(Metadata(version, labels=()).to_attributes())
-        put_documents(group.store, group.node_format.documents(meta, path))
+        put_new(group.store, group.node_format.documents(meta, path))
 
 
-def _list_label(group: Group, path: str, name: str) -> None:
-    """Put a name into the list of label images."""
-    labels = open_group(group.store, path, "r+", format=group.format)
-    attributes = labels.attributes
-    if detect_version(attributes) is None:
-        version = from_attributes(group.attributes, where=group.where).version
+def _list_label(group: Group, path: str, version: str, name: str) -> None:
+    """Put a name into the list of label images, which other processes may be adding to as well."""
+
+    def listed(attributes: dict[str, Any]) -> dict[str, Any]:
         metadata = Metadata(version, labels=())
-    else:
-        metadata = from_attributes(attributes, where=labels.where)
-    names = metadata.labels or ()
-    if name not in names:
-        labels.update_attributes(replace(metadata, labels=(*names, name)).to_attributes())
+        if detect_version(attributes) is not None:
+            metadata = from_attributes(attributes, where=where(group.store, path))
+        names = metadata.labels or ()
+        if name in names:
+            return attributes
+        return attributes | replace(metadata, labels=(*names, name)).to_attributes()
+
+    change_attributes(group.store, path, group.node_format, listed, group.options)
 
 
 def write_labels(
@@ -208,10 +214,11 @@ def write_labels(
     np.uint32(7)
     """
     overwrite = options.pop("overwrite", False)
-    plan = plan_write_labels(
-        url, values, name, path, client=client, overwrite=bool(overwrite or resume), **options
-    )
-    return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
+    place_options = options.pop("storage_options", None)
+    with archive_or_place(url, place_options) as (place, known):
+        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
+        plan = plan_write_labels(place, values, name, path, client=client, **options)
+        return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
 
 
 # --- levels ---------------------------------------------------------------------------------------
@@ -311,7 +318,7 @@ def _addition(
     larger = tuple(size * factor for size, factor in zip(scale, step, strict=True))
     dataset = dataset_of(name, larger, moved if any(moved) else None)
     number = (image.metadata.multiscales or ()).index(image.multiscale)
-    return pyramid, partial(_list_level, group.store, group.path, group.format, number, dataset)
+    return pyramid, partial(_list_level, group, number, dataset)
 
 
 def _next_name(paths: Sequence[str]) -> str:
@@ -337,16 +344,19 @@ def _like(array: Array, path: str, shape: Shape) -> Array:
     return replace(array, path=path, meta=meta)
 
 
-def _list_level(store: Store, path: str, form: str, number: int, dataset: Dataset) -> None:
+def _list_level(group: Group, number: int, dataset: Dataset) -> None:
     """Put a level at the end of the list of an image."""
-    group = open_group(store, path, "r+", format=form)
-    metadata = from_attributes(group.attributes, where=group.where)
-    multiscales = list(metadata.multiscales or ())
-    present = multiscales[number]
-    if dataset.path in [one.path for one in present.datasets]:
-        return  # this job has come to its end before
-    multiscales[number] = replace(present, datasets=(*present.datasets, dataset))
-    group.update_attributes(replace(metadata, multiscales=tuple(multiscales)).to_attributes())
+
+    def listed(attributes: dict[str, Any]) -> dict[str, Any]:
+        metadata = from_attributes(attributes, where=group.where)
+        multiscales = list(metadata.multiscales or ())
+        present = multiscales[number]
+        if dataset.path in [one.path for one in present.datasets]:
+            return attributes  # this job has come to its end before
+        multiscales[number] = replace(present, datasets=(*present.datasets, dataset))
+        return attributes | replace(metadata, multiscales=tuple(multiscales)).to_attributes()
+
+    change_attributes(group.store, group.path, group.node_format, listed, group.options)
 
 
 def add_level(
@@ -380,5 +390,7 @@ def add_level(
     >>> [level.shape for level in zd.ome.open(store).levels]
     [(300, 400), (150, 200), (75, 100)]
     """
-    plan = plan_add_level(url, path, client=client, **options)
-    return plan.run(client, progress, resume=resume, journal=journal)
+    place_options = options.pop("storage_options", None)
+    with archive_or_place(url, place_options) as (place, known):
+        plan = plan_add_level(place, path, client=client, storage_options=known, **options)
+        return plan.run(client, progress, resume=resume, journal=journal)

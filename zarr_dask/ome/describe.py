@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from math import isfinite, sqrt
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from zarr_dask.errors import (
     ABSENT,
-    GridError,
     MetadataError,
     OmeMetadataWarning,
     OmeVersionError,
@@ -38,7 +36,6 @@ from zarr_dask.ome.model import (
     Window,
     is_number,
 )
-from zarr_dask.ome.units import METRES
 from zarr_dask.ome.validate import validate_attributes
 
 __all__ = [
@@ -46,22 +43,18 @@ __all__ = [
     "Frame",
     "checked_attributes",
     "checked_version",
-    "coarser",
     "dataset_of",
     "frame_of",
     "image_label",
     "multiscale_of",
     "omero_of",
     "per_axis",
-    "steps_of",
+    "plain",
 ]
 
 FORMATS = {"0.4": "v2", "0.5": "v3"}
 """The Zarr format of each version."""
 _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
-_LONGEST = 256
-"""Pixels of the longest axis of the coarsest level, where nobody says how many levels there are."""
-_MOST_LEVELS = 64
 
 
 @dataclass(frozen=True)
@@ -96,6 +89,8 @@ def frame_of(ndim: int, axes: Any, scale: Any, translation: Any, units: Any, whe
     """
     found = _axes(ndim, axes, where)
     names = tuple(axis.name for axis in found)
+    if isinstance(units, str):
+        units = {axis.name: units for axis in found if axis.type == "space"}
     given = per_axis(units, names, None, "units", where)
     found = tuple(
         replace(axis, unit=axis.unit if unit is None else unit)
@@ -173,111 +168,6 @@ def _numbers(values: tuple[Any, ...], what: str, where: str) -> tuple[float, ...
     except (TypeError, ValueError):
         pass
     raise MetadataError(where, [Problem(what, values, "finite numbers")])
-
-
-# --- factors --------------------------------------------------------------------------------------
-
-
-def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Shape, ...]:
-    """The factors of each level after the first, against the one before.
-
-    Parameters
-    ----------
-    shape
-        Of level 0.
-    frame
-        Its axes.
-    levels
-        How many levels, level 0 included, or ``"auto"``.
-    factors
-        ``"isotropic"``; a number for all axes of space; numbers for all axes, by position or by
-        name; or such numbers for each level.
-
-    Raises
-    ------
-    GridError
-        If there can be no such levels.
-    """
-    if not (levels == "auto" or (is_int(levels) and 1 <= levels <= _MOST_LEVELS)):
-        raise GridError(f"levels={levels!r}: expected 'auto' or a number of levels of at least 1.")
-    if isinstance(factors, np.ndarray):
-        factors = factors.tolist()
-    listed = _listed(factors, frame)
-    if listed is not None:
-        if levels not in ("auto", len(listed) + 1):
-            raise GridError(
-                f"levels={levels}: factors are given for {len(listed)} levels after the first."
-            )
-        return tuple(_bounded(step, level) for step, level in _along(shape, listed))
-    is_isotropic = isinstance(factors, str) and factors == "isotropic"
-    step = None if is_isotropic else _step(factors, frame)
-    steps: list[Shape] = []
-    sizes = list(frame.scale)
-    while len(steps) + 1 < (_MOST_LEVELS if levels == "auto" else levels):
-        if levels == "auto" and max(shape[i] for i in frame.space or range(len(shape))) <= _LONGEST:
-            break
-        wanted = _isotropic(shape, frame, sizes) if step is None else step
-        bounded = _bounded(wanted, shape)
-        if set(bounded) == {1}:
-            if levels == "auto":
-                break
-            raise GridError(
-                f"levels={levels}: level {len(steps)} of shape {shape} cannot be made coarser by "
-                f"factors={factors!r}."
-            )
-        steps.append(bounded)
-        shape = coarser(shape, bounded)
-        sizes = [size * factor for size, factor in zip(sizes, bounded, strict=True)]
-    return tuple(steps)
-
-
-def coarser(shape: Shape, factors: Shape) -> Shape:
-    """The shape of the next level: cells that the end of an axis cuts are pixels, too."""
-    return tuple(-(-length // factor) for length, factor in zip(shape, factors, strict=True))
-
-
-def _along(shape: Shape, listed: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
-    shapes = accumulate(listed, lambda s, f: coarser(s, _bounded(f, s)), initial=shape)
-    return list(zip(listed, shapes, strict=False))
-
-
-def _bounded(factors: Shape, shape: Shape) -> Shape:
-    """A cell has no more pixels than there are."""
-    return tuple(min(factor, max(n, 1)) for factor, n in zip(factors, shape, strict=True))
-
-
-def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
-    """2 for the axes of space with the smallest pixels, so that pixels become about cubic."""
-    metres = [METRES.get(frame.axes[i].unit or "") for i in frame.space]
-    known = dict(zip(frame.space, metres, strict=True)) if all(metres) else {}
-    lengths = {i: sizes[i] * (known.get(i) or 1.0) for i in frame.space if shape[i] > 1}
-    largest = min(lengths.values(), default=0.0) * sqrt(2)
-    return tuple(2 if i in lengths and lengths[i] <= largest else 1 for i in range(len(shape)))
-
-
-def _listed(factors: Any, frame: Frame) -> list[Shape] | None:
-    """Factors of each level, if they are given level by level."""
-    if isinstance(factors, str | Mapping) or not isinstance(factors, Sequence):
-        return None
-    if factors and all(map(is_int, factors)):
-        return None
-    return [_step(one, frame) for one in factors]
-
-
-def _step(factors: Any, frame: Frame) -> Shape:
-    names = frame.names
-    if is_int(factors):
-        factors = {names[i]: factors for i in frame.space}
-    try:
-        found = per_axis(factors, names, 1, "factors", "")
-    except MetadataError:
-        found = ()
-    if not found or not all(is_int(one) and one >= 1 for one in found):
-        raise GridError(
-            f"factors={factors!r}: expected 'isotropic', a whole number, or one of at least 1 for "
-            f"each of the axes {list(names)}, by position or by name; or these for each level."
-        )
-    return tuple(int(one) for one in found)
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -395,7 +285,7 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
 
 def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> Window:
     """A window of which a part is told, with the limits of the data type around it."""
-    values = {name: _plain(value) for name, value in given.items()}
+    values = {name: plain(value) for name, value in given.items()}
     if not all(map(is_number, values.values())):
         raise MetadataError(where, [Problem(what, dict(given), "numbers")])
     start, end = values.get("start", low), values.get("end", high)
@@ -403,8 +293,20 @@ def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str
     return Window(least, most, start, end)
 
 
-def _plain(number: Any) -> Any:
-    return number.item() if isinstance(number, np.generic) else number
+def plain(given: Any) -> Any:
+    """What NumPy's numbers and arrays are in Python, in lists and mappings, too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plain((np.int64(2), {"y": np.array([1.5])}))
+    [2, {'y': [1.5]}]
+    """
+    if isinstance(given, np.generic | np.ndarray):
+        return given.tolist()
+    if isinstance(given, Mapping):
+        return {key: plain(value) for key, value in given.items()}
+    return [plain(value) for value in given] if isinstance(given, list | tuple) else given
 
 
 def image_label(
@@ -455,7 +357,7 @@ def _pairs(given: Any, what: str, where: str) -> list[tuple[Any, Any]]:
 
 
 def _value(value: Any, where: str) -> int:
-    value = _plain(value)
+    value = plain(value)
     if not is_int(value):
         raise MetadataError(where, [Problem("label-value", value, "an integer")])
     return int(value)
@@ -464,7 +366,7 @@ def _value(value: Any, where: str) -> int:
 def _members(members: Any, where: str) -> dict[str, Any]:
     if not isinstance(members, Mapping):
         raise MetadataError(where, [Problem("properties", members, "a mapping")])
-    return {str(key): _plain(value) for key, value in members.items()}
+    return {str(key): plain(value) for key, value in members.items()}
 
 
 def _rgba(colour: Any, where: str) -> tuple[int, ...]:
@@ -474,7 +376,7 @@ def _rgba(colour: Any, where: str) -> tuple[int, ...]:
         except ValueError:
             found = ()
     else:
-        found = tuple(map(_plain, colour)) if isinstance(colour, Sequence | np.ndarray) else ()
+        found = tuple(map(plain, colour)) if isinstance(colour, Sequence | np.ndarray) else ()
     if len(found) not in {3, 4}:
         expected = "three or four numbers from 0 to 255, or '#RRGGBB'"
         raise MetadataError(where, [Problem("colors", colour, expected)])

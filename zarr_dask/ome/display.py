@@ -6,8 +6,10 @@ Names come from strangers: all are escaped, and long lists are cut.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+
+import numpy as np
 
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.ome.levels import Level
@@ -20,6 +22,7 @@ __all__ = ["image_html", "plate_html"]
 
 _SIDE = 192
 """Pixels of the longer side of a picture."""
+_PLATE_SIDE = 384
 _BUDGET = 1 << 25
 """Decoded bytes that a picture may take: it is made whenever a notebook shows the image."""
 _MOST = 20
@@ -54,7 +57,11 @@ def image_html(
         facts["channels"] = _listed(named)
     if labels:
         facts["labels"] = _listed(labels)
-    return f"<div>{facts_table(title, facts)}{_picture(metadata, multiscale, levels)}</div>"
+
+    def draw() -> np.ndarray:
+        return picture(metadata, multiscale, levels, size=_SIDE, max_bytes=_BUDGET)
+
+    return f"<div>{facts_table(title, facts)}{_drawn(draw, 'the image, small')}</div>"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -62,17 +69,16 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST]) + more
 
 
-def _picture(metadata: Metadata, multiscale: Multiscale, levels: Sequence[Level]) -> str:
+def _drawn(draw: Callable[[], np.ndarray], what: str) -> str:
     """A picture as HTML; what is wrong if there is none, because the table shall be seen anyway."""
     try:
-        pixels = picture(metadata, multiscale, levels, size=_SIDE, max_bytes=_BUDGET)
+        pixels = draw()
     except (ZarrDaskError, OSError, MemoryError) as error:
         return f"<p>no picture: {escape(str(error).partition(chr(10))[0])}</p>"
     data = b64encode(png(pixels)).decode()
     height, width, _ = pixels.shape
     return (
-        f'<img alt="the image, small" width="{width}" height="{height}" '
-        f'src="data:image/png;base64,{data}">'
+        f'<img alt="{what}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'
     )
 
 
@@ -80,8 +86,18 @@ _MOST_LINES = 48
 """Rows and columns of a plate that are shown: those of a plate of 1536 wells."""
 
 
-def plate_html(title: str, version: str, layout: PlateLayout) -> str:
-    """A plate as a table, with a mark for each well that there is."""
+def plate_html(
+    title: str, version: str, layout: PlateLayout, draw: Callable[[int, int], np.ndarray]
+) -> str:
+    """A plate as a table, with a mark for each well that there is, and a picture.
+
+    Parameters
+    ----------
+    title, version, layout
+        What is said of the plate.
+    draw
+        Makes a picture, from pixels of its longer side and decoded bytes to look at.
+    """
     rows = [row.name for row in layout.rows]
     columns = [column.name for column in layout.columns]
     facts: dict[str, object] = {
@@ -107,4 +123,5 @@ def plate_html(title: str, version: str, layout: PlateLayout) -> str:
         for row, name in enumerate(rows[:_MOST_LINES])
     ]
     grid = f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
-    return f"<div>{facts_table(title, facts)}{grid}</div>"
+    shown = _drawn(lambda: draw(_PLATE_SIDE, _BUDGET), "the plate, small")
+    return f"<div>{facts_table(title, facts)}{grid}{shown}</div>"

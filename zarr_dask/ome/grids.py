@@ -13,7 +13,7 @@ from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Shape
 from zarr_dask.members import is_int
-from zarr_dask.ome.describe import Frame
+from zarr_dask.ome.describe import Frame, plain
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["chunks_of", "level_arrays", "shards_of"]
@@ -66,7 +66,7 @@ def shards_of(given: Any, chunks: Shape, shape: Shape, frame: Frame, itemsize: i
     """
     if given is None:
         return None
-    if given == "auto":
+    if isinstance(given, str) and given == "auto":
         return _automatic_shards(chunks, shape, frame, itemsize)
     shards = _lengths(given, frame.names, shape, chunks, "shards", chunks)
     if any(outer % inner for outer, inner in zip(shards, chunks, strict=True)):
@@ -97,6 +97,7 @@ def _lengths(
     what: str,
     multiple: Shape | None = None,
 ) -> Shape:
+    given = plain(given)
     if given is None or given == "auto":
         return default
     if isinstance(given, Mapping):

@@ -9,7 +9,7 @@ codecs are written anew within bounded memory (`zarr_dask.jobs.rechunk.rechunk`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -30,16 +30,21 @@ from zarr_dask.formats.base import (
     prefix_of,
     where,
 )
+from zarr_dask.formats.consolidated import is_consolidated
+from zarr_dask.hierarchy import consolidate_group
 from zarr_dask.jobs.migrate.migrate import MigrationPlan, MigrationReport
 from zarr_dask.jobs.migrate.nodes import (
+    NodePlan,
     Route,
     node_plans,
     read_or_problems,
     with_objects,
 )
 from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.model import SUPPORTED, detect_version
+from zarr_dask.ome.named import listable
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_store, overlap, real_place
@@ -85,6 +90,8 @@ class OmeMigration:
     """How arrays are written anew; None if all are copied or stay."""
     files: tuple[str, ...] = ()
     """Keys of other files that are copied, such as OME-XML."""
+    consolidated: tuple[str, ...] = ()
+    """Paths of groups that get consolidated metadata when arrays have been written anew."""
 
     @property
     def anew(self) -> tuple[RechunkPlan, ...]:
@@ -126,6 +133,8 @@ class OmeMigration:
             said.append(f"             and {len(self.anew) - _SHOWN} more")
         if self.files:
             said.append(f"  files      {', '.join(self.files[:_SHOWN])}: copied")
+        if self.consolidated:
+            said.append("  finally    consolidated metadata are written anew, of the new documents")
         return "\n".join([*said, *lines[4:]])
 
     def run(
@@ -171,6 +180,8 @@ class OmeMigration:
         for key in self.files:
             _copy(route.source, route.target, key)
         report = self.metadata.run(progress)
+        for path in sorted(self.consolidated, key=len, reverse=True):
+            consolidate_group(route.target, path, route.target_format)
         seconds = perf_counter() - begun
         return OmeMigrationReport(report, arrays, len(self.files), seconds)
 
@@ -279,23 +290,26 @@ def migrate(
     >>> image.metadata.version, image.levels[0].array.dimension_names
     ('0.5', ('y', 'x'))
     """
-    plan = plan_migration(
-        url,
-        to,
-        dst,
-        path=path,
-        chunks=chunks,
-        shards=shards,
-        codecs=codecs,
-        max_mem=max_mem,
-        remove_old=remove_old,
-        resume=resume,
-        client=client,
-        storage_options=storage_options,
-        target_options=target_options,
-    )
-    if not dry_run:
-        plan.run(client, resume=resume)
+    is_copy = dst is not None
+    target, its_options = (dst, target_options) if is_copy else (url, storage_options)
+    with archive_or_place(target, its_options) as (place, known):
+        plan = plan_migration(
+            url if is_copy else place,
+            to,
+            place if is_copy else None,
+            path=path,
+            chunks=chunks,
+            shards=shards,
+            codecs=codecs,
+            max_mem=max_mem,
+            remove_old=remove_old,
+            resume=resume,
+            client=client,
+            storage_options=storage_options if is_copy else known,
+            target_options=known if is_copy else None,
+        )
+        if not dry_run:
+            plan.run(client, resume=resume)
     return plan
 
 
@@ -343,6 +357,8 @@ def plan_migration(
     old = _version(source, path, to, options)
     if dst is None:
         _check_in_place(source, path, old, to, options)
+    else:
+        source = listable(source, path, FORMATS[old], old, options)
     route = Route(
         source=source,
         target=target,
@@ -356,14 +372,26 @@ def plan_migration(
     )
     nodes = node_plans(route)
     anew: JointRechunkPlan | None = None
+    consolidated: tuple[str, ...] = ()
     if layout.is_asked_for:
         from zarr_dask.ome.migrate_arrays import plan_anew  # loads dask
 
         found, refused, anew = plan_anew(route, nodes, layout, max_mem, client, resume=resume)
+        consolidated = tuple(_consolidated_groups(route, nodes))
         route = replace(route, elsewhere=found)
         nodes = (*node_plans(route), *refused)
     metadata = MigrationPlan(route, tuple(with_objects(route, one) for one in nodes), remove_old)
-    return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)))
+    return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)), consolidated)
+
+
+def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[str]:
+    """Paths of groups that have consolidated metadata."""
+    for node in nodes:
+        meta = node.before
+        if isinstance(meta, GroupMeta) and is_consolidated(
+            route.source, node.path, node.node_format, meta
+        ):
+            yield node.path
 
 
 def _check_arguments(

@@ -25,6 +25,7 @@ from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.ome.layout import LayoutAnew
+from zarr_dask.ome.named import Named
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ def plan_anew(
     arrays = {p: m for p, m in before.items() if p in axes and isinstance(m, ArrayMeta)}
     layout.check_axes({name for names in axes.values() for name in names})
     rewrite = None if route.rewriting is None else route.rewriting(before)
+    # tasks need no names of nodes
+    store = route.source.store if isinstance(route.source, Named) else route.source
 
     def plan(path: str, meta: ArrayMeta) -> RechunkPlan | NodePlan:
-        source = Array(route.source, path, meta, route.source_format)
+        source = Array(store, path, meta, route.source_format)
         wanted = layout.of(axes[path])
         try:
             made = plan_rechunk(

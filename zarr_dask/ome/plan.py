@@ -1,169 +1,31 @@
-"""What a job that writes images will do, as a value: pyramids, documents, memory.
-
-A `PyramidPlan` is one image, and `WritePlan` all that one job writes: an image with its label
-images, or all wells of a plate. `zarr_dask.ome.job` carries it out.
-"""
+"""What a job that writes images will do, in words and numbers, and carried out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from zarr_dask.array import Array
-from zarr_dask.formats.base import Format, GroupMeta, where
+from zarr_dask.formats.base import where
 from zarr_dask.grid import Shape
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.cells import CellWriter, InMemory, Records, Source, Stored
-from zarr_dask.ome.downsample import Method
+from zarr_dask.ome.contents import Contents, PyramidPlan
 from zarr_dask.ome.job import ImageProgress, run_plan
-from zarr_dask.ome.pyramid import Stage
-from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
-    import dask.array as da
     from distributed import Client
 
-    from zarr_dask.graph import ComputedBlocks
-
-__all__ = ["ImageWritePlan", "Pixels", "PyramidPlan"]
+__all__ = ["ImageWritePlan"]
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
-    """Where the pixels of level 0 come from."""
+class ImageWritePlan(Contents):
+    """What a job will do; made by `zarr_dask.ome.plan_write` and others."""
 
-    values: Array | np.ndarray | da.Array
-    """As the user has given them."""
-    blocks: ComputedBlocks | None = None
-    """Of a dask array: its blocks, if tasks can compute them one by one."""
-
-    @property
-    def handed_over(self) -> bool:
-        """Whether super-cells come from a graph, so that tasks cannot read them."""
-        return not isinstance(self.values, Array | np.ndarray) and self.blocks is None
-
-    def source(self) -> Source | None:
-        """What tasks read from; None where super-cells come from a graph."""
-        if self.blocks is not None:
-            return self.blocks
-        if isinstance(self.values, Array):
-            return Stored(self.values)
-        if isinstance(self.values, np.ndarray):
-            return InMemory(self.values, (0,) * self.values.ndim)
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class PyramidPlan:
-    """The levels of one image, and how they are made."""
-
-    pixels: Pixels
-    arrays: tuple[Array, ...]
-    """The levels that are written, as they will be; they do not exist yet."""
-    factors: tuple[Shape, ...]
-    """Of each of them against the one before; of the first against what is read."""
-    method: Method
-    stages: tuple[Stage, ...]
-    """One after the other."""
-
-    @property
-    def objects(self) -> int:
-        """Number of stored objects."""
-        return sum(array.meta.grid.ncells for array in self.arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes of all levels that are written."""
-        return sum(array.nbytes for array in self.arrays)
-
-    def writer(self, stage: int, records: Records | None) -> CellWriter:
-        """A stage bound to what it reads, writes and leaves behind."""
-        chosen = self.stages[stage]
-        source = Stored(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
-        arrays = self.arrays[chosen.first : chosen.last + 1]
-        return CellWriter(chosen, source, arrays, self.method, records)
-
-    def bytes_of(self, stage: int) -> int:
-        """Bytes of what a stage reads."""
-        itemsize = self.arrays[0].meta.data_type.typical_itemsize
-        return prod(self.stages[stage].shapes[0]) * itemsize
-
-    def explain(self) -> list[str]:
-        """The plan in words and numbers."""
-        lines = []
-        for array, factors in zip(self.arrays, self.factors, strict=True):
-            shards = f" in shards {array.shards}" if array.shards else ""
-            lines.append(
-                f"  {array.path.rpartition('/')[2]}: {array.shape} {array.dtype.name}, factors "
-                f"{factors}, chunks {array.chunks}{shards}, {format_bytes(array.nbytes)}"
-            )
-        for number, stage in enumerate(self.stages):
-            levels = [self.arrays[i].path for i in range(stage.first, stage.last + 1)]
-            names = ", ".join(path.rpartition("/")[2] for path in levels)
-            source = self._read_by(stage)
-            whole = self.bytes_of(number)
-            lines.append(
-                f"  stage {number + 1}: {source} -> {names} in {counted(stage.tasks, 'super-cell')}"
-                f" of {stage.cell}, read in pieces of {stage.step}: {format_bytes(stage.read)}"
-                f" ({stage.read / max(whole, 1):.2f} x); {format_bytes(stage.peak)} in each task"
-            )
-        return lines
-
-    def _read_by(self, stage: Stage) -> str:
-        if stage.first:
-            return f"level {self.arrays[stage.first - 1].path.rpartition('/')[2]}"
-        if self.pixels.handed_over:
-            return "the blocks of a graph, regrouped,"
-        if self.pixels.blocks is not None:
-            return "blocks that each task computes"
-        return "a stored array" if isinstance(self.pixels.values, Array) else "an array in memory"
-
-
-@dataclass(frozen=True, eq=False)
-class ImageWritePlan:
-    """All that one job writes; made by `zarr_dask.ome.plan_write` and others."""
-
-    store: Store
-    path: str
-    """Of the node that comes into being, or that is added to."""
-    node_format: Format
-    pyramids: tuple[PyramidPlan, ...]
-    groups: Mapping[str, Mapping[str, Any]]
-    """Path and attributes of new groups."""
-    amends: tuple[Callable[[], None], ...] = ()
-    """What is done at the end to groups that exist."""
-    first: tuple[Callable[[], None], ...] = ()
-    """What is done before anything is written."""
-    creates: bool = True
-    """Whether the node at `path` is new."""
-    overwrite: bool = False
-    max_mem: int = 0
-    """Bytes that one process may hold above its size when idle."""
-    threads: int = 1
-    """Tasks that run at the same time."""
-    threads_per_process: int = 1
     title: str = "write"
-
-    @cached_property
-    def documents(self) -> dict[str, dict[str, bytes]]:
-        """Documents of all new nodes, by their paths; the deepest are to be written first."""
-        node_format = self.node_format
-        documents = {
-            array.path: node_format.documents(array.meta, array.path)
-            for pyramid in self.pyramids
-            for array in pyramid.arrays
-        }
-        for path, attributes in self.groups.items():
-            documents[path] = node_format.documents(GroupMeta(attributes), path)
-        return documents
 
     @property
     def levels(self) -> tuple[Array, ...]:
@@ -174,34 +36,6 @@ class ImageWritePlan:
     def factors(self) -> tuple[Shape, ...]:
         """Of each level of the first image against the one before."""
         return self.pyramids[0].factors
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks."""
-        return sum(stage.tasks for pyramid in self.pyramids for stage in pyramid.stages)
-
-    @property
-    def objects(self) -> int:
-        """Number of stored objects."""
-        return sum(pyramid.objects for pyramid in self.pyramids)
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes of all levels."""
-        return sum(pyramid.nbytes for pyramid in self.pyramids)
-
-    @property
-    def peak(self) -> int:
-        """Bytes that the tasks of one process hold at most."""
-        peaks = [stage.peak for pyramid in self.pyramids for stage in pyramid.stages]
-        return max(peaks, default=0) * self.threads_per_process
-
-    @property
-    def total(self) -> int:
-        """Bytes that are read, which progress is counted in."""
-        return sum(
-            pyramid.bytes_of(i) for pyramid in self.pyramids for i in range(len(pyramid.stages))
-        )
 
     def __str__(self) -> str:
         return self.explain()

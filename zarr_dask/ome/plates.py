@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.group import Group, open_group
 from zarr_dask.ome.display import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
-from zarr_dask.ome.read import Image, Level, image_of
+from zarr_dask.ome.mosaic import mosaic_picture
+from zarr_dask.ome.picture import picture
+from zarr_dask.ome.read import Image, Level, image_of, node_named
 from zarr_dask.pool import for_each
 from zarr_dask.stores.urls import Location
 
@@ -46,7 +50,8 @@ class Well:
         if not 0 <= number < len(self):
             raise IndexError(f"field {number}: {self.group.where} has {len(self)}.")
         if number not in self._opened:
-            node = self.group[self.fields.images[number].path]
+            path = self.fields.images[number].path
+            node = node_named(self.group, path, f"well.images[{number}].path")
             if not isinstance(node, Group):
                 raise NodeTypeError(f"{node.where} is an array, where an image must be.")
             self._opened[number] = image_of(node)
@@ -82,7 +87,7 @@ class Plate(Mapping[str, Well]):
         if path not in self.places:
             raise KeyError(path)
         if path not in self._opened:
-            node = self.group[path]
+            node = node_named(self.group, path, "plate.wells")
             if not isinstance(node, Group):
                 raise NodeTypeError(f"{node.where} is an array, where a well must be.")
             found = from_attributes(node.attributes, where=node.where).well
@@ -106,7 +111,23 @@ class Plate(Mapping[str, Well]):
 
     def _repr_html_(self) -> str:
         title = f"zarr_dask.ome.Plate {self.group.where}"
-        return plate_html(title, self.metadata.version, self.layout)
+        return plate_html(
+            title,
+            self.metadata.version,
+            self.layout,
+            lambda size, max_bytes: self.picture(size=size, max_bytes=max_bytes),
+        )
+
+    def picture(self, *, size: int, max_bytes: int) -> np.ndarray:
+        """A small picture of the first images of all wells; see `zarr_dask.ome.thumbnail`."""
+
+        def tile(path: str, side: int, budget: int) -> np.ndarray:
+            image = self[path].field(0)
+            return picture(
+                image.metadata, image.multiscale, image.levels, size=side, max_bytes=budget
+            )
+
+        return mosaic_picture(self.places, tile, size=size, max_bytes=max_bytes)
 
     def mosaic(self, field: int = 0, level: int = 0, chunks: Any = None) -> da.Array:
         """All wells side by side, as one lazy dask array.

@@ -7,13 +7,22 @@ opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zarr_dask.array import Array
-from zarr_dask.errors import ABSENT, MetadataError, NodeNotFoundError, NodeTypeError, Problem
+from zarr_dask.errors import (
+    ABSENT,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    Problem,
+    StoreKeyError,
+)
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.group import Group, open_group
 from zarr_dask.ome.display import image_html
@@ -25,7 +34,7 @@ from zarr_dask.stores.urls import Location
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["Image", "Labels", "Level", "image_of", "open"]
+__all__ = ["Image", "Labels", "Level", "image_of", "node_named", "open"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +67,19 @@ class Image:
     def level(
         self,
         *,
-        pixel_size: float | Mapping[str, float] | None = None,
-        shape: int | Mapping[str, int] | None = None,
+        pixel_size: float | Mapping[str, float] | Sequence[float] | None = None,
+        shape: int | Mapping[str, int] | Sequence[int] | None = None,
     ) -> Level:
         """The coarsest level that is still fine enough; the finest one if none is.
 
         Parameters
         ----------
         pixel_size
-            Distance between pixels at most, in the units of the axes: for axes by name, or one
-            number for all axes of type space.
+            Distance between pixels at most, in the units of the axes: for axes by name, for all
+            axes or all of type space by position, or one number for all axes of type space.
         shape
-            Number of pixels at least: for axes by name, or one number for the longest axis of
-            type space.
+            Number of pixels at least: for axes by name or by position, or one number for the
+            longest axis of type space.
 
         Raises
         ------
@@ -79,16 +88,29 @@ class Image:
         """
         if (pixel_size is None) == (shape is None):
             raise ValueError("expected one of pixel_size= and shape=.")
+        sizes, lengths = self._by_name(pixel_size), self._by_name(shape)
         fits = [
             level
             for level in self.levels
             if (
-                self._is_sharp(level, pixel_size)
-                if pixel_size is not None
-                else self._is_large(level, shape)
+                self._is_sharp(level, sizes)
+                if sizes is not None
+                else self._is_large(level, lengths)
             )
         ]
         return min(fits, key=lambda level: level.array.size) if fits else self.levels[0]
+
+    def _by_name(self, wanted: Any) -> Any:
+        """Numbers for axes by their names, where they are given by position."""
+        if not isinstance(wanted, Sequence | np.ndarray):
+            return wanted
+        for names in (self.axes, self._space()):
+            if len(wanted) == len(names):
+                return dict(zip(names, wanted, strict=True))
+        raise ValueError(
+            f"{wanted!r}: expected one number for each of the axes {self.axes}, or for each of "
+            f"{tuple(self._space())}."
+        )
 
     def _is_sharp(self, level: Level, wanted: float | Mapping[str, float]) -> bool:
         if not isinstance(wanted, Mapping):
@@ -149,7 +171,7 @@ class Labels(Mapping[str, Image]):
         if name not in self.names:
             raise KeyError(name)
         if name not in self._opened:
-            node = self.image[f"labels/{name}"]
+            node = node_named(self.image, f"labels/{name}", "labels")
             self._opened[name] = image_of(_as_group(node))
         return self._opened[name]
 
@@ -158,6 +180,23 @@ class Labels(Mapping[str, Image]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+def node_named(group: Group, path: str, member: str) -> Array | Group:
+    """The node that a member of the metadata of a group names.
+
+    Raises
+    ------
+    MetadataError
+        If the path leads out of the group, or is none.
+    NodeNotFoundError
+        If there is no node.
+    """
+    try:
+        return group[path]
+    except StoreKeyError as error:
+        problem = Problem(member, path, "the path of a node below the group")
+        raise MetadataError(group.where, [problem]) from error
 
 
 def _as_group(node: Array | Group) -> Group:
@@ -265,7 +304,7 @@ def _choose(found: tuple[Multiscale, ...], wanted: str | int, group: Group) -> M
 def _level(group: Group, multiscale: Multiscale, dataset: Dataset, number: int) -> Level:
     member = f"datasets[{number}]"
     try:
-        array = group[dataset.path]
+        array = node_named(group, dataset.path, f"{member}.path")
     except NodeNotFoundError as error:
         problem = Problem(f"{member}.path", dataset.path, "the path of an array")
         raise MetadataError(group.where, [problem]) from error

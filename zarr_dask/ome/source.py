@@ -16,8 +16,8 @@ from zarr_dask.jobs.boxes import is_dask
 from zarr_dask.jobs.rechunk.rechunk import memory_budget
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.guards import check_not_read
+from zarr_dask.ome.contents import Pixels, PyramidPlan
 from zarr_dask.ome.downsample import Method
-from zarr_dask.ome.plan import Pixels, PyramidPlan
 from zarr_dask.ome.pyramid import Blocked, Stage, blocked, plan_stages
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import overlap, real_place

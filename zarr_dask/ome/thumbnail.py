@@ -1,4 +1,4 @@
-"""`thumbnail`: a small picture of an image, wherever it is."""
+"""`thumbnail`: a small picture of an image or a plate, wherever it is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.group import Group
+from zarr_dask.group import Group, open_group
+from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.plates import Plate, open_plate
+from zarr_dask.ome.read import Image, image_of
 from zarr_dask.stores.urls import Location
 
 __all__ = ["thumbnail"]
@@ -19,24 +21,25 @@ _LARGEST = 4096
 
 
 def thumbnail(
-    source: Location | Group | Image,
+    source: Location | Group | Image | Plate,
     path: str = "",
     *,
     size: int = 256,
     max_bytes: int = _BUDGET,
     storage_options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
-    """A small picture of an image.
+    """A small picture of an image, or of the first images of all wells of a plate.
 
     Active channels are added in their colours, each between the start and the end of its window;
     of several planes along z the largest value counts, of several times the one that ``omero``
     names, else the first. Without ``omero``, each channel is stretched between its darkest and its
-    brightest hundredth. A label image shows the colours of its labels.
+    brightest hundredth, in each well by itself. A label image shows the colours of its labels. Of a
+    plate of more than 96 wells some rows and columns at equal distances are shown.
 
     Parameters
     ----------
     source, path
-        The image, or where it is, as for `zarr_dask.ome.open`.
+        The image or the plate, or where it is, as for `zarr_dask.ome.open`.
     size
         Pixels of the longer side. A smaller image is not enlarged.
     max_bytes
@@ -57,7 +60,8 @@ def thumbnail(
     DataTypeError
         If the pixels are no numbers.
     ZarrDaskError
-        As `zarr_dask.ome.open`, and if what is needed cannot be read.
+        As `zarr_dask.ome.open`, if no well of a plate has an image, and if what is needed cannot be
+        read.
 
     Examples
     --------
@@ -74,7 +78,11 @@ def thumbnail(
     """
     if not 1 <= size <= _LARGEST:
         raise ValueError(f"size={size}: expected a number of pixels from 1 to {_LARGEST}.")
-    image = (
-        source if isinstance(source, Image) else open(source, path, storage_options=storage_options)
-    )
-    return picture(image.metadata, image.multiscale, image.levels, size=size, max_bytes=max_bytes)
+    if not isinstance(source, Image | Plate):
+        group = open_group(source, path, storage_options=storage_options)
+        is_plate = from_attributes(group.attributes, where=group.where).plate is not None
+        source = open_plate(group) if is_plate else image_of(group)
+    if isinstance(source, Plate):
+        return source.picture(size=size, max_bytes=max_bytes)
+    shown = source.metadata, source.multiscale, source.levels
+    return picture(*shown, size=size, max_bytes=max_bytes)

@@ -84,7 +84,15 @@ def validate_attributes(
     version = version or detect_version(attributes) or _GUESS
     if version not in SUPPORTED:
         raise OmeVersionError("attributes", version, SUPPORTED)
-    notes = Violations(version)
+    found = _violations(attributes, version, kind, alone=True)
+    return [one for one in found if strict or one.level == "must"]
+
+
+def _violations(
+    attributes: Mapping[str, Any], version: str, kind: str | None, *, alone: bool
+) -> list[Violation]:
+    """What is wrong with the attributes of a group, recommendations included."""
+    notes = Violations(version, alone=alone)
     members = _members(attributes, notes)
     if members is not None:
         needed = KINDS[kind] if kind else None
@@ -95,7 +103,7 @@ def validate_attributes(
         for name, check in RULES.items():
             if name in members:
                 check(members[name], notes)
-    return [one for one in notes.found if strict or one.level == "must"]
+    return notes.found
 
 
 _GUESS = "0.5"
@@ -195,7 +203,7 @@ class _Walk:
             self.add(path, "version", version, rule)
             return None
         attributes = group.attributes
-        for one in validate_attributes(attributes, self.version, kind, strict=True):
+        for one in _violations(attributes, self.version, kind, alone=False):
             place = f"{path}: {one.place}" if path else one.place
             self.found.append(replace(one, place=place))
         members = members_of(attributes, self.version)
@@ -240,7 +248,7 @@ class _Walk:
             rule = f"all metadata of a hierarchy must be of one version, here {self.version}"
             self.add(path, "version", version, rule)
             return None
-        for one in validate_attributes(node.attributes, self.version, "labels", strict=True):
+        for one in _violations(node.attributes, self.version, "labels", alone=False):
             self.found.append(replace(one, place=f"{path}: {one.place}"))
         members = members_of(node.attributes, self.version)
         return members.get("labels") if isinstance(members, Mapping) else None

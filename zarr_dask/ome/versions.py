@@ -7,12 +7,12 @@ dimensions of arrays get the names of the axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zarr_dask.errors import Problem
+from zarr_dask.errors import Problem, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, NodeMeta, normalise_path
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
@@ -120,7 +120,8 @@ class Rewriting:
                 attributes = in_version(meta.attributes, self.old, self.new)
                 if isinstance(attributes, Problem):
                     return Rewritten(meta, (attributes,))
-                return Rewritten(replace(meta, attributes=attributes))
+                problems = tuple(_strays(members_of(meta.attributes, self.old)))
+                return Rewritten(replace(meta, attributes=attributes), problems)
             return self._named(meta, names.get(path, ()))
 
         return rewrite
@@ -149,11 +150,32 @@ def names_of_dimensions(
     for path, meta in nodes.items():
         if not isinstance(meta, GroupMeta):
             continue
-        members = members_of(meta.attributes, version)
-        images = members.get("multiscales") if isinstance(members, Mapping) else None
-        for image in _objects(images):
-            names = tuple(str(axis.get("name")) for axis in _objects(image.get("axes")))
-            for level in _objects(image.get("datasets")):
-                if isinstance(level.get("path"), str):
-                    found.setdefault(join(path, normalise_path(level["path"])), []).append(names)
+        for _, level, names in _levels(members_of(meta.attributes, version)):
+            if _is_below(level):
+                found.setdefault(join(path, normalise_path(level)), []).append(names)
     return found
+
+
+def _levels(members: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Place, path and names of the axes of each level that the metadata of a group name."""
+    images = members.get("multiscales") if isinstance(members, Mapping) else None
+    for i, image in enumerate(_objects(images)):
+        names = tuple(str(axis.get("name")) for axis in _objects(image.get("axes")))
+        for k, level in enumerate(_objects(image.get("datasets"))):
+            if isinstance(level.get("path"), str):
+                yield f"multiscales[{i}].datasets[{k}].path", level["path"], names
+
+
+def _strays(members: Any) -> Iterator[Problem]:
+    """Levels that lie somewhere else, where nobody would rewrite them."""
+    for place, path, _ in _levels(members):
+        if not _is_below(path):
+            yield Problem(place, path, "the path of an array below the group")
+
+
+def _is_below(path: str) -> bool:
+    try:
+        normalise_path(path)
+    except StoreKeyError:
+        return False
+    return True

@@ -1,351 +1,34 @@
 """Writing images of OME-Zarr: a pyramid in one pass over the pixels, documents last.
 
 `plan_write` checks and decides everything, `write` does it at once. The decisions are in
-`zarr_dask.ome.describe` (metadata), `zarr_dask.ome.grids` (chunks) and `zarr_dask.ome.pyramid`
-(super-cells); `zarr_dask.ome.job` carries them out.
+`zarr_dask.ome.images`, with `zarr_dask.ome.describe` (metadata), `zarr_dask.ome.factors` (levels),
+`zarr_dask.ome.grids` (chunks) and `zarr_dask.ome.pyramid` (super-cells); `zarr_dask.ome.job`
+carries them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
-from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, ReadOnlyError
-from zarr_dask.formats.base import Format, normalise_path, where
-from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Shape
+from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.formats.base import where
 from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.describe import (
-    FORMATS,
-    Frame,
-    checked_attributes,
-    checked_version,
-    coarser,
-    frame_of,
-    image_label,
-    multiscale_of,
-    omero_of,
-    steps_of,
-)
-from zarr_dask.ome.downsample import Method, Reduce, method_named
-from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
-from zarr_dask.ome.job import ImageProgress, is_empty
+from zarr_dask.ome.begin import is_empty
+from zarr_dask.ome.downsample import Method, Reduce
+from zarr_dask.ome.images import PlannedImage, Request, plan_image, plan_labels, requested
+from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import Metadata
-from zarr_dask.ome.plan import ImageWritePlan, PyramidPlan
-from zarr_dask.ome.source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "Labelled",
-    "PlannedImage",
-    "Request",
-    "label_method",
-    "plan_image",
-    "plan_label",
-    "plan_of",
-    "plan_write",
-    "requested",
-    "write",
-]
-
-_LABEL_METHODS = ("nearest", "mode", "max")
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """A label image, and what its values mean.
-
-    Parameters
-    ----------
-    values
-        Integers: a dask array, a NumPy array or a `zarr_dask.Array`.
-    axes
-        Names of its axes, which are axes of the image; by default all of them, or all but the
-        channel.
-    colors
-        Colours of values: ``{1: "#FF0000", 2: (0, 255, 0, 128)}``, or such pairs.
-    properties
-        What is known of values: ``{1: {"class": "nucleus"}}``, or such pairs.
-    method
-        ``"nearest"``, ``"mode"`` or ``"max"``; a mean of labels would be another label.
-    """
-
-    values: Any
-    axes: Any = None
-    colors: Any = None
-    properties: Any = None
-    method: str | Method | Reduce = "nearest"
-
-
-@dataclass(frozen=True)
-class Request:
-    """Where images go, and how they are stored."""
-
-    store: Store
-    version: str
-    node_format: Format
-    chunks: Any
-    shards: Any
-    codecs: Any
-    budget: Budget
-
-
-def requested(
-    url: Location,
-    path: str,
-    version: str,
-    chunks: Any,
-    shards: Any,
-    codecs: Any,
-    max_mem: str | int | None,
-    client: Client | None,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[Request, str]:
-    """Where images go, and the path below the store."""
-    store, below = open_store(url, storage_options), normalise_path(path)
-    at = where(store, below)
-    checked_version(version, at)
-    if isinstance(store, ReadOnly):
-        raise ReadOnlyError(f"{at} is open for reading only.")
-    node_format = format_for_new(store, FORMATS[version], below)
-    budget = Budget.of(max_mem, client)
-    return Request(store, version, node_format, chunks, shards, codecs, budget), below
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedImage:
-    """One image of a plan: its levels, and the attributes of its group."""
-
-    path: str
-    frame: Frame
-    steps: tuple[Shape, ...]
-    pyramid: PyramidPlan
-    attributes: Mapping[str, Any]
-    chunks: Shape
-    shards: Shape | None
-
-
-def plan_image(
-    request: Request,
-    values: Any,
-    path: str,
-    *,
-    axes: Any = None,
-    scale: Any = None,
-    translation: Any = None,
-    units: Any = None,
-    name: str | None = None,
-    channels: Any = None,
-    levels: Any = "auto",
-    factors: Any = "isotropic",
-    method: str | Method | Reduce = "mean",
-) -> PlannedImage:
-    """The plan of one image; see `plan_write`."""
-    at = where(request.store, path)
-    chosen = method_named(method)
-    pixels = checked_pixels(values, at)
-    check_apart(pixels, request.store, path)
-    if axes is None and isinstance(pixels, Array) and all(pixels.dimension_names or (None,)):
-        axes = pixels.dimension_names
-    frame = frame_of(pixels.ndim, axes, scale, translation, units, at)
-    paths = ["0"]
-    metadata = Metadata(
-        request.version,
-        multiscales=(multiscale_of(frame, name, paths, (), chosen, request.version),),
-        omero=omero_of(channels, frame, pixels.shape, pixels.dtype, request.version, at),
-    )
-    checked_attributes(metadata, "image", at)
-    steps = steps_of(pixels.shape, frame, levels, factors)
-    shapes = [pixels.shape]
-    for step in steps:
-        shapes.append(coarser(shapes[-1], step))
-    paths = [str(i) for i in range(len(shapes))]
-    multiscale = multiscale_of(frame, name, paths, steps, chosen, request.version)
-    metadata = Metadata(request.version, multiscales=(multiscale,), omero=metadata.omero)
-    chunks, shards = _grids(request, pixels, frame)
-    arrays = level_arrays(
-        request.store,
-        path,
-        request.node_format,
-        paths,
-        shapes,
-        _type_of(pixels),
-        chunks,
-        shards,
-        frame.names,
-        request.codecs,
-    )
-    whole = (1,) * pixels.ndim
-    pyramid = planned(pixels, arrays, (whole, *steps), chosen, request.budget)
-    attributes = metadata.to_attributes()
-    return PlannedImage(path, frame, steps, pyramid, attributes, chunks, shards)
-
-
-def _grids(request: Request, pixels: Any, frame: Frame) -> tuple[Shape, Shape | None]:
-    given, outer = request.chunks, request.shards
-    if given is None and outer is None and isinstance(pixels, Array):
-        if pixels.shards is None or not request.node_format.has_shards:
-            given = pixels.chunks
-        else:
-            given, outer = pixels.chunks, pixels.shards
-    itemsize = pixels.dtype.itemsize
-    chunks = chunks_of(given, pixels.shape, frame, itemsize)
-    return chunks, shards_of(outer, chunks, pixels.shape, frame, itemsize)
-
-
-def _type_of(pixels: Any) -> Any:
-    return pixels.meta.data_type if isinstance(pixels, Array) else pixels.dtype
-
-
-# --- labels ---------------------------------------------------------------------------------------
-
-
-def plan_labels(
-    request: Request, image: PlannedImage, labels: Mapping[str, Any]
-) -> list[PlannedImage]:
-    """The plans of the label images of an image that is planned, too."""
-    shapes = [array.shape for array in image.pyramid.arrays]
-    return [
-        plan_label(
-            request,
-            given if isinstance(given, Labelled) else Labelled(given),
-            join(image.path, f"labels/{name}"),
-            name,
-            image.frame,
-            shapes,
-            image.steps,
-            image.chunks,
-            image.shards,
-        )
-        for name, given in labels.items()
-    ]
-
-
-def plan_label(
-    request: Request,
-    given: Labelled,
-    path: str,
-    name: str,
-    frame: Frame,
-    shapes: Sequence[Shape],
-    steps: Sequence[Shape],
-    chunks: Shape,
-    shards: Shape | None,
-) -> PlannedImage:
-    """The plan of a label image.
-
-    Parameters
-    ----------
-    request
-        How it is stored.
-    given
-        Its pixels, and what they mean.
-    path, name
-        Of its group.
-    frame, shapes, steps
-        Of the image that it labels: it has as many levels, of the same shapes.
-    chunks, shards
-        Of that image; those of the label image are alike.
-
-    Raises
-    ------
-    DataTypeError
-        If the pixels are no integers.
-    GridError
-        If they are not as many as those of the image.
-    MetadataError
-        If axes, colours or properties break a rule.
-    """
-    at = where(request.store, path)
-    method = label_method(given.method)
-    pixels = checked_pixels(given.values, at)
-    check_apart(pixels, request.store, path)
-    if pixels.dtype.kind not in "iu":
-        raise DataTypeError(
-            f"{at}: the pixels of a label image are integers, and {pixels.dtype} is no type of "
-            "integers; convert with astype."
-        )
-    taken = _taken_axes(given.axes, pixels.ndim, frame, at)
-
-    def of(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[i] for i in taken)
-
-    if of(shapes[0]) != pixels.shape:
-        raise GridError(
-            f"{at}: the label image has the shape {pixels.shape}, and the image {of(shapes[0])} "
-            f"along its axes {list(of(frame.names))}."
-        )
-    own = Frame(of(frame.axes), of(frame.scale), of(frame.translation))
-    own_steps = tuple(of(step) for step in steps)
-    paths = [str(i) for i in range(len(shapes))]
-    metadata = Metadata(
-        request.version,
-        multiscales=(multiscale_of(own, name, paths, own_steps, method, request.version),),
-        image_label=image_label(given.colors, given.properties, request.version, at),
-    )
-    attributes = checked_attributes(metadata, "label", at)
-    own_chunks, own_shards = of(chunks), None if shards is None else of(shards)
-    arrays = level_arrays(
-        request.store,
-        path,
-        request.node_format,
-        paths,
-        [of(shape) for shape in shapes],
-        _type_of(pixels),
-        own_chunks,
-        own_shards,
-        own.names,
-        request.codecs,
-    )
-    whole = (1,) * pixels.ndim
-    pyramid = planned(pixels, arrays, (whole, *own_steps), method, request.budget)
-    return PlannedImage(path, own, own_steps, pyramid, attributes, own_chunks, own_shards)
-
-
-def label_method(method: str | Method | Reduce) -> Method:
-    """A method that makes labels of labels.
-
-    Raises
-    ------
-    ValueError
-        If it would make values that no pixel has.
-    """
-    chosen = method_named(method)
-    if chosen.name in {"mean", "gaussian"}:
-        raise ValueError(
-            f"method={method!r}: a mean of label values is the value of another label. Use one of "
-            f"{', '.join(map(repr, _LABEL_METHODS))}."
-        )
-    return chosen
-
-
-def _taken_axes(axes: Any, ndim: int, frame: Frame, at: str) -> tuple[int, ...]:
-    """Which axes of the image a label image has."""
-    names = frame.names
-    if axes is None:
-        taken = [i for i, axis in enumerate(frame.axes) if axis.type != "channel"]
-        taken = list(range(len(names))) if ndim == len(names) else taken
-    else:
-        unknown = [name for name in axes if name not in names]
-        if unknown:
-            problem = Problem("axes", unknown, f"axes of the image, which are {list(names)}")
-            raise MetadataError(at, [problem])
-        taken = [names.index(name) for name in axes]
-    if len(taken) != ndim or taken != sorted(set(taken)):
-        expected = f"{ndim} axes of the image, in the order {list(names)}"
-        raise MetadataError(at, [Problem("axes", [names[i] for i in taken], expected)])
-    return tuple(taken)
-
-
-# --- the whole ------------------------------------------------------------------------------------
+__all__ = ["plan_of", "plan_write", "write"]
 
 
 def plan_write(
@@ -379,7 +62,8 @@ def plan_write(
     x
         The pixels of level 0: a dask array, a NumPy array, or a `zarr_dask.Array`.
     url, path
-        Where the group of the image will be.
+        Where the group of the image will be. `write` makes a zip archive where `url` is the path of
+        one.
     axes
         Names such as ``"tczyx"``, or axes with name, type and unit as mappings or
         `zarr_dask.ome.model.Axis`. By default those that a stored array has, ``"yx"`` or
@@ -389,7 +73,8 @@ def plan_write(
     translation
         Where the first pixel is along each axis, by position or by name; 0 by default.
     units
-        Units of the axes such as ``{"y": "micrometer"}``, or by position.
+        Units of the axes such as ``{"y": "micrometer"}``, or by position, or one for all axes of
+        space.
     name
         Of the image; the last part of its place by default.
     channels
@@ -541,7 +226,7 @@ def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
 
 def _name_of(store: Store, path: str) -> str:
     last = path.rpartition("/")[2] or str(store.url).rstrip("/").rpartition("/")[2]
-    for ending in (".zarr", ".ome"):
+    for ending in (".zip", ".zarr", ".ome"):
         last = last.removesuffix(ending)
     return last or "image"
 
@@ -586,6 +271,9 @@ def write(
     [((300, 400), (0.5, 0.5)), ((150, 200), (1.0, 1.0))]
     """
     overwrite = options.pop("overwrite", False)
-    # a job that has died may have made the image visible
-    plan = plan_write(x, url, path, client=client, overwrite=bool(overwrite or resume), **options)
-    return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
+    place_options = options.pop("storage_options", None)
+    with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
+        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
+        # a job that has died may have made the image visible
+        plan = plan_write(x, place, path, client=client, **options)
+        return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

@@ -14,10 +14,12 @@ from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.members import is_int
 from zarr_dask.ome.describe import checked_attributes
 from zarr_dask.ome.downsample import Method, Reduce
+from zarr_dask.ome.images import PlannedImage, Request, plan_image, requested
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import (
     NESTED,
@@ -31,7 +33,7 @@ from zarr_dask.ome.model import (
 )
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.source import checked_pixels
-from zarr_dask.ome.write import PlannedImage, Request, plan_image, plan_of, requested
+from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
 from zarr_dask.stores.urls import Location
 
@@ -346,7 +348,8 @@ def write_plate(
     (('A', 'B'), ('1', '2'), 2)
     """
     overwrite = options.pop("overwrite", False)
-    plan = plan_write_plate(
-        wells, url, path, client=client, overwrite=bool(overwrite or resume), **options
-    )
-    return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
+    place_options = options.pop("storage_options", None)
+    with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
+        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
+        plan = plan_write_plate(wells, place, path, client=client, **options)
+        return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

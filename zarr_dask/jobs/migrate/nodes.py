@@ -382,8 +382,8 @@ def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodeP
     for key, text in present.items():
         if text is None or (key in route.replaced and text == route.source.get(key)):
             continue
-        if route.elsewhere and _same_json(text, empty.get(key, b"")):
-            continue  # made for the arrays below it
+        if route.elsewhere and _same_but_consolidated(text, (empty.get(key), node.documents[key])):
+            continue  # made for the arrays below it, or consolidated by who has written those
         if _same_json(text, node.documents[key]):
             chosen[key] = text
         else:
@@ -420,6 +420,14 @@ def _json(text: bytes) -> Any:
         return parse_json(text, DEFAULT_LIMITS, strictly=False)
     except (ValueError, RecursionError):
         return None
+
+
+def _same_but_consolidated(text: bytes, others: Sequence[bytes | None]) -> bool:
+    """Whether a document says what another one does, besides consolidated metadata."""
+    document = _json(text)
+    if isinstance(document, dict):
+        document.pop(_CONSOLIDATED, None)
+    return any(other is not None and document == _json(other) for other in others)
 
 
 def _same_json(a: bytes, b: bytes) -> bool:

@@ -1,0 +1,287 @@
+"""How a job that writes images begins, goes on after it has died, and ends.
+
+One journal beside the node that comes into being holds the receipts of all levels of all images; a
+receipt is left by each super-cell. So a job that has died does only the super-cells that have a
+stored object without a valid receipt. Documents are written at the end, the outermost group's last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array import Array
+from zarr_dask.errors import (
+    ListingError,
+    NodeExistsError,
+    ResumeError,
+    StoreError,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import prefix_of, where
+from zarr_dask.hierarchy import check_place, prepare_above, prepare_place, put_documents
+from zarr_dask.jobs.plan import counted
+from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    default_place,
+    discard_journals,
+    given_place,
+    new_journal,
+    open_journals,
+)
+from zarr_dask.ome.cells import Records
+from zarr_dask.ome.contents import Contents, PyramidPlan
+from zarr_dask.pool import for_each
+from zarr_dask.receipts import Receipts
+from zarr_dask.stores.base import Appender, Store, list_sizes
+from zarr_dask.stores.urls import Location, real_place
+
+__all__ = ["PyramidJob", "begun", "is_empty"]
+
+_KIND = "pyramid"
+_ARRAYS = "arrays"
+"""The fact of a job that says which arrays it writes."""
+
+
+@dataclass(frozen=True, eq=False)
+class PyramidJob:
+    """A plan, and the journal of its tasks."""
+
+    plan: Contents
+    journal: Journal | None
+    """Says that the job has not ended, while it is there."""
+    keeps_receipts: bool
+    is_resumed: bool = False
+
+    @property
+    def records(self) -> Records | None:
+        """What tasks leave behind."""
+        if self.journal is None or not self.keeps_receipts:
+            return None
+        return Records(self.journal, prefix_of(self.plan.path))
+
+    def receipts(self) -> Receipts | None:
+        """The receipts that hold, of a job that goes on."""
+        return self._valid() if self.is_resumed else None
+
+    def _valid(self) -> Receipts | None:
+        if self.journal is None:
+            return None
+        return self.journal.valid_receipts(_sizes(self.plan))
+
+    def finish(self) -> None:
+        """Make the images visible, and end the job.
+
+        Raises
+        ------
+        ResumeError
+            If another job has begun to write to the same place anew, or something is missing.
+        """
+        plan = self.plan
+        if self.journal is not None:
+            job = self.journal.job()
+            if job is not None and job.creation != self.journal.creation:
+                raise ResumeError(
+                    f"{where(plan.store, plan.path)} is being written anew by a job that began at "
+                    f"{job.begun}, so that this one cannot end. Let only one of them run."
+                )
+        if self.keeps_receipts:
+            valid = self._valid()
+            left = plan.objects - (0 if valid is None else len(valid))
+            if left:
+                raise ResumeError(
+                    f"{where(plan.store, plan.path)} is not complete: {counted(left, 'object')} of "
+                    f"{plan.objects} have no valid receipt. The same call does what is missing."
+                )
+        _put_nodes(plan.store, plan.documents)
+        for amend in plan.amends:
+            amend()
+        if self.journal is not None:
+            self.journal.remove()
+
+
+def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write the documents of nodes, those of the deepest first and the outermost last."""
+    by_depth: dict[int, list[str]] = {}
+    for path in nodes:
+        by_depth.setdefault(path.count("/") + bool(path), []).append(path)
+    for depth in sorted(by_depth, reverse=True):
+        for_each(lambda path: put_documents(store, nodes[path]), by_depth[depth], None)
+
+
+def _sizes(plan: Contents) -> dict[str, int]:
+    """Bytes of all that lies below the node, by key below it."""
+    prefix = prefix_of(plan.path)
+    return {key[len(prefix) :]: size for key, size in list_sizes(plan.store, prefix)}
+
+
+def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
+    """Go on with the same job if that is asked for and there is one; else begin."""
+    at = where(plan.store, plan.path)
+    required = bool(resume) or journal is not None
+    place = default_place(plan.store, plan.path)
+    if journal is not None:
+        place = given_place(journal, plan.path)
+    if place is None and required:
+        raise ResumeError(
+            f"{at} has no place beside it for a journal, which resume= needs: it is in memory, in "
+            "an archive, or the root of a bucket. Say where with journal=, a path or URL outside "
+            "the hierarchy."
+        )
+    job = Job(
+        kind=_KIND,
+        token=_token(plan, resume),
+        creation="",
+        resume="name" if isinstance(resume, str) and resume else "token" if resume else "",
+        creates=plan.creates,
+        objects=plan.objects,
+        facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
+    )
+    found = [] if place is None else open_journals(place)
+    same = [pair for pair in found if resume and pair[1].token == job.token]
+    if same:
+        kept, old = same[0]
+        kept.merge()
+        resumed = PyramidJob(plan, kept, keeps_receipts=True, is_resumed=True)
+        if _may_go_on(resumed):
+            kept.note(replace(job, creation=old.creation, begun=old.begun))
+            prepare_above(plan.store, plan.path, plan.node_format)
+            return resumed
+    elif resume:
+        _refuse_other(at, found)
+    _make_room(plan)
+    for old_journal, old in found:
+        _remove_leftovers(plan, old)
+        old_journal.remove()
+    keeps_one = required or (place is not None and isinstance(place.store, Appender))
+    if place is None or not keeps_one:
+        return PyramidJob(plan, None, keeps_receipts=False)
+    opened = new_journal(place, job)
+    described = replace(job, creation=opened.creation)
+    if required:
+        opened.begin(described)
+        return PyramidJob(plan, opened, keeps_receipts=True)
+    with suppress(StoreError):  # beside a target that is not ours nothing can be kept
+        opened.begin(described)
+        return PyramidJob(plan, opened, keeps_receipts=False)
+    return PyramidJob(plan, None, keeps_receipts=False)
+
+
+def _refuse_other(at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+    for journal, other in found:
+        if other.resume:
+            raise ResumeError(
+                f"another job that began to write to {at} at {other.begun} has not ended. Its "
+                f"journal is {journal.url}. Repeat the call as it was, or pass resume=False to "
+                "begin anew and write over its work."
+            )
+
+
+def _may_go_on(job: PyramidJob) -> bool:
+    """Whether nobody else has put something at the place since the job began.
+
+    If all of its work is there, the job had come to its end, and only its journal was left.
+    """
+    plan = job.plan
+    try:
+        _check_places(plan, overwrite=False)
+    except NodeExistsError:
+        valid = job.receipts()
+        return valid is not None and len(valid) == plan.objects
+    return True
+
+
+def _check_places(plan: Contents, *, overwrite: bool) -> None:
+    store, node_format = plan.store, plan.node_format
+    if plan.creates and is_empty(store, plan.path):
+        check_place(store, plan.path, node_format, overwrite=overwrite, is_group=True)
+        return
+    for pyramid in plan.pyramids:
+        for array in pyramid.arrays:
+            check_place(store, array.path, node_format, overwrite=overwrite)
+    for path in plan.groups:
+        check_place(store, path, node_format, overwrite=overwrite, is_group=True)
+
+
+def _make_room(plan: Contents) -> None:
+    """Remove what is replaced, and what a job that has died has left."""
+    store, node_format = plan.store, plan.node_format
+    _check_places(plan, overwrite=plan.overwrite)
+    for begin in plan.first:
+        begin()
+    if plan.creates:
+        prepare_place(store, plan.path, node_format, overwrite=plan.overwrite, is_group=True)
+        discard_journals(store, plan.path)
+    if plan.creates and is_empty(store, plan.path):
+        return
+    for pyramid in plan.pyramids:
+        for array in pyramid.arrays:
+            store.delete_prefix(prefix_of(array.path))
+
+
+def is_empty(store: Store, path: str) -> bool:
+    """Whether nothing lies at a path or below it; False where that cannot be listed."""
+    try:
+        return next(iter(store.list(prefix_of(path))), None) is None
+    except ListingError:
+        return False
+
+
+def _remove_leftovers(plan: Contents, job: Job) -> None:
+    """Remove what a job that has died has left of arrays that are not written now."""
+    told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
+    for path in told:
+        if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
+            continue
+        with suppress(NodeExistsError, StoreKeyError):  # somebody has put a node there since
+            check_place(plan.store, path, plan.node_format, overwrite=False)
+            plan.store.delete_prefix(prefix_of(path))
+
+
+# --- telling jobs apart ---------------------------------------------------------------------------
+
+
+def _token(plan: Contents, resume: bool | str) -> str:
+    """Equal for jobs that write the same pixels in the same form to the same place."""
+    if isinstance(resume, str) and resume:
+        return f"name:{resume}"
+    if not resume:
+        return f"new:{token_hex(16)}"
+    facts: list[Any] = [real_place(plan.store, plan.path), sorted(plan.documents.items())]
+    for pyramid in plan.pyramids:
+        facts += [_token_of(pyramid), pyramid.factors, _token_of_method(pyramid)]
+    return sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _token_of(pyramid: PyramidPlan) -> Any:
+    values = pyramid.pixels.values
+    if isinstance(values, Array):
+        return real_place(values.store, values.path), digest(values)
+    if isinstance(values, np.ndarray):
+        plain = np.ascontiguousarray(values).reshape(-1).view("u1")
+        return values.shape, values.dtype.str, sha256(plain.data).hexdigest()
+    from zarr_dask.fingerprint import layer_tokens
+
+    return layer_tokens(values), values.name, str(values.dtype)
+
+
+def _token_of_method(pyramid: PyramidPlan) -> Any:
+    from dask.tokenize import TokenizationError, tokenize
+
+    method = pyramid.method
+    try:
+        return method.name, tokenize(method.reduce, method.margin, ensure_deterministic=True)
+    except TokenizationError as error:
+        raise ResumeError(
+            f"resume=True must know whether a job is the same one, but the method {method.name!r} "
+            f"looks different in each process ({error}). Pass a name, such as resume='run-7', if "
+            "you see to it that calls with this name write the same pixels."
+        ) from error

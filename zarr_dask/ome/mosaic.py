@@ -1,0 +1,107 @@
+"""A small picture of a plate: small pictures of its wells, laid out as the wells are.
+
+Documents and chunks of every well that is shown are read, so that of large plates some rows and
+columns at equal distances are shown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from zarr_dask.errors import GridError, MetadataError, NodeNotFoundError, NodeTypeError
+from zarr_dask.pool import for_each
+
+__all__ = ["mosaic_picture"]
+
+_MOST_WELLS = 96
+"""Wells that are shown: a plate of 96 as a whole."""
+_WIDE = 8
+"""Pixels of a tile from which on there is a line between tiles."""
+_EMPTY = 32
+"""The grey of what no well covers."""
+
+Place = tuple[int, int]
+"""Row and column."""
+
+
+def mosaic_picture(
+    wells: Mapping[str, Place],
+    tile_of: Callable[[str, int, int], np.ndarray],
+    *,
+    size: int,
+    max_bytes: int,
+) -> np.ndarray:
+    """A small picture of a plate.
+
+    Parameters
+    ----------
+    wells
+        Paths and places of the wells.
+    tile_of
+        Makes the picture of a well, from its path, pixels of the longer side, and decoded bytes to
+        look at.
+    size
+        Pixels of the longer side of the whole.
+    max_bytes
+        Decoded bytes to look at.
+
+    Returns
+    -------
+    numpy.ndarray
+        Red, green and blue: uint8 of the shape (height, width, 3).
+
+    Raises
+    ------
+    GridError
+        If there is nothing to be seen in any well.
+    """
+    rows, columns = _shown(wells, size)
+    chosen = {
+        path: (rows.index(row), columns.index(column))
+        for path, (row, column) in wells.items()
+        if row in rows and column in columns
+    }
+    count = max(len(rows), len(columns), 1)
+    side = max(size // count, 1)
+    gap = 1 if side > _WIDE else 0
+    tiles: dict[Place, np.ndarray] = {}
+    lock = threading.Lock()
+
+    def draw(path: str) -> None:
+        try:
+            tile = tile_of(path, side - gap, max_bytes // len(chosen))
+        except (MetadataError, NodeNotFoundError, NodeTypeError):
+            return  # one well that is broken must not hide the others
+        with lock:
+            tiles[chosen[path]] = tile
+
+    for_each(draw, chosen, None)
+    if not tiles:
+        raise GridError(f"none of {len(wells)} wells has an image that can be shown.")
+    height = max(tile.shape[0] for tile in tiles.values()) + gap
+    width = max(tile.shape[1] for tile in tiles.values()) + gap
+    picture = np.full((len(rows) * height, len(columns) * width, 3), _EMPTY, np.uint8)
+    for (row, column), tile in tiles.items():
+        at = row * height, column * width
+        picture[at[0] : at[0] + tile.shape[0], at[1] : at[1] + tile.shape[1]] = tile
+    return picture[: picture.shape[0] - gap, : picture.shape[1] - gap]
+
+
+def _shown(wells: Mapping[str, Place], size: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Rows and columns that are shown: all from the first to the last that has a well, or some."""
+    rows = sorted({row for row, _ in wells.values()})
+    columns = sorted({column for _, column in wells.values()})
+    if not rows:
+        return (), ()
+    lengths = [lines[-1] - lines[0] + 1 for lines in (rows, columns)]
+    if len(wells) <= _MOST_WELLS and max(lengths) <= size:
+        return range(rows[0], rows[-1] + 1), range(columns[0], columns[-1] + 1)
+    stride = 1
+    while len(rows[::stride]) * len(columns[::stride]) > _MOST_WELLS or (
+        max(len(rows[::stride]), len(columns[::stride])) > size
+    ):
+        stride += 1
+    return rows[::stride], columns[::stride]

@@ -1,0 +1,211 @@
+"""A hierarchy of OME-Zarr that nobody can list, such as one behind HTTP: its metadata name it all.
+
+Images name their levels, plates their wells, wells their images, collections of bioformats2raw
+their series, and the group of label images the label images; consolidated metadata name every node.
+Which stored objects an array has is found out by asking for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+from typing import Any, TypeVar
+
+from zarr_dask.errors import ListingError, MetadataError, Problem, StoreKeyError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    ancestors,
+    normalise_path,
+    prefix_of,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.consolidated import recorded_documents
+from zarr_dask.group import Group
+from zarr_dask.ome.model import members_of
+from zarr_dask.ome.validate import series_of
+from zarr_dask.pool import waiting_threads
+from zarr_dask.stores.base import Listing, Store, join
+from zarr_dask.stores.listed import Below, below_of, listing_of
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = ["Named", "listable"]
+
+_DEEPEST = 24
+"""Groups above a node at most: what a stranger serves may name another group for ever."""
+_MOST_NODES = 1 << 20
+_BATCH = 1024
+"""Documents, or stored objects, that are asked for together."""
+_XML = "METADATA.ome.xml"
+
+
+@dataclass(frozen=True)
+class Named(Wrapper):
+    """A store that lists the nodes of one hierarchy, because their paths are known."""
+
+    node_format: Format
+    arrays: Mapping[str, ArrayMeta]
+    """By their paths."""
+    below: Below
+    """What lies directly below each prefix, without stored objects."""
+    _sizes: dict[str, list[tuple[str, int]]] = field(default_factory=dict, compare=False)
+    """Stored objects of arrays that were asked for, by path of the array."""
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`; stored objects are not among it."""
+        return listing_of(self.below, prefix)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`; stored objects alone."""
+        return (key for key, _ in self.list_sizes(prefix))
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`; stored objects alone."""
+        for path, meta in self.arrays.items():
+            data = self.node_format.data_prefix(path)
+            if not (data.startswith(prefix) or prefix.startswith(data)):
+                continue
+            if path not in self._sizes:
+                self._sizes[path] = list(_stored(self.store, data, meta))
+            yield from (one for one in self._sizes[path] if one[0].startswith(prefix))
+
+
+def _stored(store: Store, prefix: str, meta: ArrayMeta) -> Iterator[tuple[str, int]]:
+    """The stored objects of an array, each of which is asked for."""
+    every = product(*map(range, meta.grid.counts))
+    for batch in _batches(prefix + meta.keys.key(coords) for coords in every):
+        sizes = waiting_threads().map(store.size, batch)
+        for key, size in zip(batch, sizes, strict=True):
+            if size is not None:
+                yield key, size
+
+
+T = TypeVar("T")
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def listable(
+    store: Store, path: str, node_format: Format, version: str, options: ReadOptions
+) -> Store:
+    """The store, or what its metadata name where it cannot list.
+
+    Raises
+    ------
+    MetadataError
+        If more is named than can be real.
+    """
+    try:
+        store.list_dir(prefix_of(path))
+    except ListingError:
+        nodes = _nodes(store, path, node_format, version, options)
+    else:
+        return store
+    keys = [key for node in nodes for key in node_format.node_keys(node)]
+    xml = join(path, f"OME/{_XML}")
+    if store.size(xml) is not None:
+        keys.append(xml)
+    arrays = {p: meta for p, meta in nodes.items() if isinstance(meta, ArrayMeta)}
+    return Named(store, node_format, arrays, below_of(keys))
+
+
+def _nodes(
+    store: Store, path: str, node_format: Format, version: str, options: ReadOptions
+) -> dict[str, NodeMeta]:
+    """All nodes that metadata name and that are there, by path."""
+    found: dict[str, NodeMeta] = {}
+    wanted = {path, *_recorded(store, path, node_format, options)}
+    asked: set[str] = set()
+    for _ in range(_DEEPEST):
+        new = sorted(wanted - asked)
+        if not new:
+            break
+        if len(asked) + len(new) > _MOST_NODES:
+            problem = Problem("", f"more than {_MOST_NODES} nodes", "a hierarchy")
+            raise MetadataError(where(store, path), [problem])
+        asked |= wanted
+        for node, meta in _read(store, new, node_format, options):
+            found[node] = meta
+            if isinstance(meta, GroupMeta):
+                group = Group(store, node, meta, node_format, options)
+                wanted.update(_named_by(group, version))
+    return found
+
+
+def _recorded(store: Store, path: str, node_format: Format, options: ReadOptions) -> Iterator[str]:
+    """Paths of the nodes in the consolidated metadata of a group, if they can be used."""
+    root = node_format.read(store, path, options, found={})
+    if not isinstance(root, GroupMeta):
+        return
+    try:
+        documents = recorded_documents(store, path, node_format, root, options.limits)
+    except MetadataError:
+        return
+    for key in documents or ():
+        yield key.rpartition("/")[0]
+
+
+def _read(
+    store: Store, paths: Sequence[str], node_format: Format, options: ReadOptions
+) -> Iterator[tuple[str, NodeMeta]]:
+    """The nodes that are there; what cannot be read is for others to report."""
+    for batch in _batches(paths):
+        keys = {path: node_format.node_keys(path) for path in batch}
+        every = [key for of_one in keys.values() for key in of_one]
+        texts = read_documents(store, every, options.limits)
+        for path, own in keys.items():
+            try:
+                meta = node_format.read(store, path, options, found={k: texts[k] for k in own})
+            except MetadataError:
+                meta = GroupMeta(implicit=True)
+            if meta is not None:
+                yield path, meta
+
+
+def _named_by(group: Group, version: str) -> Iterator[str]:
+    """Paths that the metadata of a group name, and those of the groups in between."""
+    for below in _below(group, members_of(group.meta.attributes, version)):
+        try:
+            named = join(group.path, normalise_path(below))
+        except StoreKeyError:
+            continue  # what leads elsewhere is refused by who reads it
+        yield named
+        yield from (above for above in ancestors(named) if len(above) > len(group.path))
+
+
+def _below(group: Group, members: Any) -> Iterator[str]:
+    """Paths below a group that its OME-Zarr metadata name."""
+    if not isinstance(members, Mapping):
+        return
+    for image in _objects(members.get("multiscales")):
+        yield "labels"
+        yield from _texts(one.get("path") for one in _objects(image.get("datasets")))
+    yield from _texts(_listed(members.get("labels")))
+    for member, name in (("plate", "wells"), ("well", "images")):
+        owner = members.get(member)
+        if isinstance(owner, Mapping):
+            yield from _texts(one.get("path") for one in _objects(owner.get(name)))
+    if "bioformats2raw.layout" in members:
+        yield "OME"
+        yield from series_of(group)
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in _listed(value) if isinstance(one, Mapping)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    return (one for one in values if isinstance(one, str))
