@@ -322,8 +322,11 @@ def test_a_picture_of_a_plate(tmp_path):
     )
     plate = zd.ome.open_plate(tmp_path / "p")
     found = zd.ome.thumbnail(plate, size=96)
-    # three rows and columns with tiles of 20 x 31 pixels, and a line between them
-    assert found.shape == (3 * 21 + 2 - 2, 95, 3) or max(found.shape) <= 96
+    # three rows and columns with tiles of 21 x 31 pixels, and a line between them
+    assert found.shape == (3 * 22 - 1, 3 * 32 - 1, 3)
+    assert [found[at] for at in ((10, 5, 0), (10, 69, 0), (54, 37, 0))] == [100, 110, 120]
+    assert found[10, 25, 0] == 0
+    assert set(found[10, 32:63].ravel()) == {32}  # no well
     html = plate._repr_html_()
     (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     with Pillow.open(io.BytesIO(b64decode(data))) as read:

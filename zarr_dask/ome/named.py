@@ -104,18 +104,23 @@ def listable(
     MetadataError
         If more is named than can be real.
     """
-    try:
-        store.list_dir(prefix_of(path))
-    except ListingError:
-        nodes = _nodes(store, path, node_format, version, options)
-    else:
+    if _lists(store, path):
         return store
+    nodes = _nodes(store, path, node_format, version, options)
     keys = [key for node in nodes for key in node_format.node_keys(node)]
     xml = join(path, f"OME/{_XML}")
     if store.size(xml) is not None:
         keys.append(xml)
     arrays = {p: meta for p, meta in nodes.items() if isinstance(meta, ArrayMeta)}
     return Named(store, node_format, arrays, below_of(keys))
+
+
+def _lists(store: Store, path: str) -> bool:
+    """Whether a listing shows anything: of some servers it is empty, whatever they have."""
+    try:
+        return bool(store.list_dir(prefix_of(path)).prefixes)
+    except ListingError:
+        return False
 
 
 def _nodes(
