@@ -144,19 +144,31 @@ def change_attributes(
         if wanted == present.attributes:
             return
         changed = replace(present, attributes=wanted)
-        if tagged is None:
-            put_changed(store, path, node_format, present, changed)
-            return
         before = {} if _has_no_document(present) else node_format.documents(present, path)
         documents = node_format.documents(changed, path)
         new = {key: text for key, text in documents.items() if text != before.get(key)}
-        if all(tagged.set_if(key, [text], tags[key]) for key, text in new.items()):
+        if _put(store, tagged, new, tags):
             warn_of_stale(store, path, node_format)
             return
     raise ConditionalWriteError(
         f"the attributes of {where(store, path)} were changed by others {_ATTEMPTS} times while "
         "this process tried to. Try again when they have ended."
     )
+
+
+def _put(
+    store: Store,
+    tagged: ConditionalStore | None,
+    documents: Mapping[str, bytes],
+    tags: Mapping[str, Hashable],
+) -> bool:
+    """Put documents, on the condition that what is there has these tags if that can be had."""
+    for key, text in documents.items():
+        if tagged is None:
+            store.set(key, [text])
+        elif not tagged.set_if(key, [text], tags[key]):
+            return False
+    return True
 
 
 def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
