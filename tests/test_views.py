@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests import selections
-from zarr_dask.array import ArraySource
+from zarr_dask.array_source import ArraySource
 from zarr_dask.codecs.chain import BoundChain
 from zarr_dask.errors import ChunkMissingError, DataTypeError, SelectionError
 from zarr_dask.graph import sources_of

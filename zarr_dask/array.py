@@ -1,7 +1,7 @@
 """An array: a store, a path and what the metadata say.
 
-Reading goes through `zarr_dask.reading`, writing through one loop over the stored objects that a
-region meets. A node is frozen: what changes its metadata returns a new one.
+Reading goes through `zarr_dask.reading`, writing through `zarr_dask.writing`, stored object by
+stored object. A node is frozen: what changes its metadata returns a new one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.dtypes import bits_of, full_of, is_full_of
-from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, SelectionError
+from zarr_dask.array_source import ArraySource
+from zarr_dask.dtypes import bits_of
+from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
-from zarr_dask.grid import Part, Region, Shape, cut
+from zarr_dask.grid import Region, Shape
 from zarr_dask.indexing import checked_region, parse_basic, parse_plain
 from zarr_dask.journal import check_no_output
 from zarr_dask.pool import for_each
@@ -34,7 +35,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
-from zarr_dask.stores.base import Buffer, Store, list_sizes
+from zarr_dask.stores.base import Store, list_sizes
 from zarr_dask.tree import facts_table
 from zarr_dask.views import (
     Selector,
@@ -45,13 +46,14 @@ from zarr_dask.views import (
     read_selection,
     write_selection,
 )
+from zarr_dask.writing import write_part
 
 if TYPE_CHECKING:
     import dask.array as da
 
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["Array", "ArraySource", "stored_sizes"]
+__all__ = ["Array", "stored_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,10 +317,13 @@ class Array:
         keep_indices
             Whether each process keeps the indices of shards, as `ReadOptions.index_cache` does.
         """
-        if not keep_indices or self.options.index_cache:
-            return ArraySource.of(self, self.token, transform)
-        options = replace(self.options, index_cache=_KEPT_INDICES)
-        return ArraySource.of(replace(self, options=options), self.token, transform)
+        options, token = self.options, self.token
+        if keep_indices and not options.index_cache:
+            options = replace(options, index_cache=_KEPT_INDICES)
+        if transform is not None:
+            token = f"{token}-{transform.token}"
+        bare = replace(self.meta, attributes={}, dimension_names=None, extra={})
+        return ArraySource(replace(self, meta=bare, options=options), token, transform)
 
     @cached_property
     def token(self) -> str:
@@ -456,7 +461,8 @@ class Array:
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
-        for_each(lambda part: self.write_part(part, values), self.meta.grid.parts(region), threads)
+        parts = self.meta.grid.parts(region)
+        for_each(lambda part: write_part(self, part, values), parts, threads)
 
     def check_no_output(self) -> None:
         """Refuse an array that the ranks of a simulation write; looked up once, in local files.
@@ -472,74 +478,6 @@ class Array:
     def _looked_up(self) -> bool:
         check_no_output(self.store, self.path, only_local=True)
         return True
-
-    def check_writable(self) -> None:
-        """Refuse an array that can be read only, with steps skipped that are not known.
-
-        Raises
-        ------
-        UnknownCodecError
-            If it has such a codec.
-        """
-        self.meta.check_writable(self.where)
-
-    def write_part(self, part: Part, values: np.ndarray) -> int:
-        """Write what lies in one stored object; `values` are those of the whole region.
-
-        Returns
-        -------
-        int
-            Bytes stored; 0 where all elements have the fill value and nothing is stored.
-
-        Raises
-        ------
-        UnknownCodecError
-            See `check_writable`.
-        """
-        key, buffers = self.key(part.coords), self.encode_part(part, values)
-        if buffers is None:
-            self.store.delete(key)
-            return 0
-        self.store.set(key, buffers)
-        return sum(len(buffer) for buffer in buffers)
-
-    def encode_part(self, part: Part, values: np.ndarray) -> list[Buffer] | None:
-        """The bytes of one stored object; `values` are those of the whole region.
-
-        Returns
-        -------
-        list of buffers or None
-            Good until the same thread encodes again; None where all elements have the fill value,
-            so that nothing is to be stored.
-
-        Raises
-        ------
-        UnknownCodecError
-            See `check_writable`.
-        """
-        self.check_writable()
-        chunk = self._chunk(part, self.key(part.coords), cut(values, part.out))
-        fill = self.meta.fill
-        if fill is not None and is_full_of(chunk, fill):
-            return None
-        return self.meta.bound(part.coords).encode(chunk)
-
-    def _chunk(self, part: Part, key: str, values: np.ndarray) -> np.ndarray:
-        """The whole chunk, with `values` in their place."""
-        bound = self.meta.bound(part.coords)
-        if values.shape == bound.spec.shape:
-            return values
-        absent = self.meta.data_type.zero if self.meta.fill is None else self.meta.fill
-        chunk = full_of(bound.spec.shape, self.dtype, absent)
-        if not part.whole:
-            stored = self.store.get(key)
-            if stored is not None:
-                try:
-                    bound.decode(stored, None, chunk, ReadOptions().reading)
-                except CorruptObjectError as error:
-                    raise error.at(self.where, key, part.coords) from error
-        chunk[part.inside] = values
-        return chunk
 
     # --- changes of metadata ----------------------------------------------------------------------
 
@@ -605,7 +543,7 @@ class Array:
         present = current(self.store, self.path, self.node_format, self.meta, self.options)
         changed = self._reshaped(present, new_shape)
         if prune:
-            self.check_writable()
+            self.meta.check_writable(self.where)
         if prune and any(map(int.__gt__, new_shape, self.shape)):
             self._clear_outside(present)
         put_changed(self.store, self.path, self.node_format, present, changed)
@@ -677,64 +615,6 @@ def _unpacked(store: Store, path: str, packed: bytes) -> Array:
 
 _KEPT_INDICES = 1 << 26
 """Bytes of indices that a process keeps where blocks are parts of shards."""
-
-
-@dataclass(frozen=True, eq=False)
-class ArraySource:
-    """An array, or a view of it, as the tasks of a graph see it: each reads in its own thread."""
-
-    array: Array
-    """The array without what is not needed to read it: attributes and names of dimensions."""
-    token: str
-    """That of the array with all it has; see `Array.token`."""
-    transform: IndexTransform | None = None
-    """What of the array; None for everything."""
-
-    @staticmethod
-    def of(array: Array, token: str, transform: IndexTransform | None) -> ArraySource:
-        """The source of the blocks of an array, or of a selection of it."""
-        bare = replace(array.meta, attributes={}, dimension_names=None, extra={})
-        if transform is not None:
-            token = f"{token}-{transform.token}"
-        return ArraySource(replace(array, meta=bare), token, transform)
-
-    @property
-    def shape(self) -> Shape:
-        """Elements along each dimension."""
-        return self.array.shape if self.transform is None else self.transform.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type of the elements."""
-        return self.array.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    def within(self, region: Region) -> ArraySource:
-        """A region of it as a source."""
-        transform = self.transform or IndexTransform.identity(self.shape)
-        return ArraySource(self.array, self.token, transform.within(region))
-
-    def __getitem__(self, key: Any) -> Any:
-        """Elements by NumPy's indexing."""
-        if self.transform is not None:
-            selected = self.transform.then(parse_numpy(key, self.shape))
-            return read_selection(self.array, selected, threads=1)
-        if has_lists(key):
-            return read_selection(self.array, parse_numpy(key, self.shape), threads=1)
-        selection = parse_basic(key, self.shape)
-        values = self.array.read(selection.region, threads=1)
-        return values if selection.plain else values[selection.finish]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        more = () if self.transform is None else (self.transform,)
-        return ArraySource, (self.array, self.token, *more)
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        return "zarr_dask.ArraySource", self.token
 
 
 def stored_sizes(array: Array) -> Iterator[int]:

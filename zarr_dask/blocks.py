@@ -2,7 +2,7 @@
 
 Blocks are made of whole stored objects where they can be: a block that cuts through an object
 makes two tasks fetch it. Only an object that is larger than a block should be is cut, at the
-borders of its chunks. Pure integers; what dask's own forms of ``chunks=`` mean is `graph.py`'s.
+borders of its chunks. Pure integers; `graph.wanted` knows dask's own forms of ``chunks=``.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.base import Reading
-from zarr_dask.dtypes import full_of, is_full_of
-from zarr_dask.errors import CorruptObjectError, GridError
+from zarr_dask.dtypes import is_full_of
+from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Region, Shape
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
+from zarr_dask.writing import decoded
 
 __all__ = ["appended", "checked_extents", "clear_outside", "resized"]
 
@@ -131,11 +131,7 @@ def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> Non
             met.append((key, coords))
 
     def clear(item: tuple[str, tuple[int, ...]]) -> None:
-        key, coords = item
-        try:
-            _clear(store, key, meta, coords)
-        except CorruptObjectError as error:
-            raise error.at(where, key, coords) from error
+        _clear(store, *item, meta, where)
 
     for_each(clear, met, None)
 
@@ -148,7 +144,7 @@ def _is_inside(grid: Grid, coords: Sequence[int]) -> bool:
     )
 
 
-def _clear(store: Store, key: str, meta: ArrayMeta, coords: Sequence[int]) -> None:
+def _clear(store: Store, key: str, coords: Sequence[int], meta: ArrayMeta, where: str) -> None:
     inside = tuple(
         slice(0, max(d.extent - d.start(i), 0), 1)
         for d, i in zip(meta.grid.dimensions, coords, strict=True)
@@ -159,18 +155,15 @@ def _clear(store: Store, key: str, meta: ArrayMeta, coords: Sequence[int]) -> No
     stored = store.get(key)
     if stored is None:
         return
-    bound = meta.bound(coords)
-    fill = meta.data_type.zero if meta.fill is None else meta.fill
-    chunk = full_of(bound.spec.shape, meta.dtype, fill)
-    bound.decode(stored, None, chunk, Reading())
-    if _is_filled_outside(chunk, inside, fill):
+    chunk = decoded(meta, coords, stored, where, key)
+    if _is_filled_outside(chunk, inside, meta.data_type.unwritten(meta.fill)):
         return
-    kept = full_of(bound.spec.shape, meta.dtype, fill)
+    kept = meta.unwritten(chunk.shape)
     kept[inside] = chunk[inside]
-    if meta.fill is not None and is_full_of(kept, fill):
+    if meta.is_unwritten(kept):
         store.delete(key)
     else:
-        store.set(key, bound.encode(kept))
+        store.set(key, meta.bound(coords).encode(kept))
 
 
 def _is_filled_outside(chunk: np.ndarray, inside: Region, fill: np.ndarray) -> bool:

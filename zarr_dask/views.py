@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from zarr_dask.errors import DataTypeError, SelectionError
-from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.gather import Gathering, Taking, out_index
-from zarr_dask.grid import Part, Shape
+from zarr_dask.grid import Shape
 from zarr_dask.indexing import assignable
 from zarr_dask.pool import for_each
 from zarr_dask.reading import Piece, Reader
@@ -30,6 +29,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
+from zarr_dask.writing import WrittenArray, write_part
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -47,18 +47,8 @@ __all__ = [
 ]
 
 
-class SelectedArray(Protocol):
+class SelectedArray(WrittenArray, Protocol):
     """What selecting needs to know of an array."""
-
-    @property
-    def meta(self) -> ArrayMeta:
-        """What the metadata document says."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """Store and path, for messages."""
-        ...
 
     @property
     def reader(self) -> Reader:
@@ -90,10 +80,6 @@ class SelectedArray(Protocol):
 
     def check_no_output(self) -> None:
         """Refuse an array that the ranks of a simulation write."""
-        ...
-
-    def write_part(self, part: Part, values: np.ndarray) -> int:
-        """Write what lies in one stored object."""
         ...
 
 
@@ -246,7 +232,7 @@ def write_selection(
     gathering = Gathering(transform)
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)
-    for_each(lambda part: array.write_part(part, gathered), parts, threads)
+    for_each(lambda part: write_part(array, part, gathered), parts, threads)
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------

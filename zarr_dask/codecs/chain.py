@@ -399,7 +399,7 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
     """
     if reading.absent_is_error:
         raise ChunkMissingError
-    out[...] = spec.data_type.zero if spec.fill is None else spec.fill
+    out[...] = spec.data_type.unwritten(spec.fill)
 
 
 def build(codecs: Sequence[Codec]) -> Chain | Problem:

@@ -65,6 +65,10 @@ class DataType(ABC):
         """
         return np.zeros((), self.dtype)
 
+    def unwritten(self, fill: np.ndarray | None) -> np.ndarray:
+        """The value of elements that were never written: the fill value, zero if there is none."""
+        return self.zero if fill is None else fill
+
     def document(self) -> str | dict[str, Any]:
         """The data type as it stands in a Zarr v3 document.
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
-from zarr_dask.dtypes import DataType
+from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, UnknownCodecError
 from zarr_dask.formats.documents import (
     Found,
@@ -282,6 +282,14 @@ class ArrayMeta:
         left_out = {"_one_bound", "chunk_shape"}
         left_out |= {name for name in ("absence_hint", "skipped") if not getattr(self, name)}
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def unwritten(self, shape: Shape) -> np.ndarray:
+        """Elements as they are before anything is written, in new memory."""
+        return full_of(shape, self.dtype, self.data_type.unwritten(self.fill))
+
+    def is_unwritten(self, elements: np.ndarray) -> bool:
+        """Whether a stored object of these elements can be left out: all have the fill value."""
+        return self.fill is not None and is_full_of(elements, self.fill)
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the parts taken together."""

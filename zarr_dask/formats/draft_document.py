@@ -477,7 +477,7 @@ def _inexpressible_type(chunk: ArrayMeta) -> list[Problem]:
 
 
 def _fill_to_json(chunk: ArrayMeta, stored: np.dtype[Any], generation: Generation) -> Any:
-    fill = chunk.data_type.zero if chunk.fill is None else chunk.fill
+    fill = chunk.data_type.unwritten(chunk.fill)
     if stored.hasobject:
         return chunk.data_type.to_json(fill)
     if generation == "2022-12" and draft_types.is_core(stored):

@@ -17,6 +17,7 @@ from zarr_dask.ome.downsample import Method, coarse
 from zarr_dask.ome.pyramid import Stage
 from zarr_dask.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.writing import encode_part
 
 __all__ = [
     "CellReport",
@@ -209,7 +210,7 @@ class _Written:
         """Write the objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
         for part in array.meta.grid.parts(region):
-            key, buffers = array.key(part.coords), array.encode_part(part, pixels)
+            key, buffers = array.key(part.coords), encode_part(array, part, pixels)
             if buffers is None:
                 array.store.delete(key)
                 self.empty.append(key[len(prefix) :])

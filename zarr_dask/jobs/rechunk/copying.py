@@ -25,6 +25,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.scratch import keeping_freed_memory, lasting
 from zarr_dask.stores.tally import Tally
+from zarr_dask.writing import encode_part
 
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
@@ -134,7 +135,7 @@ class Stage:
     ) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""
         target = self.target
-        buffers = target.encode_part(part, values)
+        buffers = encode_part(target, part, values)
         if buffers is None:
             target.store.delete(target.key(part.coords))
             return None

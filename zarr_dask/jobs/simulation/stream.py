@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.dtypes import full_of, is_full_of
 from zarr_dask.errors import DataTypeError, GridError, StepError
 from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.jobs.simulation.output import Series
@@ -147,17 +146,13 @@ class Stream:
         axis = self.series.axis
         return (*region[:axis], steps, *region[axis:])
 
-    def _fill(self) -> np.ndarray:
-        meta = self.series.array.meta
-        return meta.data_type.zero if meta.fill is None else meta.fill
-
     def _begin(self, index: int, step: int) -> None:
         """Room for the objects at an index, with the steps before one that they hold already."""
-        dtype = self.series.array.dtype
+        meta = self.series.array.meta
         for coords in self.share.own:
             shape = self._shape(index, coords)
             if coords not in self._objects or self._objects[coords].shape != shape:
-                self._objects[coords] = full_of(shape, dtype, self._fill())
+                self._objects[coords] = meta.unwritten(shape)
         if step > self.series.steps.start(index):
             for coords in self.share.own:
                 self._load(index, coords, step)
@@ -192,10 +187,10 @@ class Stream:
         if steps < chunk.shape[self.series.axis]:
             everything = tuple(slice(None) for _ in self.series.grid.dimensions)
             held = self._within(everything, slice(0, steps))
-            chunk = full_of(chunk.shape, array.dtype, self._fill())
+            chunk = array.meta.unwritten(chunk.shape)
             chunk[held] = self._objects[coords][held]
         key = self.series.key(index, coords)
-        if array.meta.fill is not None and is_full_of(chunk, array.meta.fill):
+        if array.meta.is_unwritten(chunk):
             array.store.delete(key)
             return 0, 0
         buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array, ArraySource
+from zarr_dask.array import Array
+from zarr_dask.array_source import ArraySource
 from zarr_dask.create import ArraySpec, array_meta
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
@@ -52,7 +53,7 @@ def existing_array(
         target = open_array(url, component or "", "r+", None, storage_options)
     if isinstance(target.store, ReadOnly):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
-    target.check_writable()
+    target.meta.check_writable(target.where)
     return target
 
 

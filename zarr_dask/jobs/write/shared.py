@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.dtypes import full_of, is_full_of
-from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
-from zarr_dask.formats.base import ReadOptions
+from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.grid import Part, cut
 from zarr_dask.stores.base import Buffer
 from zarr_dask.stores.conditional import conditional
+from zarr_dask.writing import decoded
 
 __all__ = ["change_part"]
 
@@ -51,9 +50,9 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
     own = cut(values, part.out)
     for _ in range(_ATTEMPTS):
         stored, tag = store.get_tagged(key)
-        chunk = _decoded(array, part, key, stored)
+        chunk = decoded(array.meta, part.coords, stored, array.where, key)
         chunk[part.inside] = own
-        if stored is None and array.meta.fill is not None and is_full_of(chunk, array.meta.fill):
+        if stored is None and array.meta.is_unwritten(chunk):
             return None
         buffers = array.meta.bound(part.coords).encode(chunk)
         if store.set_if(key, buffers, tag):
@@ -62,17 +61,3 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
         f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
         "while this one tried to. Run the job again when they have ended."
     )
-
-
-def _decoded(array: Array, part: Part, key: str, stored: Buffer | None) -> np.ndarray:
-    """The elements of a stored object; fill values if there is none."""
-    meta = array.meta
-    bound = meta.bound(part.coords)
-    absent = meta.data_type.zero if meta.fill is None else meta.fill
-    chunk = full_of(bound.spec.shape, array.dtype, absent)
-    if stored is not None:
-        try:
-            bound.decode(stored, None, chunk, ReadOptions().reading)
-        except CorruptObjectError as error:
-            raise error.at(array.where, key, part.coords) from error
-    return chunk

@@ -28,6 +28,7 @@ from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
 from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.base import Buffer
+from zarr_dask.writing import encode_part
 
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
 
@@ -149,7 +150,7 @@ class ArrayTarget:
         if self.compares and not part.whole:
             changed = change_part(array, part, values)
             return key if changed is None else self._noted(key, changed)
-        buffers = array.encode_part(part, values)
+        buffers = encode_part(array, part, values)
         if buffers is None:
             array.store.delete(array.key(part.coords))
             return key

@@ -1,0 +1,49 @@
+"""From an index space cut into blocks to dask, and from dask to tasks that write.
+
+Knows no array of this package: a source is anything with ``shape``, ``dtype`` and ``__getitem__``,
+a target anything with the methods of `Target`. Names dask at its top, and is therefore imported
+inside functions.
+
+==========  ======================================================================
+`checks`    what dask arrays must be like, so that anything can be planned
+`wanted`    the blocks that a reader asks for: ``chunks=`` in all its forms
+`regions`   where blocks lie: worked out when asked for, small when pickled
+`read`      from a source cut into blocks to a lazy dask array
+`write`     from a dask array to the tasks that write it
+`separate`  blocks that share no ancestor, computed or written one by one
+==========  ======================================================================
+"""
+
+from zarr_dask.graph.checks import check_backend, checked_array
+from zarr_dask.graph.read import read_array, read_shares, sources_of
+from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.separate import (
+    BlockWrites,
+    ComputedBlocks,
+    computed_blocks,
+    has_separate_blocks,
+    separate_writes,
+)
+from zarr_dask.graph.wanted import blocks_of, blocks_of_selection, cuts_objects
+from zarr_dask.graph.write import StoredWrite, Target, join_writes, write_array
+
+__all__ = [
+    "BlockRegions",
+    "BlockWrites",
+    "ComputedBlocks",
+    "StoredWrite",
+    "Target",
+    "blocks_of",
+    "blocks_of_selection",
+    "check_backend",
+    "checked_array",
+    "computed_blocks",
+    "cuts_objects",
+    "has_separate_blocks",
+    "join_writes",
+    "read_array",
+    "read_shares",
+    "separate_writes",
+    "sources_of",
+    "write_array",
+]

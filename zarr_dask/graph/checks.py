@@ -1,0 +1,61 @@
+"""What dask arrays must be like, so that anything can be planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.array.core import Array as LayeredArray
+
+from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
+
+__all__ = ["check_backend", "checked_array"]
+
+
+def check_backend() -> None:
+    """Refuse to make or take arrays of dask's array-expr backend, which has no layers.
+
+    Raises
+    ------
+    DaskBackendError
+        If it is turned on.
+    """
+    if da.Array is not LayeredArray:
+        raise DaskBackendError(
+            "dask's array-expr backend is turned on, whose arrays take no layers from other "
+            "packages: dask.array.from_zarr and to_zarr do not work with it either. Set dask's "
+            "configuration array.query-planning to False before dask.array is imported; or use "
+            "the package dask-array, whose dask_array.from_array takes an open zarr_dask.Array."
+        )
+
+
+def checked_array(array: Any) -> da.Array:
+    """A dask array whose blocks have known sizes.
+
+    Raises
+    ------
+    DataTypeError
+        If it is something else.
+    GridError
+        If sizes are unknown.
+    DaskBackendError
+        If dask's array-expr backend is turned on.
+    """
+    check_backend()
+    if not isinstance(array, da.Array):
+        raise DataTypeError(
+            f"expected a dask array, got {_kind(array)}; dask.array.from_array makes one of what "
+            "has a shape, a data type and elements."
+        )
+    if any(np.isnan(size) for sizes in array.chunks for size in sizes):
+        raise GridError(
+            "the dask array has unknown chunk sizes, so that nothing can be planned; "
+            "compute_chunk_sizes() finds them out."
+        )
+    return array
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"

@@ -1,0 +1,86 @@
+"""Where the blocks of a dask array lie: worked out when asked for, a few numbers when pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from dask.layers import ArrayBlockwiseDep
+
+from zarr_dask.grid import Blocks, Shape
+
+__all__ = ["BlockRegions", "PackedBlocks", "packed", "unpacked"]
+
+PackedSizes = tuple[str, tuple[int, ...]]
+PackedBlocks = tuple[PackedSizes, ...]
+"""Sizes of blocks along each dimension, in three numbers where they are equal."""
+
+
+class BlockRegions(ArrayBlockwiseDep):
+    """The region of each block, worked out when it is asked for.
+
+    Parameters
+    ----------
+    chunks
+        Sizes of the blocks along each dimension.
+    origin
+        Where the first block starts.
+    """
+
+    def __init__(self, chunks: Blocks, origin: Shape) -> None:
+        super().__init__(chunks)
+        self.origin = origin
+        self._edges = [_edges(sizes) for sizes in chunks]
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
+        region = []
+        for position, edge, start in zip(idx, self._edges, self.origin, strict=True):
+            low, high = edge(position)
+            region.append(slice(start + low, start + high, None))
+        return tuple(region)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _regions, (packed(self.chunks), self.origin)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "BlockRegions", packed(self.chunks), self.origin
+
+
+def _regions(blocks: PackedBlocks, origin: Shape) -> BlockRegions:
+    return BlockRegions(unpacked(blocks), origin)
+
+
+def packed(blocks: Blocks) -> PackedBlocks:
+    """Sizes of blocks in a form that is small when pickled."""
+    return tuple(map(_packed_sizes, blocks))
+
+
+def unpacked(blocks: PackedBlocks) -> Blocks:
+    """The sizes that `packed` was given."""
+    return tuple(map(_unpacked_sizes, blocks))
+
+
+def _packed_sizes(sizes: Sequence[int]) -> PackedSizes:
+    """Equal sizes with a shorter last one in three numbers."""
+    if len(sizes) > 3 and len(set(sizes[:-1])) == 1:
+        return "equal", (len(sizes), sizes[0], sizes[-1])
+    return "listed", tuple(sizes)
+
+
+def _unpacked_sizes(sizes: PackedSizes) -> tuple[int, ...]:
+    kind, numbers = sizes
+    if kind == "listed":
+        return numbers
+    count, size, last = numbers
+    return (size,) * (count - 1) + (last,)
+
+
+def _edges(sizes: Sequence[int]) -> Callable[[int], tuple[int, int]]:
+    """Where the block of a given number begins and ends."""
+    kind, numbers = _packed_sizes(sizes)
+    if kind == "equal":
+        count, size, last = numbers
+        return lambda i: (i * size, i * size + (last if i == count - 1 else size))
+    starts = tuple(accumulate(numbers, initial=0))
+    return lambda i: (starts[i], starts[i + 1])

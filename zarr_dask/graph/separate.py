@@ -1,0 +1,176 @@
+"""Blocks that share no ancestor: each can be computed and written by itself.
+
+That is so where every block is made from a store, or from nothing, by its own task alone. What is
+computed for several blocks (an average that is subtracted, an array in memory, a regrouping) would
+be computed again with each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import cloudpickle
+import dask.array as da
+import numpy as np
+from dask.blockwise import Blockwise, optimize_blockwise
+
+from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.graph.regions import PackedBlocks, packed, unpacked
+from zarr_dask.graph.write import MergeTree, StoredWrite, Target
+from zarr_dask.grid import Blocks, Grid
+
+__all__ = [
+    "BlockWrites",
+    "ComputedBlocks",
+    "computed_blocks",
+    "has_separate_blocks",
+    "separate_writes",
+]
+
+_LARGEST_LAYER = 1 << 16
+"""Bytes of a layer that goes with every task."""
+
+
+class BlockWrites:
+    """The writing tasks of a graph whose blocks share no ancestor, each called by its number.
+
+    Parameters
+    ----------
+    layer
+        Makes all that a block needs; depends on no other layer.
+    tree
+        Says which blocks there are, and how their results are merged.
+    """
+
+    def __init__(self, layer: Blockwise, tree: MergeTree) -> None:
+        self.layer = layer
+        self.tree = tree
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockWrites, (self.layer, self.tree)
+
+    @property
+    def target(self) -> Target:
+        """What is written to."""
+        return self.tree.target
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """What the user has said of the tasks: retries, priority and so on."""
+        return dict(self.layer.annotations or {})
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @cached_property
+    def _blocks(self) -> Sequence[tuple[int, ...]]:
+        return self.tree.blocks()
+
+    def __call__(self, numbers: Iterable[int]) -> Any:
+        """Run some of the tasks, one after the other, in this thread; merge their results."""
+        keys = [(self.layer.output, *self._blocks[number]) for number in numbers]
+        culled, _ = self.layer.cull(set(keys), ())
+        return self.target.merge([culled[key]() for key in keys])
+
+
+def has_separate_blocks(array: da.Array) -> bool:
+    """Whether each block of an array is made by a task that needs no other one."""
+    return _lone_layer(array) is not None
+
+
+def _lone_layer(array: da.Array) -> Blockwise | None:
+    """What makes all blocks of an array and depends on no other layer, if there is such a one."""
+    first = (array.name,) + (0,) * array.ndim
+    graph = optimize_blockwise(array.__dask_graph__(), keys={first})
+    layer = graph.layers[array.name]
+    return layer if isinstance(layer, Blockwise) and not graph.dependencies[array.name] else None
+
+
+def separate_writes(write: StoredWrite) -> BlockWrites | None:
+    """The tasks of a write that can be run one by one; None if blocks share ancestors."""
+    (key,) = write.__dask_keys__()
+    graph = optimize_blockwise(write.__dask_graph__(), keys={key})
+    tree = write.__dask_graph__().layers[key[0]]
+    if not isinstance(tree, MergeTree) or graph.dependencies.get(tree.source) != set():
+        return None
+    layer = graph.layers[tree.source]
+    if not isinstance(layer, Blockwise) or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+        return None
+    return BlockWrites(layer, tree)
+
+
+class ComputedBlocks:
+    """The blocks of an array that share no ancestor, computed by whoever asks for them.
+
+    A task that needs several of them computes one after the other, in its own thread, and none of
+    them passes between processes.
+
+    Parameters
+    ----------
+    layer
+        Makes all that a block needs; depends on no other layer.
+    chunks
+        Sizes of the blocks along each dimension.
+    """
+
+    def __init__(self, layer: Blockwise, chunks: Blocks) -> None:
+        self.layer = layer
+        self.chunks = chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _computed_blocks, (self.layer, packed(self.chunks))
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid.of(tuple(map(sum, self.chunks)), self.chunks)
+
+    def read(self, region: tuple[slice, ...]) -> np.ndarray:
+        """A region; blocks that it meets only in part are computed as a whole.
+
+        Raises
+        ------
+        GridError
+            If a block has another shape than dask said.
+        """
+        parts = list(self._grid.parts(region))
+        shape = tuple(s.stop - s.start for s in region)
+        if len(parts) == 1 and parts[0].whole:
+            return self._block(parts[0].coords)
+        values: np.ndarray | None = None
+        for part in parts:
+            block = self._block(part.coords)[part.inside]
+            if values is None:
+                values = np.empty(shape, block.dtype)
+            values[part.out] = block
+        return np.empty(shape) if values is None else values
+
+    def _block(self, coords: tuple[int, ...]) -> np.ndarray:
+        key = (self.layer.output, *coords)
+        culled, _ = self.layer.cull({key}, ())
+        block = culled[key]()
+        expected = tuple(sizes[i] for sizes, i in zip(self.chunks, coords, strict=True))
+        if isinstance(block, np.ma.MaskedArray):
+            raise DataTypeError(
+                f"the block {coords} is masked, and a mask cannot be stored; fill it first "
+                "(da.ma.filled)."
+            )
+        if np.shape(block) != expected:
+            raise GridError(
+                f"the block {coords} has the shape {np.shape(block)}, but dask said {expected}; "
+                "give map_blocks the right chunks=."
+            )
+        return np.asarray(block)
+
+
+def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> ComputedBlocks:
+    return ComputedBlocks(layer, unpacked(blocks))
+
+
+def computed_blocks(array: da.Array) -> ComputedBlocks | None:
+    """The blocks of an array as what computes them one by one; None if they share ancestors."""
+    layer = _lone_layer(array)
+    if layer is None or layer.annotations or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+        return None
+    return ComputedBlocks(layer, array.chunks)

@@ -1,0 +1,164 @@
+"""The blocks that a reader asks for: what dask's forms of ``chunks=`` mean, and some more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from dask import config
+from dask.array.core import normalize_chunks
+from dask.utils import parse_bytes
+
+from zarr_dask.blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
+from zarr_dask.errors import GridError
+from zarr_dask.gather import selected_blocks
+from zarr_dask.grid import Blocks, Grid, Shape
+from zarr_dask.selection import IndexTransform
+
+__all__ = ["blocks_of", "blocks_of_selection", "cuts_objects"]
+
+
+def blocks_of(
+    chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int, names: Sequence[str | None]
+) -> Blocks:
+    """The blocks a reader asks for.
+
+    Parameters
+    ----------
+    chunks
+        None, ``"shards"``, ``"chunks"``, ``"auto"``, or what dask takes, dimensions by position or
+        by name.
+    grid
+        The stored objects.
+    chunk_shape
+        Shape of what is decoded at once.
+    itemsize
+        Bytes of an element in memory; dask itself knows none for Python objects.
+    names
+        Of the dimensions; empty if they have none.
+
+    Raises
+    ------
+    GridError
+        If it names no blocks of this array.
+    """
+    if chunks is None:
+        return bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
+    try:
+        wanted = _along_each(chunks, names, grid.ndim)
+        return _blocks_along(wanted, grid, chunk_shape, itemsize)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise GridError(
+            f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
+        ) from error
+
+
+def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
+    """Whether the blocks are parts of stored objects because nobody said how large they are to be.
+
+    Many tasks then read one object each, and the index of a shard is worth keeping.
+    """
+    if chunks is not None or grid.largest_cell == chunk_shape:
+        return False
+    return prod(grid.largest_cell) * itemsize > _bytes_of_auto()
+
+
+def blocks_of_selection(
+    chunks: Any, transform: IndexTransform, grid: Grid, chunk_shape: Shape, itemsize: int
+) -> Blocks:
+    """The blocks that a reader of a selection asks for.
+
+    Parameters
+    ----------
+    chunks
+        None, ``"shards"`` and ``"chunks"``: what is selected of each such block of the array. All
+        other forms say how to cut the selection; see `blocks_of`.
+    transform
+        The selection.
+    grid, chunk_shape, itemsize
+        Of the array.
+
+    Raises
+    ------
+    GridError
+        If it names no blocks of the selection.
+    """
+    if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
+        return selected_blocks(transform, grid)
+    if chunks is None or _text(chunks) in {"shards", "chunks"}:
+        blocks = blocks_of(chunks, grid, chunk_shape, itemsize, ())
+        return selected_blocks(transform, Grid.of(grid.shape, blocks))
+    selected = Grid.of(transform.shape, selected_blocks(transform, grid))
+    return blocks_of(chunks, selected, selected.largest_cell, itemsize, ())
+
+
+def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:
+    """What is wanted along each dimension."""
+    if isinstance(chunks, Mapping):
+        return _by_position(chunks, names, ndim)
+    if isinstance(chunks, np.ndarray):
+        chunks = chunks.tolist()
+    if not isinstance(chunks, tuple | list):
+        return (chunks,) * ndim
+    if ndim == 1 and len(chunks) > 1 and not any(isinstance(one, str) for one in chunks):
+        return (tuple(chunks),)  # dask takes the sizes of all blocks of one dimension so, too
+    if len(chunks) != ndim:
+        raise ValueError(f"expected one item for each of {ndim} dimensions.")
+    return tuple(chunks)
+
+
+def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, itemsize: int) -> Blocks:
+    """The blocks, from what is wanted along each dimension."""
+    named: dict[str, Blocks] = {}
+    if "shards" in map(_text, wanted):
+        named["shards"] = cells_of(grid)
+    if "chunks" in map(_text, wanted):
+        named["chunks"] = chunks_of(grid, chunk_shape)
+    limits = {axis: _byte_limit(one) for axis, one in enumerate(wanted) if _is_limit(one)}
+    plain = tuple(
+        named[one][axis] if _text(one) in named else (-1 if axis in limits else one)
+        for axis, one in enumerate(wanted)
+    )
+    blocks = list(normalize_chunks(plain, grid.shape, dtype=np.dtype((np.void, itemsize))))
+    if limits:
+        fixed = prod(max(sizes) for axis, sizes in enumerate(blocks) if axis not in limits)
+        budget = min(limits.values()) // max(fixed * itemsize, 1)
+        extents = {axis: grid.shape[axis] for axis in limits}
+        for axis, sizes in merged_blocks(grid, extents, budget).items():
+            blocks[axis] = sizes
+    return tuple(blocks)
+
+
+def _text(one: Any) -> str:
+    return one if isinstance(one, str) else ""
+
+
+def _is_limit(one: Any) -> bool:
+    return isinstance(one, str) and one not in {"shards", "chunks"}
+
+
+def _byte_limit(text: str) -> int:
+    """``"auto"``, or a number of bytes such as ``"64 MiB"``."""
+    return _bytes_of_auto() if text == "auto" else int(parse_bytes(text))
+
+
+def _bytes_of_auto() -> int:
+    return int(parse_bytes(config.get("array.chunk-size")))
+
+
+def _by_position(
+    chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: int
+) -> tuple[Any, ...]:
+    unknown = [key for key in chunks if key not in names and key not in range(-ndim, ndim)]
+    if unknown:
+        raise ValueError(
+            f"{unknown} are no dimensions of the array; it has "
+            f"{list(names) or f'{ndim} dimensions without names'}."
+        )
+    wanted: list[Any] = ["shards"] * ndim
+    for key, value in chunks.items():
+        axis = names.index(key) if key in names else key
+        wanted[axis] = "shards" if value is None else value
+    return tuple(wanted)

@@ -1,0 +1,300 @@
+"""From a dask array to the tasks that write it.
+
+Not a `dask.array.Array` but a collection with one output key: a `Blockwise` of writing tasks, a
+tree that merges what they return, and one last task that makes the result visible. Both keep their
+form until the scheduler needs tasks. A target is anything with the methods of `Target`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+from dask.base import DaskMethodsMixin, tokenize
+from dask.blockwise import blockwise, optimize_blockwise
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
+from dask.task_spec import Task, TaskRef
+from dask.threaded import get as threaded_get
+
+from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.grid import Shape
+
+__all__ = ["MergeTree", "StoredWrite", "Target", "join_writes", "write_array"]
+
+
+class Target(Protocol):
+    """What write tasks write to."""
+
+    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> Any:
+        """Write the stored objects of a region; returns what is to be merged."""
+        ...
+
+    def merge(self, results: Sequence[Any]) -> Any:
+        """What several writes have returned, as one."""
+        ...
+
+    def finish(self, result: Any) -> Any:
+        """Make the result visible; returns what the user gets."""
+        ...
+
+
+def write_array(
+    array: da.Array,
+    target: Target,
+    origin: Shape,
+    token: str,
+    only: Sequence[tuple[int, int]] | None = None,
+    topic: str = "",
+) -> StoredWrite:
+    """The collection that writes every block of a dask array.
+
+    Parameters
+    ----------
+    array
+        Its blocks must be cut so that no stored object lies in two of them.
+    target
+        Where to write; small when pickled.
+    origin
+        Where the first block lies in the target.
+    token
+        Tells this write from others.
+    only
+        Which blocks to write, as first numbers and counts in the order of memory; all by default.
+    topic
+        Under which each task tells the clients of its cluster that it is done; "" for silence.
+    """
+    indices = tuple(range(array.ndim))
+    write = f"zarr-write-{tokenize(array.name, token, origin)}"
+    regions = BlockRegions(array.chunks, origin)
+    layer = blockwise(
+        _write_block,
+        write,
+        indices,
+        array.name,
+        indices,
+        regions,
+        indices,
+        target,
+        None,
+        topic,
+        None,
+        token,
+        None,
+        numblocks={array.name: array.numblocks},
+        dependencies=(),
+    )
+    merge = f"zarr-finish-{tokenize(array.name, token, origin)}"
+    tree = MergeTree(merge, write, array.numblocks, target, only)
+    if only is not None and not only:
+        return StoredWrite(HighLevelGraph({merge: tree}, {merge: set()}), (merge, 0))
+    graph = HighLevelGraph(
+        {**array.__dask_graph__().layers, write: layer, merge: tree},
+        {**array.__dask_graph__().dependencies, write: {array.name}, merge: {write}},
+    )
+    return StoredWrite(graph, (merge, 0))
+
+
+def join_writes(
+    writes: Sequence[StoredWrite], end: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+) -> StoredWrite:
+    """Several writes as one, whose ``compute()`` returns what theirs do, as a tuple.
+
+    What they have in common is in the graph once. `end` is given that tuple when all are done.
+    """
+    outputs = [key for write in writes for key in write.__dask_keys__()]
+    name = f"zarr-join-{tokenize(outputs)}"
+    key = (name, 0)
+    task = Task(key, _together, end, *map(TaskRef, outputs))
+    graphs = [write.__dask_graph__() for write in writes]
+    merged = HighLevelGraph.merge(*graphs)
+    layers = {**merged.layers, name: MaterializedLayer({key: task})}
+    return StoredWrite(
+        HighLevelGraph(layers, {**merged.dependencies, name: {output[0] for output in outputs}}),
+        key,
+    )
+
+
+def _together(end: Callable[[tuple[Any, ...]], tuple[Any, ...]], *results: Any) -> tuple[Any, ...]:
+    return end(results)
+
+
+def _write_block(
+    block: np.ndarray, region: tuple[slice, ...], target: Target, topic: str, token: str
+) -> Any:
+    result = target.write(block, region)
+    if topic:
+        _tell(topic, (token, *(s.start for s in region)), np.asarray(block).nbytes)
+    return result
+
+
+def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
+    """Log an event, which costs a task nothing, where it runs in a worker of a cluster."""
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+    except ValueError:
+        return
+    worker.log_event(topic, {"task": task, "nbytes": nbytes})
+
+
+class MergeTree(Layer):
+    """Merges the results of many tasks, a few at a time, down to one output.
+
+    The tasks exist only once somebody looks at them, which is in the scheduler.
+
+    Parameters
+    ----------
+    name
+        Of the layer; its output key is ``(name, 0)``.
+    source
+        Name of the layer whose results are merged.
+    numblocks
+        Its blocks along each dimension.
+    target
+        Says how to merge.
+    only
+        Which blocks there are results of; see `write_array`.
+    """
+
+    split = 32
+    has_legacy_tasks = False
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        numblocks: Shape,
+        target: Target,
+        only: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.source = source
+        self.numblocks = numblocks
+        self.target = target
+        self.only = only
+        self._tasks: dict[Any, Task] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MergeTree, (self.name, self.source, self.numblocks, self.target, self.only)
+
+    def is_materialized(self) -> bool:
+        """Whether the tasks exist already."""
+        return self._tasks is not None
+
+    def get_output_keys(self) -> set[Any]:
+        """The one key that others may ask for."""
+        return {(self.name, 0)}
+
+    @property
+    def _dict(self) -> dict[Any, Task]:
+        if self._tasks is None:
+            self._tasks = dict(self._levels())
+        return self._tasks
+
+    def blocks(self) -> list[tuple[int, ...]]:
+        """Coordinates of the blocks that there are results of."""
+        return list(self._blocks())
+
+    def _levels(self) -> Iterator[tuple[Any, Task]]:
+        waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in self.blocks()]
+        level = 0
+        while len(waiting) > self.split:
+            merged: list[tuple[Any, ...]] = []
+            for number, first in enumerate(range(0, len(waiting), self.split)):
+                key = (f"{self.name}-{level}", number)
+                members = map(TaskRef, waiting[first : first + self.split])
+                yield key, Task(key, _merge, self.target, *members)
+                merged.append(key)
+            waiting, level = merged, level + 1
+        key = (self.name, 0)
+        yield key, Task(key, _finish, self.target, *map(TaskRef, waiting))
+
+    def _blocks(self) -> Iterator[tuple[int, ...]]:
+        if self.only is None:
+            yield from product(*map(range, self.numblocks))
+            return
+        for first, count in self.only:
+            for number in range(first, first + count):
+                yield tuple(map(int, np.unravel_index(number, self.numblocks)))
+
+    def __getitem__(self, key: Any) -> Task:
+        return self._dict[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+
+def _merge(target: Target, *results: Any) -> Any:
+    return target.merge(results)
+
+
+def _finish(target: Target, *results: Any) -> Any:
+    return target.finish(target.merge(results))
+
+
+class StoredWrite(DaskMethodsMixin):
+    """A write that is waiting to be computed.
+
+    ``compute()`` runs it and returns what the target's ``finish`` does; ``persist()`` and
+    `distributed`'s ``client.compute`` start it.
+    """
+
+    def __init__(self, graph: HighLevelGraph, key: tuple[str, int]) -> None:
+        self._graph = graph
+        self._key = key
+
+    @property
+    def dask(self) -> HighLevelGraph:
+        """The graph, under the name that dask's own collections have for it."""
+        return self._graph
+
+    def __dask_graph__(self) -> HighLevelGraph:
+        return self._graph
+
+    def __dask_keys__(self) -> list[Any]:
+        return [self._key]
+
+    def __dask_layers__(self) -> tuple[str, ...]:
+        return (self._key[0],)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("StoredWrite", self._key)
+
+    @staticmethod
+    def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:
+        # keeps layers as they are: annotations survive, tasks are made by the scheduler
+        wanted = set(flatten(keys))
+        return optimize_blockwise(graph, keys=wanted).cull(wanted)
+
+    __dask_scheduler__ = staticmethod(threaded_get)
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _only, ()
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _rebuilt, (self._key,)
+
+
+def _only(results: Sequence[Any]) -> Any:
+    return results[0]
+
+
+def _rebuilt(
+    graph: Any, key: tuple[str, int], rename: Mapping[str, str] | None = None
+) -> StoredWrite:
+    name = (rename or {}).get(key[0], key[0])
+    return StoredWrite(
+        graph
+        if isinstance(graph, HighLevelGraph)
+        else HighLevelGraph.from_collections(name, graph),
+        (name, key[1]),
+    )
