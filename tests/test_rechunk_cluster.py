@@ -14,7 +14,7 @@ import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.rechunk.regridding import IDLE_WORKER, memory_budget
 from zarr_dask.jobs.run import Workers
-from zarr_dask.jobs.window import PER_THREAD, Window
+from zarr_dask.jobs.run.window import PER_THREAD, Window
 
 MB = 1_000_000
 LIMIT = 350 << 20
@@ -156,7 +156,7 @@ def test_the_window_follows_the_workers(monkeypatch):
 
     cluster = Cluster()
     now = 0.0
-    monkeypatch.setattr("zarr_dask.jobs.window.monotonic", lambda: now)
+    monkeypatch.setattr("zarr_dask.jobs.run.window.monotonic", lambda: now)
     window = Window(cluster, 2)
     assert window.tasks() == 2 * PER_THREAD
     cluster.threads = 100

@@ -1,0 +1,31 @@
+"""Running jobs: a graph as a whole, or many like tasks, in windows.
+
+=========  =================================================================
+`workers`  where tasks run: a cluster, or dask's configured scheduler
+`connect`  a client of a scheduler that is there, or of new local processes
+`tasks`    a graph as a whole, or a function of many numbers or arguments
+`batches`  short tasks, several at a time
+`local`    on threads and processes of this machine
+`cluster`  on `distributed`
+`window`   how many tasks a scheduler is told of at a time
+=========  =================================================================
+"""
+
+from zarr_dask.jobs.run.batches import Batches, run_batches
+from zarr_dask.jobs.run.cluster import listening
+from zarr_dask.jobs.run.connect import connect
+from zarr_dask.jobs.run.tasks import compute, run_calls, run_tasks
+from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers
+
+__all__ = [
+    "Batches",
+    "Workers",
+    "check_in_reach",
+    "compute",
+    "connect",
+    "find_workers",
+    "listening",
+    "run_batches",
+    "run_calls",
+    "run_tasks",
+]

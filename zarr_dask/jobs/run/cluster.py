@@ -1,0 +1,145 @@
+"""Running on a cluster: a window of tasks at a time, errors of the cluster as errors of ours."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from secrets import token_hex
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import SchedulerError, WorkerLostError
+from zarr_dask.jobs.run.window import Window
+from zarr_dask.jobs.run.workers import Workers
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+
+__all__ = ["Announced", "compute_on_cluster", "listening", "run_window"]
+
+_ENDED = {"memory", "error", "released", "forgotten"}
+"""States of tasks that a worker keeps."""
+_PATIENCE = 60.0
+"""Seconds to wait for workers to end tasks of a job that has failed."""
+
+
+def run_window(
+    function: Callable[[Any], Any],
+    arguments: Iterator[Any],
+    client: Client,
+    window: Window,
+    on_result: Callable[[Any], None],
+    name: str,
+    options: Mapping[str, Any],
+) -> None:
+    """Call a function with each argument on a cluster; the next are asked for as tasks end."""
+    numbers = itertools.count()
+    job = token_hex(8)  # two clients of one scheduler must not name tasks alike
+
+    def start(argument: Any) -> Any:
+        key = f"{name}-{job}-{next(numbers)}"
+        return client.submit(function, argument, key=key, pure=False, **options)
+
+    first = [start(argument) for argument in islice(arguments, window.tasks())]
+    running = _as_completed(client, first)
+    try:
+        for future in running:
+            on_result(_result(future, client))
+            future.release()
+            for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
+                running.add(start(argument))
+    finally:
+        left = list(running.futures)
+        client.cancel(left, reason="another task of the job failed")
+        if left:
+            _wait_for_workers(client, job)
+
+
+def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) -> Any:
+    """Compute a collection of one output; if that fails, wait for running tasks of these layers."""
+    future = client.compute(collection)
+    try:
+        return _result(future, client)
+    except BaseException as error:
+        client.cancel([future], reason="the job failed or was stopped")
+        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
+            _wait_for_workers(client, *names)
+        raise
+
+
+def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
+    """Dask's ``as_completed`` on a client that need not be the default one."""
+    from distributed import as_completed
+
+    return as_completed(futures, loop=client.loop)
+
+
+def _wait_for_workers(client: Client, *names: str) -> None:
+    """Wait until no worker has tasks with one of the names any more, cancelled ones included.
+
+    Twice in a row: a task may be on its way to a worker that is told of its end right after.
+    """
+    deadline = monotonic() + _PATIENCE
+    quiet = 0
+    while quiet < 2 and monotonic() < deadline:
+        answers = client.run(_has_tasks, names=names, on_error="ignore")
+        quiet = 0 if any(answers.values()) else quiet + 1
+        sleep(0.02)  # nobody is told when a cancelled task ends: it can only be asked for
+
+
+def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
+    """Whether a worker runs or will run tasks whose keys have one of the names in them."""
+    return any(
+        task.state not in _ENDED and any(name in str(key) for name in names)
+        for key, task in dask_worker.state.tasks.items()
+    )
+
+
+def _result(future: Any, client: Client) -> Any:
+    """What a task has returned; what went wrong with the cluster as an error of ours."""
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise WorkerLostError(
+            f"several workers died of the task {error.task!r}, the last one {error.last_worker}; "
+            "the likely reason is memory: lower max_mem, or raise the workers' limit, and look "
+            "into their logs."
+        ) from error
+    except FutureCancelledError as error:
+        raise SchedulerError(
+            f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
+            f"the job was running ({error})."
+        ) from error
+
+
+class Announced:
+    """A function that logs an event before each call; that costs a task nothing."""
+
+    def __init__(self, function: Callable[[int], Any], topic: str) -> None:
+        self._function, self._topic = function, topic
+
+    def __call__(self, number: int) -> Any:
+        """Log the number, then call the function with it."""
+        from distributed import get_worker
+
+        get_worker().log_event(self._topic, number)
+        return self._function(number)
+
+
+@contextmanager
+def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iterator[None]:
+    """Call `hear`, in a thread of the client, with each message that tasks log under a topic."""
+    client = workers.client
+    if client is None:
+        yield
+        return
+    client.subscribe_topic(topic, lambda event: hear(event[1]))
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(topic)

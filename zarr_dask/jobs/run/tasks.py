@@ -1,0 +1,121 @@
+"""Running a graph as a whole, or many like tasks, in windows.
+
+A task of many is a function of its number, so that what is submitted stays small, and at most a
+window of tasks is known to the scheduler at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from secrets import token_hex
+from typing import Any
+
+from zarr_dask.jobs.run.cluster import Announced, compute_on_cluster, listening, run_window
+from zarr_dask.jobs.run.local import LOCAL_WINDOW, compute_local, run_local
+from zarr_dask.jobs.run.window import Window
+from zarr_dask.jobs.run.workers import Workers
+
+__all__ = ["Chosen", "compute", "run_calls", "run_tasks"]
+
+
+def run_tasks(
+    function: Callable[[int], Any],
+    numbers: Sequence[int],
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+    on_begin: Callable[[Any], None] | None = None,
+) -> None:
+    """Call a function on every number, in any order.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with a number.
+    numbers
+        What to call it on.
+    workers
+        Where.
+    on_result
+        Called with what each call returns, as soon as it is there.
+    name
+        Of the tasks, for dashboards.
+    on_begin
+        Called with a number, in a thread of the client, whenever a worker of a cluster begins a
+        call: once more for each that was lost with a worker.
+    """
+    if workers.client is None:
+        run_local(function, numbers, on_result, name)
+        return
+    client, left = workers.client, iter(numbers)
+    window = Window(client, workers.threads)
+    if on_begin is None:
+        run_window(function, left, client, window, on_result, name, {})
+        return
+    topic = f"{name}-{token_hex(8)}"
+    with listening(workers, topic, on_begin):
+        run_window(Announced(function, topic), left, client, window, on_result, name, {})
+
+
+def run_calls(
+    function: Callable[[Any], Any],
+    arguments: Iterable[Any],
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+) -> None:
+    """Call a function with each of many arguments, in any order; as `run_tasks` besides.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with an argument.
+    arguments
+        Asked for a window at a time.
+    workers, on_result, name
+        As for `run_tasks`.
+    """
+    waiting = iter(arguments)
+    if workers.client is not None:
+        window = Window(workers.client, workers.threads)
+        run_window(function, waiting, workers.client, window, on_result, name, {})
+        return
+    while some := list(islice(waiting, LOCAL_WINDOW)):
+        run_local(Chosen(function, some), range(len(some)), on_result, name)
+
+
+class Chosen:
+    """A function of the number of one of its arguments."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __call__(self, number: int) -> Any:
+        """Call the function with the argument of that number."""
+        return self._function(self._arguments[number])
+
+
+def compute(
+    collection: Any,
+    workers: Workers,
+    names: Sequence[str],
+    on_result: Callable[[Any], None] | None = None,
+) -> Any:
+    """Compute a collection of one output; if that fails, wait for the tasks that are running.
+
+    Parameters
+    ----------
+    collection
+        What to compute.
+    workers
+        Where.
+    names
+        Of the layers whose tasks are waited for on a cluster.
+    on_result
+        Called with what each task of these layers returns; not on a cluster, where that stays.
+    """
+    if workers.client is None:
+        return compute_local(collection, workers, names, on_result)
+    return compute_on_cluster(collection, workers.client, names)

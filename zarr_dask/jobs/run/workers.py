@@ -1,0 +1,137 @@
+"""Where tasks run: a cluster, or the scheduler that dask is configured to use."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import SchedulerError, StoreOutOfReachError
+from zarr_dask.pool import cores
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.zarr_python import is_session
+from zarr_dask.stores.zip_writer import ZipWriter
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Workers", "check_in_reach", "find_workers", "runs_processes"]
+
+_PATIENCE = 60.0
+"""Seconds to wait for workers that start."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where tasks run."""
+
+    client: Client | None
+    """A cluster; None for the scheduler that dask is configured to use."""
+    threads: int
+    """Tasks that run at the same time."""
+    threads_per_process: int
+    """How many of them share the memory of a process."""
+    memory_limit: int | None = None
+    """Bytes that the smallest process may use, where that is known."""
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether tasks see the memory of this process; dask's own processes may be only one."""
+        return self.client is None and self.threads == self.threads_per_process
+
+
+def find_workers(client: Client | None = None) -> Workers:
+    """The given client's cluster, the current client's, or dask's configured scheduler.
+
+    Raises
+    ------
+    SchedulerError
+        If the cluster has no workers.
+    """
+    client = client or _current_client()
+    return _local_workers() if client is None else _cluster_workers(client)
+
+
+def _current_client() -> Client | None:
+    """The client that dask would use now; none where another scheduler is configured."""
+    if "distributed" not in sys.modules:
+        return None  # nobody in this process can have made one
+    from dask.base import get_scheduler
+    from distributed import Client
+
+    owner = getattr(get_scheduler(), "__self__", None)  # of a client it is a method
+    return owner if isinstance(owner, Client) else None
+
+
+def check_in_reach(store: Store) -> None:
+    """Refuse a store that this process alone can write where tasks run in other processes.
+
+    Raises
+    ------
+    StoreOutOfReachError
+        If a cluster is the current scheduler, or dask's own processes are.
+    """
+    while isinstance(store, Wrapper):
+        store = store.store
+    if not (isinstance(store, MemoryStore | ZipWriter) or is_session(store)):
+        return
+    client = _current_client()
+    if client is None:
+        elsewhere = runs_processes()
+    else:
+        workers = client.scheduler_info(n_workers=-1).get("workers") or {}
+        elsewhere = any(not address.startswith("inproc://") for address in workers)
+    if elsewhere:
+        raise StoreOutOfReachError(
+            f"{store.url} can be written by this process alone, and dask's processes or the "
+            "distributed scheduler run each task in another process: what it writes would be lost. "
+            "Write to a local or remote store, or compute with threads."
+        )
+
+
+def _cluster_workers(client: Client) -> Workers:
+    workers = client.scheduler_info(n_workers=-1).get("workers")
+    if workers is None:
+        raise SchedulerError(f"the scheduler of {client!r} is gone. Connect to another one.")
+    if not workers:
+        workers = _first_workers(client)
+    threads = [worker["nthreads"] for worker in workers.values()]
+    limits = [worker["memory_limit"] for worker in workers.values() if worker["memory_limit"]]
+    return Workers(client, sum(threads), max(threads), min(limits, default=None))
+
+
+def _first_workers(client: Client) -> dict[str, Any]:
+    """Wait a while for workers that are still starting."""
+    try:
+        client.wait_for_workers(1, timeout=_PATIENCE)
+    except TimeoutError as error:
+        raise SchedulerError(
+            f"the scheduler at {client.scheduler.address if client.scheduler else '?'} has no "
+            f"workers, and none came within {_PATIENCE:.0f} s. Start some with 'dask worker'."
+        ) from error
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def _local_workers() -> Workers:
+    import dask
+    from dask.base import get_scheduler
+    from dask.local import get_sync
+
+    if get_scheduler() is get_sync:
+        return Workers(None, 1, 1)
+    pool = dask.config.get("pool", None)  # a number, or an executor that dask will use
+    size = pool if isinstance(pool, int) else getattr(pool, "_max_workers", None)
+    threads = size or dask.config.get("num_workers", None) or cores()
+    one_process = not runs_processes()
+    return Workers(None, threads, threads if one_process else 1)
+
+
+def runs_processes() -> bool:
+    """Whether dask is configured to use processes of its own."""
+    from dask.base import get_scheduler
+    from dask.multiprocessing import get as get_processes
+
+    return get_scheduler() is get_processes
