@@ -10,7 +10,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import MetadataError
-from zarr_dask.formats import v2, v3
+from zarr_dask.formats import v2, v2_document, v3
 from zarr_dask.formats.base import Limits, ReadOptions
 from zarr_dask.stores import MemoryStore
 
@@ -83,7 +83,7 @@ def oracle(format, found, key):
     """Reading without anything that is known."""
     if format == "v3":
         return lambda: v3.parse(found[key], "", Limits())
-    return lambda: v2.parse(found[key], found.get(".zattrs", {}), "", ReadOptions())
+    return lambda: v2_document.parse(found[key], found.get(".zattrs", {}), "", ReadOptions())
 
 
 @pytest.mark.parametrize("format", ["v2", "v3"])

@@ -148,7 +148,7 @@ def test_a_file_replaced_while_it_is_read_is_read_as_it_was(tmp_path, monkeypatc
     holes = NEW.copy()
     holes[0:2, 0:4] = 0
     reads = []
-    original = local._read_parts
+    original = local.read_parts
 
     def replacing(descriptor, parts):
         found = original(descriptor, parts)
@@ -158,7 +158,7 @@ def test_a_file_replaced_while_it_is_read_is_read_as_it_was(tmp_path, monkeypatc
         reads.append(parts)
         return [memoryview(one) for one in copies]
 
-    monkeypatch.setattr(local, "_read_parts", replacing)
+    monkeypatch.setattr(local, "read_parts", replacing)
     np.testing.assert_array_equal(array[1:7, 1:7], OLD[1:7, 1:7])
     assert len(reads) == 2
     np.testing.assert_array_equal(array[1:7, 1:7], holes[1:7, 1:7])

@@ -12,8 +12,8 @@ from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
 from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.objects import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import (
     DataTypeError,

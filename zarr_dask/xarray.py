@@ -40,7 +40,7 @@ from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import ReadOptions, normalise_path
-from zarr_dask.formats.v2 import numcodecs_steps, stored_dtype
+from zarr_dask.formats.v2_document import numcodecs_steps, stored_dtype
 from zarr_dask.grid import Fixed, Grid, Shape
 from zarr_dask.group import Group, open_group
 from zarr_dask.indexing import parse_basic

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.vlen import ObjectSerializer
+from zarr_dask.codecs.objects import ObjectSerializer
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.grid import Shape
 from zarr_dask.stores.base import Buffer

@@ -18,17 +18,11 @@ from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.filters import Prefixed
 from zarr_dask.codecs.lz4 import Lz4
+from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
+from zarr_dask.codecs.objects import ObjectSerializer
 from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.vlen import (
-    Json2,
-    Msgpack2,
-    ObjectSerializer,
-    Pickle,
-    VlenArray,
-    VlenBytes,
-    VlenUtf8,
-)
+from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.errors import Problem
 

@@ -58,7 +58,8 @@ from zarr_dask.formats.draft_document import (
     group_from_json,
     group_to_json,
 )
-from zarr_dask.formats.v2 import DIMENSIONS, V2
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 

@@ -29,12 +29,8 @@ from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import Problem
 from zarr_dask.formats.draft_types import NamedType
-from zarr_dask.formats.v2 import (
-    OBJECT_CODECS,
-    chain_from_v2,
-    default_compressor,
-    numcodecs_form,
-)
+from zarr_dask.formats.v2 import OBJECT_CODECS, default_compressor, numcodecs_form
+from zarr_dask.formats.v2_document import chain_from_v2
 from zarr_dask.grid import Shape
 from zarr_dask.members import Members, anything, is_ints, is_object, is_steps, one_of
 

@@ -18,9 +18,9 @@ import numpy as np
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.objects import ObjectSerializer
 from zarr_dask.codecs.registry_numcodecs import numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.codecs.vlen import ObjectSerializer
 from zarr_dask.dtypes import DataType, data_type_of, native
 from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem
 from zarr_dask.formats import draft_types, typestr
@@ -36,7 +36,12 @@ from zarr_dask.formats.draft_codecs import (
     steps_to_json,
 )
 from zarr_dask.formats.draft_types import NamedType
-from zarr_dask.formats.v2 import data_type_in_memory, dimension_names, order_of, stored_dtype
+from zarr_dask.formats.v2_document import (
+    data_type_in_memory,
+    dimension_names,
+    order_of,
+    stored_dtype,
+)
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.members import Members, anything, is_ints, is_lengths, is_object, is_steps, one_of
 from zarr_dask.notices import warn

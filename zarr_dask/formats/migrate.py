@@ -38,7 +38,8 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.draft import draft_at
 from zarr_dask.formats.v1 import V1
-from zarr_dask.formats.v2 import DIMENSIONS, V2
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.formats.v3 import V3
 from zarr_dask.grid import Shape
 from zarr_dask.stores import MemoryStore

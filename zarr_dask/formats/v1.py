@@ -44,13 +44,12 @@ from zarr_dask.formats.typestr import (
     fill_to_json,
     memory_type,
 )
-from zarr_dask.formats.v2 import (
+from zarr_dask.formats.v2 import chunk_keys_with_separator, numcodecs_form
+from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     chain_from_v2,
-    chunk_keys_with_separator,
     dimension_names,
     inexpressible,
-    numcodecs_form,
     order_of,
     stored_dtype,
     take_dtype,

@@ -1,35 +1,21 @@
 """Zarr v2: ``.zarray``, ``.zgroup`` and ``.zattrs`` beside the chunks.
 
-``order: "F"`` is a ``transpose`` codec, the byte order of the type string is that of a ``bytes``
-codec, filters and compressor are steps from bytes to bytes: a v2 array is a chain of the same
-codecs as any other.
+`zarr_dask.formats.v2_document` says what a ``.zarray`` means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
-from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.registry_numcodecs import (
-    codec_from_numcodecs,
-    is_object_codec,
-    numcodecs_from_codec,
-    object_serializer_from_numcodecs,
-)
+from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
-from zarr_dask.codecs.vlen import Json2, Msgpack2, ObjectSerializer, Pickle
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
-from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -42,45 +28,28 @@ from zarr_dask.formats.base import (
     load_json,
     prefix_of,
     read_documents,
-    stored_grid,
     where,
 )
 from zarr_dask.formats.grids import chunk_keys_from_v3
-from zarr_dask.formats.typestr import (
-    dtype_from_json,
-    dtype_to_json,
-    fill_from_json,
-    fill_to_json,
-    memory_type,
-    object_fill_from_json,
-    without_unit,
+from zarr_dask.formats.v2_document import (
+    DIMENSIONS,
+    array_document,
+    chain_from_v2,
+    like_a_known_one,
+    parse,
 )
-from zarr_dask.grid import Grid
-from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
+from zarr_dask.members import Members, is_int
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = [
-    "DIMENSIONS",
     "OBJECT_CODECS",
     "V2",
     "FormatV2",
-    "chain_from_v2",
     "chunk_keys_with_separator",
-    "data_type_in_memory",
     "default_compressor",
-    "dimension_names",
-    "inexpressible",
     "numcodecs_form",
-    "numcodecs_steps",
-    "order_of",
-    "stored_dtype",
-    "take_dtype",
-    "take_grid",
 ]
-
-DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute that names dimensions, by xarray's convention."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +89,7 @@ class FormatV2:
                     "what lies below it is not."
                 )
             document = load_json(store, array_key, array_text, options.limits)
-            alike = _like_a_known_one(document, attributes, options)
+            alike = like_a_known_one(document, attributes, options)
             if alike is not None:
                 return alike
             return parse(document, attributes, where(store, array_key), options)
@@ -154,7 +123,7 @@ class FormatV2:
         array_key, attributes_key, group_key = self.node_keys(path)
         documents = {attributes_key: dump_json(meta.attributes)}
         if isinstance(meta, ArrayMeta):
-            documents[array_key] = dump_json(_array_document(meta, array_key))
+            documents[array_key] = dump_json(array_document(meta, array_key))
         else:
             documents[group_key] = dump_json({"zarr_format": 2})
         return documents
@@ -231,384 +200,3 @@ def numcodecs_form(item: Any) -> Any:
 
 
 V2 = FormatV2()
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _like_a_known_one(
-    document: Mapping[str, Any], attributes: Mapping[str, Any], options: ReadOptions
-) -> ArrayMeta | None:
-    """What a document says that differs from a known one in what arrays differ in, if it does."""
-    common = dict(document)
-    shape = common.pop("shape", None)
-    key = as_bytes(common) if usual_shape(shape) else None
-    known = None if key is None else _known(key, len(shape), options)
-    if known is None:
-        return None
-    return like(known, shape, attributes, _names(document, attributes, len(shape)))
-
-
-@lru_cache(maxsize=MOST_KNOWN)
-def _known(common: bytes, ndim: int, options: ReadOptions) -> ArrayMeta | None:
-    """An array of one cell; None unless there is nothing to be said about its document."""
-    document = from_bytes(common)
-    shape = document.get("chunks")
-    if not usual_shape(shape) or len(shape) != ndim:
-        return None
-    try:
-        return parse({**document, "shape": shape}, {}, "", options)
-    except MetadataError:
-        return None  # whoever asks will say where it is
-
-
-def parse(
-    document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
-) -> ArrayMeta:
-    """What a ``.zarray`` document says; members that are not known are ignored.
-
-    Raises
-    ------
-    MetadataError
-        With every problem of the document.
-    """
-    members = Members(document)
-    members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
-    grid = take_grid(members)
-    stored = take_dtype(members)
-    order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
-    ndim = 0 if grid is None else grid.ndim
-    codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
-    data_type = data_type_in_memory(members, "dtype", stored, codecs)
-    fill = _fill_value(members, stored, data_type)
-    if members.problems or grid is None or codecs is None or data_type is None:
-        raise MetadataError.of(at, members.problems)
-    names = _names(document, attributes, grid.ndim)
-    unsaid = "dimension_separator" not in document and options.dimension_separator is None
-    meta = ArrayMeta(
-        grid,
-        data_type,
-        fill,
-        codecs,
-        ChunkKeys("v2", options.dimension_separator or separator),
-        attributes,
-        names,
-        limits=options.limits,
-        absence_hint=_UNSAID_SEPARATOR if unsaid and grid.ndim > 1 else "",
-    )
-    problems = list(meta.problems())
-    if problems:
-        raise MetadataError.of(at, problems)
-    return meta
-
-
-_UNSAID_SEPARATOR = (
-    "If all chunks seem to be absent: the document does not say what joins the coordinates in "
-    "keys, which means '.'; where keys are like '0/0', open the array with "
-    "ReadOptions(dimension_separator='/')."
-)
-
-
-def take_grid(members: Members) -> Grid | None:
-    """The grid that ``shape`` and ``chunks`` describe."""
-    shape = members.take("shape", is_lengths, "a list of integers of at least 0")
-    cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
-    if shape is None or cell is None:
-        return None
-    try:
-        return stored_grid(shape, cell)
-    except GridError as error:
-        members.blame("chunks", cell, str(error), "grid")
-        return None
-
-
-def take_dtype(members: Members) -> np.dtype[Any] | None:
-    """The dtype as stored, which ``dtype`` names."""
-    expected = "a NumPy type string, or a list of fields"
-    document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
-    if document is None:
-        return None
-    stored = dtype_from_json(document, members.at("dtype"))
-    if isinstance(stored, list):
-        members.problems.extend(stored)
-        return None
-    return stored
-
-
-def data_type_in_memory(
-    members: Members, name: str, stored: np.dtype[Any] | None, codecs: Chain | None
-) -> DataType | None:
-    """The data type of what is stored as a dtype, which `name` names; of objects, their codec's."""
-    if stored is None:
-        return None
-    if stored.hasobject:
-        serializer = None if codecs is None else codecs.serializer
-        return serializer.data_type if isinstance(serializer, ObjectSerializer) else None
-    made = memory_type(stored, members.at(name))
-    if isinstance(made, Problem):
-        members.problems.append(made)
-        return None
-    return made
-
-
-def _fill_value(
-    members: Members, stored: np.dtype[Any] | None, data_type: DataType | None
-) -> np.ndarray | None:
-    value = members.take("fill_value", anything, "a value of the data type, or null")
-    if stored is None or data_type is None or value is None:
-        return None
-    try:
-        if stored.hasobject:
-            return object_fill_from_json(value, data_type)
-        return fill_from_json(value, stored)
-    except (ValueError, TypeError, OverflowError) as error:
-        name = data_type.name if stored.hasobject else str(stored)
-        members.blame("fill_value", value, f"a value of {name} ({error}), or null")
-        return None
-
-
-def _codecs(
-    members: Members,
-    order: str | None,
-    stored: np.dtype[Any] | None,
-    ndim: int,
-    *,
-    allow_pickle: bool,
-) -> Chain | None:
-    expected = f"a list of at most {_MOST_FILTERS} filters, or null"
-    filters = members.take("filters", _is_filter_list, expected)
-    compressor = members.take("compressor", anything, "an object with an 'id', or null")
-    if stored is None or order is None:
-        return None
-    documents = [(f"filters[{i}]", item) for i, item in enumerate(filters or [])]
-    if compressor is not None:
-        documents.append(("compressor", compressor))
-    chain = chain_from_v2(documents, stored, order, ndim, allow_pickle=allow_pickle)
-    if isinstance(chain, list):
-        members.problems.extend(chain)
-        return None
-    return chain
-
-
-_MOST_FILTERS = 64
-
-
-def _is_filter_list(value: Any) -> bool:
-    return value is None or (is_list(value) and len(value) <= _MOST_FILTERS)
-
-
-def chain_from_v2(
-    documents: Sequence[tuple[str, Any]],
-    stored: np.dtype[Any],
-    order: str,
-    ndim: int,
-    *,
-    allow_pickle: bool = False,
-) -> Chain | list[Problem]:
-    """The chain of a v2 array.
-
-    Parameters
-    ----------
-    documents
-        Place and numcodecs configuration of each filter, then of the compressor.
-    stored
-        The dtype as stored, with its byte orders.
-    order
-        ``"C"`` or ``"F"``.
-    ndim
-        Number of dimensions.
-    allow_pickle
-        Whether objects may be pickled.
-    """
-    serializer, documents, running = _serializer(documents, stored, allow_pickle=allow_pickle)
-    problems: list[Problem] = [] if isinstance(serializer, Serializer) else serializer
-    steps: list[BytesCodec] = []
-    for place, document in documents:
-        made = codec_from_numcodecs(document, place, running)
-        if isinstance(made, list):
-            problems.extend(made)
-            continue
-        steps.append(made)
-        if isinstance(made, Filter):
-            running = made.output_dtype(running)
-    if problems or not isinstance(serializer, Serializer):
-        return problems
-    arrays: tuple[ArrayCodec, ...] = ()
-    if order == "F" and ndim > 1 and not isinstance(serializer, _NESTING):
-        arrays = (Transpose(tuple(reversed(range(ndim)))),)
-    return Chain(arrays, serializer, tuple(steps))
-
-
-_NESTING = (Json2, Msgpack2, Pickle)
-"""Codecs that keep the shape of a chunk, whatever the order of its elements in memory."""
-
-
-def _serializer(
-    documents: Sequence[tuple[str, Any]], stored: np.dtype[Any], *, allow_pickle: bool
-) -> tuple[Serializer | list[Problem], Sequence[tuple[str, Any]], str]:
-    """What makes bytes of the elements, the codecs that are left, and the type they are given."""
-    if not stored.hasobject:
-        return serializer_of(stored), documents, stored.str
-    if not documents:
-        expected = "an object codec, such as 'vlen-utf8', because the data type is '|O'"
-        return [Problem("filters", None, expected, "codec")], documents, "|u1"
-    (place, document), *rest = documents
-    made = object_serializer_from_numcodecs(document, place, allow_pickle=allow_pickle)
-    running = made.astype if isinstance(made, Categorize) else "|u1"
-    return made, rest, running
-
-
-def _names(
-    document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
-) -> tuple[str | None, ...] | None:
-    """Names of dimensions, by the convention of xarray or that of the netCDF library."""
-    names = dimension_names(attributes, ndim)
-    return _names_of_nczarr(document, attributes, ndim) if names is None else names
-
-
-def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
-    """Names of dimensions by xarray's convention; null where one has no name."""
-    names = attributes.get(DIMENSIONS)
-    if (
-        isinstance(names, list)
-        and len(names) == ndim
-        and all(name is None or isinstance(name, str) for name in names)
-    ):
-        return tuple(names)
-    return None
-
-
-def _names_of_nczarr(
-    document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
-) -> tuple[str, ...] | None:
-    """Names of dimensions as the netCDF library writes them: paths of dimensions in a group.
-
-    It has put them into ``.zarray``, later into the attributes, under several names.
-    """
-    for holder in (attributes, document):
-        for member, references in _NCZARR:
-            described = holder.get(member)
-            paths = described.get(references) if isinstance(described, Mapping) else None
-            if not isinstance(paths, list) or len(paths) != ndim:
-                continue
-            if all(isinstance(path, str) for path in paths):
-                return tuple(path.rpartition("/")[2] for path in paths)
-    return None
-
-
-_NCZARR = (
-    ("_nczarr_array", "dimension_references"),
-    ("_nczarr_array", "dimrefs"),
-    ("_NCZARR_ARRAY", "dimrefs"),
-)
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
-    problems = inexpressible(meta, "v2")
-    stored = stored_dtype(meta)
-    if not problems and meta.fill is not None:
-        problems = _fill_problems(meta, stored)
-    if problems:
-        raise MetadataError.of(at, problems)
-    filters, compressor = numcodecs_steps(meta)
-    return {
-        "zarr_format": 2,
-        "shape": list(meta.shape),
-        "chunks": list(meta.grid.largest_cell),
-        "dtype": dtype_to_json(stored),
-        "compressor": compressor,
-        "fill_value": _fill_document(meta, stored),
-        "order": order_of(meta),
-        "filters": filters or None,
-        "dimension_separator": meta.keys.separator,
-    }
-
-
-def numcodecs_steps(meta: ArrayMeta) -> tuple[list[Any], Any]:
-    """The numcodecs configurations of the filters, and of the compressor if there is one."""
-    compressor = None
-    steps = list(meta.codecs.bytes)
-    if steps and not _is_filter(steps[-1]):
-        compressor = numcodecs_from_codec(steps.pop())
-    filters = [numcodecs_from_codec(codec) for codec in steps]
-    if isinstance(meta.codecs.serializer, ObjectSerializer):
-        filters.insert(0, numcodecs_from_codec(meta.codecs.serializer))
-    return filters, compressor
-
-
-def _is_filter(codec: BytesCodec) -> bool:
-    return isinstance(codec, Filter) and (codec.id in ARRAY_FILTERS or codec.id == "shuffle")
-
-
-def _fill_document(meta: ArrayMeta, stored: np.dtype[Any]) -> Any:
-    if meta.fill is None:
-        return None
-    if stored.hasobject:
-        return meta.data_type.to_json(meta.fill)
-    return fill_to_json(meta.fill, stored)
-
-
-def _fill_problems(meta: ArrayMeta, stored: np.dtype[Any]) -> list[Problem]:
-    try:
-        _fill_document(meta, stored)
-    except ValueError as error:
-        return [Problem("fill_value", str(meta.fill), f"a value that v2 can say ({error})")]
-    return []
-
-
-def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
-    """The dtype of the elements as they are stored, with the byte order of the serializer."""
-    serializer = meta.codecs.serializer
-    if isinstance(serializer, MixedBytes):
-        return serializer.dtype
-    endian = serializer.endian if isinstance(serializer, Bytes) else None
-    return meta.dtype.newbyteorder(">" if endian == "big" else "<")
-
-
-def order_of(meta: ArrayMeta) -> str:
-    """The order of the elements of a chunk: "F" is a reversal of the dimensions."""
-    return "F" if meta.codecs.arrays else "C"
-
-
-def _would_read_as(stored: np.dtype[Any], data_type: DataType) -> bool:
-    """Whether a document can name a dtype so that readers take it for that data type."""
-    found = dtype_from_json(dtype_to_json(stored))
-    return not isinstance(found, list) and type(memory_type(found)) is type(data_type)
-
-
-def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
-    """What the documents of v1 and v2 cannot say of an array; `name` is that of the format."""
-    problems = []
-    if meta.grid.cell_shape is None:
-        expected = f"chunks of one shape: {name} has no others. Use v3"
-        problems.append(Problem("chunks", "chunks of several shapes", expected, "grid"))
-    reverse = (Transpose(tuple(reversed(range(meta.grid.ndim)))),)
-    if meta.codecs.arrays not in ((), reverse):
-        names = [codec.name for codec in meta.codecs.arrays]
-        expected = f"order 'C' or 'F': {name} has no other array codecs"
-        problems.append(Problem("order", names, expected))
-    serializer = meta.codecs.serializer
-    if serializer.divides:
-        expected = f"no shards: {name} has none. Use v3"
-        problems.append(Problem("shards", serializer.name, expected, "codec"))
-    elif not isinstance(serializer, Bytes | MixedBytes | ObjectSerializer):
-        expected = f"a codec that {name} can name"
-        problems.append(Problem("codecs", serializer.name, expected, "codec"))
-    for position, codec in enumerate(meta.codecs.bytes):
-        if numcodecs_from_codec(codec) is None:
-            place = f"codecs[{position}]"
-            problems.append(Problem(place, codec.name, f"a codec that {name} can name", "codec"))
-    if meta.keys.name != "v2":
-        expected = f"'v2' in format {name}"
-        problems.append(Problem("chunk_key_encoding", meta.keys.name, expected))
-    stored = stored_dtype(meta)
-    if not stored.hasobject and not _would_read_as(stored, meta.data_type):
-        expected = f"a data type that {name} can name"
-        problems.append(Problem("dtype", meta.data_type.name, expected, "data_type"))
-    elif without_unit(stored):
-        expected = "datetimes and timedeltas with a unit, such as '<M8[ns]'"
-        problems.append(Problem("dtype", str(meta.dtype), expected, "data_type"))
-    return problems

@@ -20,7 +20,6 @@ from secrets import token_hex
 from typing import ClassVar, Self
 
 from zarr_dask.errors import StoreError
-from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import (
     Buffer,
     Coalescing,
@@ -32,16 +31,21 @@ from zarr_dask.stores.base import (
     part_of,
 )
 from zarr_dask.stores.conditional import folder_lock, tag_of
+from zarr_dask.stores.files import (
+    READ,
+    append_once,
+    create,
+    fsync_folder,
+    read_at,
+    read_parts,
+    write,
+)
 
-__all__ = ["LocalStore", "read_at"]
+__all__ = ["LocalStore"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
-_MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _SMALL = 1 << 16  # bytes for which making memory costs less than keeping it
-_READ = os.O_RDONLY | os.O_CLOEXEC
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
-_MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
-
 
 _Entries = list[os.DirEntry[str]]
 
@@ -110,7 +114,7 @@ class LocalStore:
             if size <= _SMALL:
                 data = os.pread(descriptor, size, 0)
                 return data if len(data) == size else read_at(descriptor, 0, size)
-            return _read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
+            return read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -164,9 +168,9 @@ class LocalStore:
         folder = os.path.dirname(path)
         temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
         try:
-            descriptor = _create(temporary)
+            descriptor = create(temporary)
             try:
-                _write(descriptor, buffers)
+                write(descriptor, buffers)
                 if self.fsync:
                     os.fsync(descriptor)
             finally:
@@ -216,7 +220,7 @@ class LocalStore:
         except OSError as error:
             raise self.failed("open", key, error) from error
         try:
-            _append(descriptor, data)
+            append_once(descriptor, data)
             if self.fsync:
                 os.fsync(descriptor)
                 fsync_folder(os.path.dirname(path))
@@ -360,7 +364,7 @@ class LocalStore:
     def _open(self, key: str) -> int | None:
         check_key(key)
         try:
-            return os.open(f"{self.root}/{key}", _READ)
+            return os.open(f"{self.root}/{key}", READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -428,7 +432,7 @@ class _OpenFile:
         try:
             size = os.fstat(self._descriptor).st_size
             if len(ranges) == 1:
-                return _read_parts(self._descriptor, [_within(ranges[0], size)])
+                return read_parts(self._descriptor, [_within(ranges[0], size)])
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -442,7 +446,7 @@ class _OpenFile:
         for (which, offset), wanted in zip(places, ranges, strict=True):
             if which != held:
                 try:
-                    held, (memory,) = which, _read_parts(descriptor, [parts[which]])
+                    held, (memory,) = which, read_parts(descriptor, [parts[which]])
                 except OSError as error:
                     raise self._store.failed("read", self._key, error) from error
             yield part_of(memory, offset, wanted)
@@ -452,103 +456,3 @@ def _within(wanted: Range, size: int) -> tuple[int, int]:
     """The first byte and the length of a range, as far as there is any of it."""
     start, stop, _ = slice(*wanted).indices(size)
     return start, max(stop - start, 0)
-
-
-def _read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
-    """Some bytes, in memory of this thread; fewer where the file ends."""
-    memory = scratch("encoded", sum(length for _, length in parts)).data
-    found = []
-    position = 0
-    for start, length in parts:
-        done = _read_into(descriptor, memory[position : position + length], start)
-        found.append(memory[position : position + done])
-        position += length
-    return found
-
-
-def read_at(descriptor: int, start: int, length: int) -> bytes:
-    """`length` bytes from `start`; fewer where the file ends."""
-    data = os.pread(descriptor, min(length, _MAX_BYTES_PER_CALL), start)
-    if len(data) == length or not data:
-        return data
-    pieces = [data]
-    done = len(data)
-    while done < length:
-        data = os.pread(descriptor, min(length - done, _MAX_BYTES_PER_CALL), start + done)
-        if not data:
-            break
-        pieces.append(data)
-        done += len(data)
-    return b"".join(pieces)
-
-
-def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
-    """Fill `memory` from a byte on; the number of bytes that there were."""
-    length = len(memory)
-    done = 0
-    while done < length:
-        count = os.preadv(descriptor, [memory[done : done + _MAX_BYTES_PER_CALL]], start + done)
-        if count == 0:
-            break
-        done += count
-    return done
-
-
-def _create(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o666)
-
-
-def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
-    """Write all buffers; the system may take fewer bytes per call than it is given."""
-    pending = [view for view in map(_flat, buffers) if len(view)]
-    first = 0
-    while first < len(pending):
-        done = os.writev(descriptor, pending[first : first + _MAX_BUFFERS_PER_CALL])
-        while done:
-            view = pending[first]
-            if done < len(view):
-                pending[first] = view[done:]
-                break
-            done -= len(view)
-            first += 1
-
-
-def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:
-    """Write all buffers one after the other, from a byte of a file on."""
-    pending = [view for view in map(_flat, buffers) if len(view)]
-    first = 0
-    while first < len(pending):
-        done = os.pwritev(descriptor, pending[first : first + _MAX_BUFFERS_PER_CALL], start)
-        start += done
-        while done:
-            view = pending[first]
-            if done < len(view):
-                pending[first] = view[done:]
-                break
-            done -= len(view)
-            first += 1
-
-
-def _append(descriptor: int, data: bytes) -> None:
-    """One call, so that threads that append at the same time do not mix their bytes."""
-    done = os.write(descriptor, data)
-    if done < len(data):
-        raise OSError(errno.ENOSPC, f"{done} of {len(data)} bytes were written")
-
-
-def _flat(buffer: Buffer) -> memoryview:
-    view = memoryview(buffer)
-    return view if view.ndim == 1 and view.itemsize == 1 else view.cast("B")
-
-
-def fsync_folder(folder: str) -> None:
-    descriptor = os.open(folder, _READ)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

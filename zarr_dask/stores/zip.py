@@ -22,8 +22,8 @@ from typing import ClassVar, NamedTuple
 
 from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
+from zarr_dask.stores.files import read_at, write_at
 from zarr_dask.stores.listed import below_of, listing_of
-from zarr_dask.stores.local import read_at, write_at
 
 __all__ = ["DOCUMENTS", "ZipStore"]
 

@@ -25,7 +25,8 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
 from zarr_dask.formats.base import where
 from zarr_dask.stores.base import Range, Store
-from zarr_dask.stores.local import LocalStore, read_at
+from zarr_dask.stores.files import read_at
+from zarr_dask.stores.local import LocalStore
 
 __all__ = ["REWINDS", "Appender", "Folder", "Record"]
 

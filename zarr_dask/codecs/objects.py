@@ -1,0 +1,137 @@
+"""What serializers of elements without fixed size have in common: texts, byte strings, lists.
+
+In memory the elements are an object array. What a chunk claims is compared with what its metadata
+promise before memory is taken: the number of elements with that of the chunk, every length with the
+bytes that are there. The number of encoded bytes, and where elements may be anything an estimate of
+the memory they take, are bounded by ``Limits.variable_bytes``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
+from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
+from zarr_dask.grid import Region, Shape
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["OBJECT", "WIDEST", "WORD", "ObjectSerializer", "too_large"]
+
+OBJECT = np.dtype(object)
+WORD = 4
+"""Bytes of a little-endian unsigned integer: the count of elements, or the length of one."""
+WIDEST = 4
+"""Bytes of a character of a text in memory, at most."""
+
+
+class ObjectSerializer(Serializer):
+    """From an object array to bytes."""
+
+    element: ClassVar[str]
+    """Name of the data type of its elements: ``"string"``, ``"bytes"`` or ``"object"``."""
+
+    @property
+    def data_type(self) -> DataType:
+        """The data type of arrays that are stored this way."""
+        return data_type_of(self.element)
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {}
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """It is for elements of its own data type only."""
+        if spec.data_type.name != self.element:
+            yield Problem(
+                "name",
+                self.name,
+                f"a codec for elements of type {spec.data_type.name!r}; this one is for "
+                f"{self.element!r}",
+            )
+
+    def bind(self, spec: ChunkSpec) -> BoundSerializer:
+        """See `Serializer.bind`."""
+        return _BoundObjects(spec, self)
+
+    @abstractmethod
+    def encode_elements(self, array: np.ndarray) -> Buffer:
+        """The bytes of an object array.
+
+        Raises
+        ------
+        DataTypeError
+            If it has elements that cannot be encoded.
+        """
+
+    @abstractmethod
+    def decode_elements(self, buffer: memoryview, shape: Shape, most: int) -> np.ndarray:
+        """The elements of a chunk as a 1-d object array, in C order.
+
+        Parameters
+        ----------
+        buffer
+            The bytes of the chunk.
+        shape
+            Its shape.
+        most
+            Bytes of memory that elements may take of whose size nothing is known.
+
+        Raises
+        ------
+        CorruptObjectError
+            If the bytes are not those of such a chunk.
+        """
+
+
+class _BoundObjects(BoundSerializer):
+    def __init__(self, spec: ChunkSpec, codec: ObjectSerializer) -> None:
+        self.spec = spec
+        self.size = Size(None, spec.variable_bytes)
+        self._codec = codec
+
+    @property
+    def working(self) -> int:
+        """See `BoundSerializer.working`."""
+        return self.spec.nbytes
+
+    def encode(self, array: np.ndarray) -> list[Buffer]:
+        encoded = self._codec.encode_elements(array)
+        if len(encoded) > self.size.most:
+            raise DataTypeError(
+                f"a chunk of shape {self.spec.shape} takes {len(encoded)} bytes as "
+                f"{self._codec.name!r}, and readers accept {self.size.most}: make the chunks "
+                "smaller."
+            )
+        return [encoded]
+
+    def decode(
+        self,
+        buffer: Buffer,
+        region: Region | None,
+        out: np.ndarray,
+        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+    ) -> None:
+        view = memoryview(buffer)
+        if len(view) > self.size.most:
+            raise too_large(self._codec.name, len(view), self.size.most)
+        most = _SWELLING * self.spec.variable_bytes
+        elements = self._codec.decode_elements(view, self.spec.shape, most)
+        chunk = elements.reshape(self.spec.shape)
+        out[...] = chunk if region is None else chunk[region]
+
+
+_SWELLING = 2
+"""How many times the bound of encoded bytes decoded elements of any kind may take in memory."""
+
+
+def too_large(name: str, nbytes: int, most: int) -> CorruptObjectError:
+    """The error for elements that take more memory than a reader accepts."""
+    return CorruptObjectError(
+        f"it has {name} elements of {nbytes} bytes, more than {most} "
+        "(ReadOptions(limits=Limits(variable_bytes=...)) sets another bound)"
+    )

@@ -1,0 +1,124 @@
+"""Bytes of open files, whatever number of calls the operating system takes for them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from zarr_dask.scratch import scratch
+from zarr_dask.stores.base import Buffer
+
+__all__ = [
+    "READ",
+    "append_once",
+    "create",
+    "fsync_folder",
+    "read_at",
+    "read_parts",
+    "write",
+    "write_at",
+]
+
+READ = os.O_RDONLY | os.O_CLOEXEC
+_MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
+_MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+
+
+def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
+    """Some bytes, in memory of this thread; fewer where the file ends."""
+    memory = scratch("encoded", sum(length for _, length in parts)).data
+    found = []
+    position = 0
+    for start, length in parts:
+        done = _read_into(descriptor, memory[position : position + length], start)
+        found.append(memory[position : position + done])
+        position += length
+    return found
+
+
+def read_at(descriptor: int, start: int, length: int) -> bytes:
+    """`length` bytes from `start`; fewer where the file ends."""
+    data = os.pread(descriptor, min(length, _MAX_BYTES_PER_CALL), start)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    done = len(data)
+    while done < length:
+        data = os.pread(descriptor, min(length - done, _MAX_BYTES_PER_CALL), start + done)
+        if not data:
+            break
+        pieces.append(data)
+        done += len(data)
+    return b"".join(pieces)
+
+
+def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
+    """Fill `memory` from a byte on; the number of bytes that there were."""
+    length = len(memory)
+    done = 0
+    while done < length:
+        count = os.preadv(descriptor, [memory[done : done + _MAX_BYTES_PER_CALL]], start + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def create(path: str) -> int:
+    """Open a new file for writing, in a folder that is made if it is not there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
+    """Write all buffers at the position of a file."""
+    _write_all(buffers, lambda views, _: os.writev(descriptor, views))
+
+
+def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:
+    """Write all buffers one after the other, from a byte of a file on."""
+    _write_all(buffers, lambda views, done: os.pwritev(descriptor, views, start + done))
+
+
+def _write_all(
+    buffers: Sequence[Buffer], write_some: Callable[[list[memoryview], int], int]
+) -> None:
+    """Write all buffers; the system may take fewer bytes per call than it is given."""
+    pending = [view for view in map(_flat, buffers) if len(view)]
+    first = written = 0
+    while first < len(pending):
+        done = write_some(pending[first : first + _MAX_BUFFERS_PER_CALL], written)
+        written += done
+        while done:
+            view = pending[first]
+            if done < len(view):
+                pending[first] = view[done:]
+                break
+            done -= len(view)
+            first += 1
+
+
+def append_once(descriptor: int, data: bytes) -> None:
+    """Append by one call, so that threads that append at the same time do not mix their bytes."""
+    done = os.write(descriptor, data)
+    if done < len(data):
+        raise OSError(errno.ENOSPC, f"{done} of {len(data)} bytes were written")
+
+
+def _flat(buffer: Buffer) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.ndim == 1 and view.itemsize == 1 else view.cast("B")
+
+
+def fsync_folder(folder: str) -> None:
+    """Put the names in a folder onto the disk."""
+    descriptor = os.open(folder, READ)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
