@@ -204,12 +204,28 @@ class Group:
         return facts_table(f"zarr_dask.Group {self.where}", facts)
 
     def create_array(self, path: str, **options: Any) -> Array:
-        """A new array below this group; see `zarr_dask.create_array`."""
+        """A new array below this group.
+
+        Parameters
+        ----------
+        path
+            Path below this group.
+        **options
+            See `zarr_dask.create_array`; the format is that of the group.
+        """
         below = join(self.path, normalise_path(path))
         return create_array(self.store, below, format=self.format, **options)
 
     def create_group(self, path: str, **options: Any) -> Group:
-        """A new group below this group; see `zarr_dask.create_group`."""
+        """A new group below this group.
+
+        Parameters
+        ----------
+        path
+            Path below this group.
+        **options
+            See `zarr_dask.create_group`; the format is that of this group.
+        """
         below = join(self.path, normalise_path(path))
         return create_group(self.store, below, format=self.format, **options)
 
@@ -230,6 +246,11 @@ class Group:
 
         In a local store its folder is renamed. Elsewhere every stored object is copied byte for
         byte, the documents last; only then the old ones are deleted. Nothing is overwritten.
+
+        Parameters
+        ----------
+        old, new
+            Paths below this group.
 
         Returns
         -------
@@ -336,6 +357,16 @@ def open(
         If its documents are wrong; every problem is listed.
     StoreError
         If the store fails.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_array(values, "ocean/salt", shape=(4,), dtype="f4", chunks=2)
+    >>> zd.open(values, "ocean/salt").shape
+    (4,)
+    >>> list(zd.open(values, "ocean"))
+    ['salt']
     """
     if mode not in {"r", "r+", "a"}:
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
@@ -375,12 +406,29 @@ def open_array(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Array:
-    """As `open`, for arrays only.
+    """Open an array.
+
+    Parameters
+    ----------
+    url, path, mode, format, storage_options, read
+        As for `open`.
 
     Raises
     ------
     NodeTypeError
         If there is a group.
+    NodeNotFoundError, MetadataError, StoreError
+        See `open`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> zd.create_array(values, shape=(3,), dtype="i4")[...] = [1, 2, 3]
+    >>> a = zd.open_array(values, mode="r+")
+    >>> a[1] = 0
+    >>> a[...]
+    array([1, 0, 3], dtype=int32)
     """
     node = open(url, path, mode, format, storage_options, read)
     if not isinstance(node, Array):
@@ -399,12 +447,27 @@ def open_group(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Group:
-    """As `open`, for groups only.
+    """Open a group.
+
+    Parameters
+    ----------
+    url, path, mode, format, storage_options, read
+        As for `open`.
 
     Raises
     ------
     NodeTypeError
         If there is an array.
+    NodeNotFoundError, MetadataError, StoreError
+        See `open`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_group(values, attributes={"title": "run 7"})
+    >>> zd.open_group(values).attributes
+    {'title': 'run 7'}
     """
     node = open(url, path, mode, format, storage_options, read)
     if not isinstance(node, Group):
@@ -539,10 +602,22 @@ def create_group(
     url, path, attributes, format, overwrite, storage_options
         As for `create_array`.
 
+    Returns
+    -------
+    Group
+        Open for writing.
+
     Raises
     ------
     NodeExistsError
         If there is a node already, or an array above.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> group = zd.create_group({}, "runs/7", attributes={"title": "run 7"})
+    >>> group.path
+    'runs/7'
     """
     store, path = open_store(url, storage_options), normalise_path(path)
     node_format = format_for_new(store, format, path)
@@ -611,6 +686,15 @@ def consolidate(
         If there is no group.
     MetadataError
         If a document is no JSON object, or the format has no consolidated metadata.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_array(values, "ocean/salt", shape=(4,), dtype="f4")
+    >>> group = zd.consolidate(values)
+    >>> [path for path, _ in group.arrays(recursive=True)]  # no request
+    ['ocean/salt']
     """
     store = open_store(url, storage_options)
     group = open_group(store, path, "r+")

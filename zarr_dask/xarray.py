@@ -119,7 +119,14 @@ def open_datatree(
     read: ReadOptions | None = None,
     **options: Any,
 ) -> xr.DataTree:
-    """A hierarchy of groups as an `xarray.DataTree`, lazily; see `open_dataset`.
+    """A hierarchy of groups as an `xarray.DataTree`, lazily.
+
+    Parameters
+    ----------
+    url, group, chunks, format, storage_options, read
+        As for `open_dataset`.
+    **options
+        Of `xarray.open_datatree`.
 
     Examples
     --------

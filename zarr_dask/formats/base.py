@@ -95,6 +95,21 @@ class ReadOptions:
         costs no more than listing a folder, and otherwise by one listing for each group. It walks
         through the keys of all chunks, and saves requests where groups are many and chunks few.
         Links to groups above are left out then.
+
+    Raises
+    ------
+    ValueError
+        For values that are none of these.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_array(values, shape=(4,), dtype="i2", chunks=2)
+    >>> a = zd.open_array(values, read=zd.ReadOptions(missing="error"))
+    >>> a[0]
+    Traceback (most recent call last):
+    zarr_dask.errors.ChunkMissingError: ...
     """
 
     missing: Literal["fill", "error"] = "fill"

@@ -44,7 +44,15 @@ Found = Mapping[str, Document | None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that metadata from strangers must keep."""
+    """Bounds that metadata from strangers must keep.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> limits = zd.Limits(chunk_bytes=1 << 34)  # chunks of up to 16 GiB
+    >>> zd.ReadOptions(limits=limits).limits.chunk_bytes
+    17179869184
+    """
 
     chunk_bytes: int = 1 << 31
     """Decoded bytes of a chunk at most."""

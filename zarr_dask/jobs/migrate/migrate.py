@@ -479,6 +479,16 @@ def plan_migration(
 ) -> MigrationPlan:
     """What `migrate` with these arguments will do, and what it cannot; writes nothing.
 
+    Parameters
+    ----------
+    src, dst, path, format, data, remove_old, storage_options, target_options, read
+        As for `migrate`.
+
+    Returns
+    -------
+    MigrationPlan
+        Printed, it says what becomes of each node; ``plan.run()`` does it.
+
     Raises
     ------
     ValueError
@@ -487,6 +497,15 @@ def plan_migration(
         If there is nothing at `src`.
     SourceIsTargetError
         If `dst` lies in `src`, or the reverse.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> values = {}
+    >>> _ = zd.create_array(values, "a", shape=(4,), dtype=">i2", chunks=2, format="v2")
+    >>> plan = zd.plan_migration(values)
+    >>> [node.path for node in plan.nodes], plan.refusals, plan.objects
+    (['', 'a'], (), 0)
     """
     target_format = _target_format(format)
     data = data or ("keep" if dst is None else "copy")
