@@ -207,3 +207,18 @@ def test_what_says_where_it_is_stays():
 def test_a_store_is_the_same_after_it_was_described(store):
     assert open_described(json.loads(json.dumps(describe(store)))) == store
     assert describe(ReadOnly(store)) == describe(store)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"options": {"key": "AKIA"}},
+        {"options": {"client_kwargs": {"verify": False}}},
+        {"below": "../other"},
+        {"below": "/etc"},
+    ],
+    ids=["key", "client", "above", "absolute"],
+)
+def test_a_description_by_a_stranger_leads_nowhere_else(tmp_path, described):
+    with pytest.raises(StoreError):
+        open_described({"url": str(tmp_path / "a"), **described})

@@ -78,7 +78,7 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
     read = _READERS[document["job"]]
     try:
         return read(document, storage_options)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, PlanError | MetadataChangedError):
             raise
         raise PlanError(f"the plan has a member that is missing or wrong: {error!r}.") from error

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from zarr_dask.errors import StoreError
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, check_key
 from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
@@ -94,6 +94,9 @@ def open_described(
 ) -> Store:
     """The store that `describe` has described.
 
+    A description may come from a stranger: options that `describe` would not have kept are refused,
+    because they could send the credentials of whoever opens it elsewhere.
+
     Parameters
     ----------
     description
@@ -104,9 +107,20 @@ def open_described(
     Raises
     ------
     StoreError
-        If there is no such store.
+        If there is no such store, or the description has other options than those.
+    StoreKeyError
+        If what it says to be below the store is not.
     """
-    options = {**description.get("options", {}), **(storage_options or {})}
-    store = open_store(str(description["url"]), options)
-    below = description.get("below")
-    return Below(store, str(below)) if below else store
+    given, below = description.get("options", {}), description.get("below")
+    unknown = [*given.keys() - _PUBLIC - {"retry"}]
+    unknown += [*given.get("client_kwargs", {}).keys() - _PUBLIC]
+    if unknown:
+        raise StoreError(
+            f"the description of {description['url']} has the options {sorted(unknown)}, which no "
+            "description has. If they are needed, give them as storage_options."
+        )
+    store = open_store(str(description["url"]), {**given, **(storage_options or {})})
+    if not below:
+        return store
+    check_key(below.removesuffix("/"))
+    return Below(store, f"{below.removesuffix('/')}/")
