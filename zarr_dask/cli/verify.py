@@ -35,7 +35,7 @@ def cluster_options(command: Decorated) -> Decorated:
     "--deep",
     type=click.Choice(["index", "decode", "receipts"]),
     default="index",
-    help="How deep: the indexes of shards and sizes (the default), every chunk, or all bytes "
+    help="How deep: the indices of shards and sizes (the default), every chunk, or all bytes "
     "against the receipts of jobs.",
 )
 @click.option("--manifest", metavar="FILE", help="What the jobs that wrote it have kept.")

@@ -3,7 +3,7 @@
 A task is a batch of the stored objects of one array. Each is one of `STATES`; chunks inside shards
 are counted one by one, down to nested shards. Three depths:
 
-- ``"index"`` reads the indexes of shards, and looks whether what they point to can be there; of
+- ``"index"`` reads the indices of shards, and looks whether what they point to can be there; of
   other objects only the size is looked at, where it says something.
 - ``"decode"`` reads all bytes and decodes every chunk.
 - ``"receipts"`` reads all bytes and sums them up; whoever has the receipts compares.

@@ -114,7 +114,7 @@ def verify(
     url, path
         An array or a group, and a path below it.
     deep
-        ``"index"`` reads the indexes of shards and looks at sizes; ``"decode"`` decodes every
+        ``"index"`` reads the indices of shards and looks at sizes; ``"decode"`` decodes every
         chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`, or else with the
         journals of jobs that have not ended.
     manifest
