@@ -106,7 +106,7 @@ def test_the_same_with_and_without_what_is_known(format, name):
             assert got == expected, other
             got = outcome(lambda: read(MemoryStore(), "", ReadOptions(), found=texts))  # noqa: B023
             assert got == expected, other
-    known = (v2 if format == "v2" else v3)._known.cache_info()
+    known = (v2_document if format == "v2" else v3)._known.cache_info()
     assert known.hits > 100
     assert known.currsize <= known.maxsize
 
