@@ -89,6 +89,22 @@ def test_labels_of_an_image_of_another_writer(tmp_path, version):
     np.testing.assert_array_equal(found[2], found[1][::2, ::2, :8:2])
 
 
+def test_consolidated_metadata_follow(image):
+    """As those that ngff-zarr writes: who reads them sees what was added."""
+    zd.consolidate(image)
+    labels = pixels(5, 50, 67, dtype="u1")
+    zd.ome.write_labels(image, labels, "a")
+    zd.ome.write_labels(image, labels, "b")
+    zd.ome.add_level(image)
+    assert zd.open_group(image).stale() == []
+    opened = zd.ome.open(image)
+    assert list(opened.labels) == ["a", "b"]
+    assert len(opened.levels) == len(opened.labels["b"].levels) == 4
+    assert zd.ome.validate(image) == []
+    consolidated = zarr.open_consolidated(image)
+    assert consolidated["labels/b/3"].shape == opened.labels["b"].levels[3].shape
+
+
 def test_labels_that_are_added_at_the_same_time(image):
     """Somebody else lists a label image between our look at the list and our change of it."""
     flat = image.with_name("flat")
@@ -108,12 +124,14 @@ def test_labels_that_are_added_at_the_same_time(image):
 
 def test_labels_of_several_processes(tmp_path, version):
     zd.ome.write(pixels(8, 8), tmp_path / "i", axes="yx", version=version)
+    zd.consolidate(tmp_path / "i")
     processes = [start(write_labels, str(tmp_path / "i"), first, 3) for first in (0, 100, 200)]
     for process in processes:
         process.join(PATIENCE)
         assert process.exitcode == 0
     names = {f"cells-{first + i}" for first in (0, 100, 200) for i in range(3)}
     assert set(zd.ome.open(tmp_path / "i").labels) == names
+    assert zd.open_group(tmp_path / "i").stale() == []
     assert zd.ome.validate(tmp_path / "i") == []
 
 

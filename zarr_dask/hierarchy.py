@@ -35,6 +35,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import (
     Documents,
     consolidated_documents,
+    consolidated_key,
     recorded_documents,
     warn_of_stale,
     without_consolidated,
@@ -44,6 +45,7 @@ from zarr_dask.journal import check_no_output, discard_journals
 from zarr_dask.notices import warn
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
 from zarr_dask.walk import implied_formats, is_implied, walk, walk_documents
@@ -157,9 +159,18 @@ def prepare_array_place(
 
 
 def prepare_place(
-    store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool
+    store: Store,
+    path: str,
+    node_format: Format,
+    *,
+    overwrite: bool,
+    is_group: bool,
+    warns: bool = True,
 ) -> None:
     """Make room for a node: remove what it replaces, create the groups above.
+
+    Consolidated metadata above are out of date then, which is worth a warning unless the caller
+    writes them anew (`warns`).
 
     Raises
     ------
@@ -173,7 +184,8 @@ def prepare_place(
         check_no_output(store, path, below=True)
         _remove_all(store, path)
     prepare_above(store, path, node_format)
-    warn_of_stale(store, path, node_format)
+    if warns:
+        warn_of_stale(store, path, node_format)
 
 
 def prepare_above(store: Store, path: str, node_format: Format) -> None:
@@ -416,13 +428,20 @@ def _keys_to_move(
 def consolidate_group(store: Store, path: str, node_format: Format) -> None:
     """Write the consolidated metadata of a group.
 
+    Where several processes do so at the same time, the last ones are those of what is there.
+
     Raises
     ------
     MetadataError
         If a document is no JSON object, or the format has no consolidated metadata.
     """
-    documents = _all_documents(store, path, node_format)
-    put_documents(store, consolidated_documents(store, path, node_format, documents))
+    key = consolidated_key(path, node_format) or node_format.node_keys(path)[-1]
+
+    def made() -> bytes:
+        documents = _all_documents(store, path, node_format)
+        return consolidated_documents(store, path, node_format, documents)[key]
+
+    put_latest(store, key, made)
 
 
 def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -> list[str]:

@@ -24,7 +24,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.conditional import ConditionalStore, conditional
+from zarr_dask.stores.conditional import ConditionalStore, conditional_at
 
 __all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
 
@@ -115,7 +115,8 @@ def change_attributes(
     """Give a node the attributes that a function makes of those it has, losing nobody's change.
 
     A document is put only if it is still what was read, else it is read again. Stores that cannot
-    do so (`zarr_dask.stores.conditional`) get what follows from the last look at it.
+    do so (`zarr_dask.stores.conditional`) get what follows from the last look at it. Consolidated
+    metadata above are the caller's business.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def change_attributes(
         If the node has gone.
     """
     keys = node_format.node_keys(path)
-    tagged = _conditional(store, keys[0])
+    tagged = conditional_at(store, keys[0])
     for _ in range(_ATTEMPTS):
         found, tags = _read(store, tagged, keys, options)
         present = node_format.read(store, path, options, found=found)
@@ -148,7 +149,6 @@ def change_attributes(
         documents = node_format.documents(changed, path)
         new = {key: text for key, text in documents.items() if text != before.get(key)}
         if _put(store, tagged, new, tags):
-            warn_of_stale(store, path, node_format)
             return
     raise ConditionalWriteError(
         f"the attributes of {where(store, path)} were changed by others {_ATTEMPTS} times while "
@@ -174,21 +174,11 @@ def _put(
 def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
     """Write documents where there are none, in their order; those of others stay as they are."""
     for key, text in documents.items():
-        tagged = _conditional(store, key)
+        tagged = conditional_at(store, key)
         if tagged is not None:
             tagged.set_if(key, [text], None)
         elif store.size(key) is None:
             store.set(key, [text])
-
-
-def _conditional(store: Store, key: str) -> ConditionalStore | None:
-    """The store as one that puts on a condition; None if it cannot at this place."""
-    try:
-        found = conditional(store)
-        found.check_conditional(key)
-    except ConditionalWriteError:
-        return None
-    return found
 
 
 def _read(

@@ -12,6 +12,7 @@ from zarr_dask.array import Array
 from zarr_dask.create import regridded
 from zarr_dask.errors import GridError, MetadataError, NodeExistsError, Problem, ReadOnlyError
 from zarr_dask.formats.base import GroupMeta, where
+from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.formats.update import change_attributes, put_new
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.group import Group, open_group
@@ -139,7 +140,14 @@ def plan_write_labels(
         plan,
         first=(partial(_make_list, group, labels, version),),
         amends=(partial(_list_label, group, labels, version, name),),
+        consolidated=_consolidated_around(group, [below]),
     )
+
+
+def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths of groups whose consolidated metadata describe what is added."""
+    found = [consolidated_groups(group.store, path, group.node_format) for path in paths]
+    return tuple(dict.fromkeys(path for of_one in found for path in of_one))
 
 
 def _factors(fine: Shape, made: Shape, where: str) -> Shape:
@@ -281,6 +289,9 @@ def plan_add_level(
         pyramids=tuple(pyramid for pyramid, _ in additions),
         groups={},
         amends=tuple(amend for _, amend in reversed(additions)),
+        consolidated=_consolidated_around(
+            group, [pyramid.arrays[0].path for pyramid, _ in additions]
+        ),
         creates=False,
         max_mem=budget.max_mem,
         threads=workers.threads,

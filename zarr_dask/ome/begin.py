@@ -25,7 +25,13 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import prefix_of, where
-from zarr_dask.hierarchy import check_place, prepare_above, prepare_place, put_documents
+from zarr_dask.hierarchy import (
+    check_place,
+    consolidate_group,
+    prepare_above,
+    prepare_place,
+    put_documents,
+)
 from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.rechunk.plan import digest
 from zarr_dask.journal import (
@@ -104,6 +110,8 @@ class PyramidJob:
         _put_nodes(plan.store, plan.documents)
         for amend in plan.amends:
             amend()
+        for path in sorted(plan.consolidated, key=len, reverse=True):
+            consolidate_group(plan.store, path, plan.node_format)
         if self.journal is not None:
             self.journal.remove()
 
@@ -218,7 +226,14 @@ def _make_room(plan: Contents) -> None:
     for begin in plan.first:
         begin()
     if plan.creates:
-        prepare_place(store, plan.path, node_format, overwrite=plan.overwrite, is_group=True)
+        prepare_place(
+            store,
+            plan.path,
+            node_format,
+            overwrite=plan.overwrite,
+            is_group=True,
+            warns=not plan.consolidated,
+        )
         discard_journals(store, plan.path)
     if plan.creates and is_empty(store, plan.path):
         return

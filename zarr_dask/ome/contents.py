@@ -136,6 +136,8 @@ class Contents:
     """What is done at the end to groups that exist."""
     first: tuple[Callable[[], None], ...] = ()
     """What is done before anything is written."""
+    consolidated: tuple[str, ...] = ()
+    """Paths of groups around what is added whose consolidated metadata are written anew."""
     creates: bool = True
     """Whether the node at `path` is new."""
     overwrite: bool = False

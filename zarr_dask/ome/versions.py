@@ -114,10 +114,12 @@ class Rewriting:
     def __call__(self, nodes: Mapping[str, NodeMeta]) -> Rewrite:
         """What is to be changed, given all nodes with old documents."""
         names = names_of_dimensions(nodes, self.old)
+        # attributes that an interrupted removal has left belong to no node: they are the old ones
+        old = self.old if nodes else next(one for one in FORMATS if one != self.new)
 
         def rewrite(path: str, meta: NodeMeta) -> Rewritten:
             if isinstance(meta, GroupMeta):
-                attributes = in_version(meta.attributes, self.old, self.new)
+                attributes = in_version(meta.attributes, old, self.new)
                 if isinstance(attributes, Problem):
                     return Rewritten(meta, (attributes,))
                 problems = tuple(_strays(members_of(meta.attributes, self.old)))

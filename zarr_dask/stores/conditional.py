@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
@@ -23,8 +23,17 @@ from typing import Protocol, runtime_checkable
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.base import Buffer, Store
 
-__all__ = ["ConditionalStore", "conditional", "folder_lock", "tag_of"]
+__all__ = [
+    "ConditionalStore",
+    "conditional",
+    "conditional_at",
+    "folder_lock",
+    "put_latest",
+    "tag_of",
+]
 
+_ATTEMPTS = 1000
+"""Every failed one means that somebody else has succeeded."""
 _MOST_REMOVED = 100
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 
@@ -66,6 +75,41 @@ def conditional(store: Store) -> ConditionalStore:
             "meanwhile; write whole stored objects, or let one job alone write them."
         )
     return store
+
+
+def conditional_at(store: Store, key: str) -> ConditionalStore | None:
+    """The store, as one that puts values on a condition; None if it cannot at this key."""
+    try:
+        found = conditional(store)
+        found.check_conditional(key)
+    except ConditionalWriteError:
+        return None
+    return found
+
+
+def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
+    """Put what is made of other values, and make it again if somebody has put another meanwhile.
+
+    Of several who do so, whoever comes last has seen what all the others had seen. A store that
+    knows no conditions gets what was made at once.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    """
+    tagged = conditional_at(store, key)
+    if tagged is None:
+        store.set(key, [make()])
+        return
+    for _ in range(_ATTEMPTS):
+        _, tag = tagged.get_tagged(key)
+        if tagged.set_if(key, [make()], tag):
+            return
+    raise ConditionalWriteError(
+        f"{key!r} in {store.url} was changed by others {_ATTEMPTS} times while this process tried "
+        "to. Try again when they have ended."
+    )
 
 
 def tag_of(value: Buffer | None) -> Hashable:
