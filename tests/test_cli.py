@@ -416,9 +416,15 @@ def test_rechunk(maps, target):
     made = zd.open_array(target)
     assert made.chunks == (6, 5, 5)
     np.testing.assert_array_equal(made[...], zd.open_array(maps)[...])
-    first, *_, last = result.stdout.splitlines()
-    assert first == f"rechunk {maps}"
-    assert re.match(r"done: 14\.4 kB in 24 stored objects \(.*\) by \d+ tasks in .* s", last)
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"rechunk {maps}"
+    (done,) = [number for number, line in enumerate(lines) if line.startswith("done: ")]
+    said = r"done: 14\.4 kB in 24 stored objects \(.*\) by \d+ tasks in .* s"
+    assert re.match(said, lines[done])
+    table = "\n".join(lines[done + 1 :])
+    assert re.search(r"requests +30  \(predicted 30\)", table)
+    for row in ("time", "decoded", "stored", "memory above idle", "begun once more"):
+        assert row in table
     assert re.search(r"^copying: 100 % \(14\.4 kB of 14\.4 kB\)", result.stderr, re.MULTILINE)
     assert ESCAPE not in result.output
 
@@ -433,6 +439,43 @@ def test_rechunk_into_shards_below_a_path(maps, target):
 def test_rechunk_quietly(maps, target):
     assert run("rechunk", maps, target, "--chunks", "3", "--quiet").output == ""
     assert zd.open_array(target).chunks == (3, 3, 3)
+
+
+def test_rechunk_says_what_it_did_as_json(maps, target):
+    result = run("rechunk", maps, target, "--chunks", "6,5,5", "--json")
+    report = json.loads(result.stdout)
+    (stage,) = report["stages"]
+    assert stage["actual"]["reads"] == stage["predicted"]["reads"] == 6
+    assert (report["nbytes"], report["objects"], report["repeated"]) == (14400, 24, 0)
+    assert report["memory"]["peak"] <= report["memory"]["bound"]
+    again = run("rechunk", maps, target, "--chunks", "3", "--json", "--quiet", "--overwrite")
+    assert json.loads(again.stdout)["objects"] == 2 * 7 * 10
+    assert again.stderr == ""
+
+
+def test_rechunk_several_arrays_of_a_group(hierarchy, target, tmp_path):
+    arrays = ["--array", "ocean/temp", "--array", "/ocean/salt"]
+    plan = run("plan", hierarchy, target, *arrays, "--chunks", "0=4", "-o", tmp_path / "p.json")
+    assert "rechunk 2 arrays" in plan.stdout
+    assert json.loads((tmp_path / "p.json").read_text())["job"] == "rechunk several"
+    assert not Path(target).exists()
+    options = ["--chunks", "0=4", "--path", "in/it", "--dtype", "float64", "--codecs", "bytes,zstd"]
+    report = json.loads(run("rechunk", hierarchy, target, *arrays, *options, "--json").stdout)
+    assert [one["nbytes"] for one in report["arrays"]] == [2 * 14400, 4 * 64 * 64 * 2]
+    for name, chunks in (("temp", (4, 20, 30)), ("salt", (4, 8))):
+        made = zd.open_array(target, f"in/it/ocean/{name}")
+        assert (made.chunks, made.shards, made.dtype) == (chunks, None, "f8")
+        assert [codec.name for codec in made.codecs] == ["bytes", "zstd"]
+        old = zd.open_array(hierarchy, f"ocean/{name}")
+        np.testing.assert_array_equal(made[...], old[...])
+
+
+def test_rechunk_into_another_format(maps, target):
+    text = run("rechunk", maps, target, "--format", "v2", "--codecs", '{"compressor": null}').stdout
+    assert "format v3 -> v2" in text
+    assert zd.open_array(target).format == "v2"
+    np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(maps)[...])
+    assert "is not JSON" in refuse("rechunk", maps, target, "--codecs", "[", code=2)
 
 
 def test_rechunk_over_what_is_there(maps, target):
@@ -623,7 +666,7 @@ def test_too_little_memory(maps, target):
 
 def test_wrong_usage(maps, target, tmp_path):
     job = ["rechunk", maps, target]
-    assert "--chunks, --shards or both" in refuse(*job, code=2)
+    assert "give --chunks, --shards" in refuse(*job, code=2)
     job += ["--chunks", "2"]
     assert "not a size" in refuse(*job, "--max-mem", "lots", code=2)
     assert "--workers" in refuse(*job, "--workers", "0", code=2)

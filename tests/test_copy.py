@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 import zipfile
+from dataclasses import dataclass, field, replace
 
 import dask
 import numpy as np
@@ -27,6 +29,7 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MemoryBudgetError,
+    MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     PlanError,
@@ -36,6 +39,7 @@ from zarr_dask.errors import (
 from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
+from zarr_dask.stores.base import list_sizes
 
 FORMATS = ["v2", "v3", "v3draft"]
 T = np.arange(32 * 8 * 12, dtype="f4").reshape(32, 8, 12)
@@ -276,6 +280,78 @@ def test_xarray(tmp_path, format):
     assert zd.open_group(tmp_path / "b.zarr")["t"].chunks[::2] == (16, 4)
 
 
+# --- codecs that a format does not have -----------------------------------------------------------
+
+TURNED = [
+    {"name": "transpose", "configuration": {"order": [1, 0]}},
+    {"name": "bytes", "configuration": {"endian": "big"}},
+    {"name": "crc32c"},
+]
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+MIXED = np.dtype([("a", ">i4"), ("b", "<f8")])
+
+
+def test_what_v2_cannot_say_is_encoded_anew(tmp_path):
+    """Some orders of axes have no form in v2."""
+    order = [{"name": "transpose", "configuration": {"order": [1, 0, 2]}}, LITTLE, "zstd"]
+    group = zd.create_group(tmp_path / "a.zarr")
+    odd = group.create_array("x/odd", shape=T.shape, dtype="f4", chunks=(8, 8, 12), codecs=order)
+    odd[...] = T
+    group.create_array("plain", shape=(4,), dtype="i4", chunks=2)[...] = np.arange(4)
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format="v2")
+    assert moved(plan) == {"plain"}
+    (note,) = plan.notes
+    assert note.startswith("x/odd is encoded anew (")
+    assert "codecs" in note
+    assert f"note    {note}" in str(plan)
+    assert zd.load_plan(plan.to_json()).notes == plan.notes
+    plan.run(verify=True)
+    same(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    peer = zarr.open_group(str(tmp_path / "b.zarr"), mode="r")
+    np.testing.assert_array_equal(peer["x/odd"][...], T)
+
+
+def test_fields_of_both_byte_orders_are_encoded_anew(tmp_path):
+    values = np.array([(1, 2.5), (-3, 4.5), (5, 6.5)], MIXED)
+    peer = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
+    peer.create_array("m", shape=3, dtype=MIXED, chunks=2)[...] = values
+    plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format="v3")
+    (note,) = plan.notes
+    assert "'a' big, 'b' little" in note
+    plan.run(verify=True)
+    new = zd.open_array(tmp_path / "b.zarr", "m")
+    assert new[...].tolist() == values.tolist()
+    lone = zd.plan_rechunk(zd.open(tmp_path / "a.zarr")["m"], tmp_path / "c", format="v3")
+    assert lone.notes == plan.notes
+    assert zd.load_plan(lone.to_json()).notes == lone.notes
+    lone.run(verify=True)
+    assert zd.open_array(tmp_path / "c")[...].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("target", ["v1", "v2", "v3draft"])
+@pytest.mark.parametrize("dtype", ["f4", ">i2"])
+def test_formats_without_such_codecs(tmp_path, target, dtype):
+    array = zd.create_array(
+        tmp_path / "a", shape=(9, 6), dtype=dtype, chunks=(4, 6), codecs=TURNED, fill_value=3
+    )
+    array[:7] = np.arange(42).reshape(7, 6)
+    plan = zd.plan_copy(tmp_path / "a", tmp_path / "b", format=target)
+    plan.run(verify=True)
+    new = zd.open_array(tmp_path / "b")
+    assert (new.format, new.chunks, new.fill_value) == (target, (4, 6), 3)
+    np.testing.assert_array_equal(new[...], array[...])
+
+
+def test_what_is_not_a_matter_of_codecs_is_refused(tmp_path):
+    """Another format lacks the data type, or codecs were asked for that it does not have."""
+    array = zd.create_array(tmp_path / "a", shape=(4,), dtype="string", chunks=2)
+    with pytest.raises(MetadataError):
+        zd.plan_copy(array, {}, format="v3draft")
+    number = zd.create_array(tmp_path / "n", shape=(4,), dtype="i4", chunks=2)
+    with pytest.raises(MetadataError):
+        zd.plan_copy(number, {}, format="v3", codecs=["no-such-codec"])
+
+
 # --- other sources --------------------------------------------------------------------------------
 
 
@@ -305,7 +381,12 @@ def test_plans_are_shown(tmp_path):
     lines = str(plan).splitlines()
     assert len([line for line in lines if "as it is stored" in line]) == 5
     assert len([line for line in lines if "(1, 8, 12) -> (1, 8, 6), directly" in line]) == 1
-    assert "<td>&lt;b&gt;</td>" in plan._repr_html_()
+    html = plan._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in html
+    assert html.count("<svg") == 3 + len(moved(plan))
+    titles = [axis.get_title(loc="left") for axis in plan.plot().axes]
+    assert any("decodes" in title and "stage 1 of all arrays" in title for title in titles)
+    assert any(title.startswith("big\nas it is stored") for title in titles)
 
 
 def test_servers_that_cannot_list(tmp_path):
@@ -320,6 +401,34 @@ def test_servers_that_cannot_list(tmp_path):
         assert not any(one.listed for one in plan.members)
         plan.run(verify=True)
     assert_same_files(tmp_path / "a.zarr", tmp_path / "b.zarr")
+
+
+@dataclass(frozen=True)
+class Slow(Recording):
+    """A store whose requests take their time: two listings must be under way at once."""
+
+    both: threading.Barrier = field(
+        default_factory=lambda: threading.Barrier(2, timeout=30), compare=False
+    )
+
+    @property
+    def coalescing(self):
+        return replace(self.store.coalescing, requests=16)
+
+    def list_sizes(self, prefix=""):
+        if prefix.endswith("/c/"):
+            self.both.wait()
+        return list_sizes(self.store, prefix)
+
+
+def test_arrays_of_remote_stores_are_listed_side_by_side():
+    store = MemoryStore()
+    group = zd.create_group(store)
+    for name in ("a", "b"):
+        group.create_array(name, shape=(8,), dtype="i4", chunks=4)[...] = np.arange(8)
+    plan = zd.plan_copy(Slow(store), {}, max_mem="1GB")
+    plan.run(verify=False)
+    assert moved(plan) == {"a", "b"}
 
 
 def test_links(tmp_path):

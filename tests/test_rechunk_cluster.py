@@ -147,6 +147,31 @@ def test_workers_come_and_go(tmp_path):
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_adaptive_cluster(tmp_path):
+    """It begins without workers, gets more while the job runs, and loses them all after it."""
+    from distributed import Client, LocalCluster
+
+    values = np.arange(512 * 64, dtype="i4").reshape(512, 64)
+    old = zd.create_array(tmp_path / "a", shape=(512, 64), dtype="i4", chunks=(1, 64))
+    old[...] = values
+    options = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, memory_limit=LIMIT, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        cluster.adapt(minimum=1, maximum=3, interval="50ms", target_duration="50ms", wait_count=2)
+        plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(8, 8), max_mem="4MB")
+        plan = replace(plan, stages=(replace(plan.stages[0], box=(8, 8)),))
+        seen = set()
+        report = plan.run(progress=lambda _: seen.add(len(client.nthreads())), verify=True)
+        assert max(seen) > 1
+        assert report.tasks == plan.tasks == 512
+        assert len(report.peaks) > 1
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
+
+
 def test_the_window_follows_the_workers(monkeypatch):
     class Cluster:
         threads = 2

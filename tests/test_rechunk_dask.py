@@ -20,11 +20,12 @@ from zarr_dask.errors import (
     GridError,
     NodeExistsError,
     NodeNotFoundError,
+    PlanError,
     ResumeError,
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.rechunk.dask_source import grids_between
+from zarr_dask.jobs.rechunk.between import grids_between
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (64, 40, 30)
@@ -83,6 +84,36 @@ def test_blocks_that_do_not_fit_are_put_between(tmp_path, max_mem):
     assert {step.stages for step in seen} == {stages}
     for stage in range(stages):
         assert sum(step.nbytes for step in seen if step.stage == stage) == VALUES.nbytes
+
+
+def test_a_graph_has_no_plan_file_but_the_rest_has(tmp_path):
+    """The refusal says how the blocks are stored first, and that works."""
+    x = blocks()
+    plan = zd.plan_rechunk(x, tmp_path / "a.zarr", chunks=(-1, 10, 10), max_mem="100MB")
+    with pytest.raises(PlanError, match=r"zarr_dask\.to_zarr") as got:
+        plan.to_json()
+    said = str(got.value)
+    first = said[said.index("zarr_dask.to_zarr") : said.index("; then ")]
+    then = said[said.index("zarr_dask.plan_rechunk") : said.index(" is carried out")]
+    places = {"x": x, "between": tmp_path / "m", "target": tmp_path / "t", "zarr_dask": zd}
+    exec(first, places)  # noqa: S102  (the message is ours)
+    document = eval(then, places)  # noqa: S307
+    zd.load_plan(document).run()
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "t")[...], VALUES)
+    assert zd.open_array(tmp_path / "t").chunks == (64, 10, 10)
+    direct = zd.plan_rechunk(blocks((8, 40, 30)), tmp_path / "d", chunks=(4, 20, 30))
+    with pytest.raises(PlanError, match="no rechunking"):
+        direct.to_json()
+
+
+def test_plans_are_drawn(tmp_path):
+    plan = zd.plan_rechunk(blocks(), tmp_path / "a.zarr", chunks=(-1, 10, 10), max_mem="100MB")
+    assert plan.plot().axes
+    assert plan._repr_html_().count("<svg") == 3 * len(plan.then.stages)
+    direct = zd.plan_rechunk(blocks((8, 40, 30)), tmp_path / "d", chunks=(4, 20, 30))
+    assert direct.plot().axes
+    assert "written as they are" in direct._repr_html_()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_the_target():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from itertools import accumulate
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.jobs.rechunk.report import RechunkReport
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (24, 36)
@@ -122,6 +125,124 @@ def test_a_run_that_goes_on_says_what_it_has_done_itself(tmp_path):
     report = plan.run(resume=True)
     assert sum(stage.done for stage in report.stages) == report.tasks == plan.tasks - 1
     assert report.stored == zd.open_array(tmp_path / "b").nbytes_stored()
+
+
+# --- of several arrays, and of dask arrays --------------------------------------------------------
+
+
+def hierarchy(place) -> zd.Group:
+    """Arrays that are laid out anew, copied as they are, and nearly empty."""
+    group = zd.create_group(place)
+    for name, chunks in (("a", (3, 36)), ("b", (24, 1))):
+        array = group.create_array(
+            name, shape=SHAPE, dtype="i4", chunks=chunks, dimension_names=("y", "x")
+        )
+        array[...] = VALUES
+    sparse = group.create_array("sparse", shape=(10**6,), dtype="i1", chunks=10)
+    for at in (3, 5, 777_777):
+        sparse[at] = 1
+    return group
+
+
+def assert_counted(report) -> None:
+    for stage in report.stages:
+        assert stage.done == stage.tasks
+        assert stage.actual.decoded == stage.predicted.decoded
+        assert stage.actual.written == stage.predicted.written
+        assert stage.actual.reads == stage.predicted.reads
+        assert stage.actual.writes == stage.predicted.writes
+
+
+def test_a_copy_has_counted_what_its_plan_has_predicted(tmp_path):
+    hierarchy(tmp_path / "a")
+    plan = zd.plan_copy(tmp_path / "a", tmp_path / "b", chunks={"x": 4}, max_mem="8MB")
+    report = plan.run(verify=True)
+    assert_counted(report)
+    assert report.stages[0].predicted == plan.stages[0].costs
+    assert report.stages[0].predicted_seconds == pytest.approx(plan.seconds)
+    assert report.peak <= report.bound == plan.peak
+    assert len(report.peaks) == 1
+    stored = {one.target.rpartition("/")[2]: one.stored for one in report.arrays}
+    for name, nbytes in stored.items():
+        assert nbytes == zd.open_array(tmp_path / "b", name).nbytes_stored()
+    assert report.stored == sum(stored.values()) == report.stages[0].actual.stored
+
+
+def test_several_arrays_have_counted_what_was_predicted(tmp_path):
+    group = hierarchy(tmp_path / "a")
+    values = np.arange(512 * 32 * 32, dtype="f8").reshape(512, 32, 32)
+    long = made(tmp_path / "l", values, chunks=(1, 32, 32))
+    plan = zd.plan_rechunk(
+        [group["a"], long], tmp_path / "b", path=["a", "l"], max_mem="1.9MB",
+        chunks=[(24, 4), (-1, 4, 4)], dtype=[None, "f4"],
+    )  # fmt: skip
+    seen = []
+    report = plan.run(progress=seen.append)
+    assert len(report.stages) == 2
+    assert_counted(report)
+    for stage, total in enumerate(plan.totals):  # what lies between has a narrower data type
+        assert sum(one.nbytes for one in seen if one.stage == stage) == total
+    assert [one.tasks for one in report.arrays] == [member.tasks for member in plan.plans]
+
+
+def test_absent_objects_are_requests_that_were_predicted():
+    source = Recording(MemoryStore())
+    array = zd.create_array(source, shape=(64,), dtype="i1", chunks=1)
+    array[::3] = 1
+    array[:3] = 0
+    plan = zd.plan_copy(array, {})
+    source.clear()
+    report = plan.run()
+    assert_counted(report)
+    asked = [one for one in source.requests if one.method == "get" and one.key.startswith("c/")]
+    assert len(asked) == report.stages[0].predicted.reads == 64
+    assert report.stages[0].predicted.writes == 21
+
+
+def test_a_dask_array_has_counted_what_was_predicted(tmp_path):
+    x = da.from_array(VALUES, chunks=(3, 36))
+    report = zd.rechunk(x, tmp_path / "b", chunks=(24, 4), max_mem="8MB")
+    assert_counted(report)
+    assert len(report.stages) == 2
+    assert report.stages[0].actual.stored == VALUES.nbytes
+    assert report.stages[0].tasks == 8
+    assert report.peak <= report.bound
+    assert "blocks, as they come" in report.explain()
+    direct = zd.rechunk(x, tmp_path / "c", chunks=(1, 36))
+    assert_counted(direct)
+    assert direct.stages[0].actual.stored == zd.open_array(tmp_path / "c").nbytes_stored()
+    assert direct.bound == 0
+
+
+def test_all_reports_are_shown_and_told(tmp_path):
+    group = hierarchy(tmp_path / "a")
+    x = da.from_array(VALUES, chunks=(3, 36))
+    reports = (
+        zd.rechunk(group["a"], {}, chunks=(24, 4)),
+        zd.copy(group, {}, chunks={"x": 4}),
+        zd.rechunk(x, {}, chunks=(24, 4), max_mem="8MB"),
+        zd.rechunk(x, {}, chunks=(1, 36)),
+    )
+    for report in reports:
+        text, html = report.explain(), report._repr_html_()
+        for word in ("tasks", "time", "decoded", "stored", "requests", "predicted", "once more"):
+            assert word in text
+            assert word in html
+        told = json.loads(json.dumps(report.to_json()))
+        assert told["nbytes"] == report.nbytes
+        assert told["stored"] == report.stored
+        assert told["memory"]["bound"] == report.bound
+        assert [one["name"] for one in told["stages"]] == report.names()
+        assert all(one["actual"].keys() == one["predicted"].keys() for one in told["stages"])
+    assert "/sparse" in reports[1].explain()
+
+
+def test_reports_of_many_processes_stay_short():
+    peaks = {f"host:{number}": number for number in range(1000)}
+    report = RechunkReport(nbytes=1, stored=1, objects=1, seconds=1.0, bound=2000, peaks=peaks)
+    assert len(report.explain().splitlines()) < 20
+    assert "of 1000 processes" in report.explain()
+    assert report.peak == 999
 
 
 def test_memory_is_looked_at_in_each_process(tmp_path):

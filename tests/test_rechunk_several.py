@@ -248,6 +248,73 @@ def test_plan_files(sources, tmp_path):
     assert "finished already" in cli("run", file)
 
 
+@pytest.mark.parametrize("max_mem", ["1.5MB", "8MB"])
+def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
+    sources, tmp_path, max_mem, monkeypatch
+):
+    plan = planned(sources, tmp_path / "b.zarr", threads=1, max_mem=max_mem)
+    file = tmp_path / "plan.json"
+    file.write_text(plan.to_json())
+    for number, _ in enumerate(plan.stages, 1):
+        cli("run", file, "--stage", number)
+    here = []
+    monkeypatch.setattr("zarr_dask.jobs.rechunk.running.cores", lambda: 2)
+    ask = type(plan).matchings
+    monkeypatch.setattr(
+        type(plan), "matchings", lambda one, threads: here.append(threads) or ask(one, threads)
+    )
+    (tmp_path / "b.zarr" / "s" / "c" / "1" / "0").unlink()
+    assert "is not complete" in cli("finish", file, "--verify", code=1)
+    cli("run", file, "--stage", 1)
+    if max_mem == "1.5MB":
+        refused = cli("finish", file, "--verify", "--threads", 2, code=1)
+        assert "use fewer threads" in refused
+        here.clear()
+    assert "is finished" in cli("finish", file, "--verify")
+    assert here == ([2, 1] if max_mem == "1.5MB" else [2])
+    assert_right(tmp_path / "b.zarr")
+
+
+def test_wrong_usage_of_finish(sources, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(planned(sources, tmp_path / "b.zarr", threads=1).to_json())
+    assert "are for --verify" in cli("finish", file, "--threads", 2, code=2)
+    both = ("--threads", 2, "--workers", 1)
+    assert "exclude each other" in cli("finish", file, "--verify", *both, code=2)
+    assert "has not been begun" in cli("finish", file, code=1)
+
+
+def test_pictures_of_several_arrays(sources, tmp_path):
+    plan = planned(sources, tmp_path / "b.zarr")
+    html = plan._repr_html_()
+    assert html.count("<svg") == 3 * sum(len(one.stages) for one in plan.plans)
+    for said in ("rechunk 2 arrays", "requests", "1.50 MB", "in 2 stages"):
+        assert said in html
+    figure = plan.plot()
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert sum("of all arrays" in title for title in titles) == 2
+    assert sum(title.startswith(("t\n", "s\n")) for title in titles) == 3
+    figure.savefig(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_many_arrays_stay_small(tmp_path):
+    array = zd.create_array(tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(1, 64))
+    scalar = zd.create_array(tmp_path / "s", shape=(), dtype="i4")
+    empty = zd.create_array(tmp_path / "e", shape=(0, 3), dtype="i4", chunks=(1, 3))
+    many = [array] * 210 + [scalar, empty]
+    paths = [f"<{n}>" for n in range(212)]
+    plan = zd.plan_rechunk(many, {}, path=paths, dtype="i8", threads=1)
+    html = plan._repr_html_()
+    assert len(html) < 150_000
+    assert "and 12 smaller ones" in html
+    assert "<0>" not in html
+    assert len(plan.plot().axes) == 7
+    odd = zd.plan_rechunk([scalar, empty], {}, path=["s", "e"], dtype="i8", threads=1)
+    assert "one element" in odd._repr_html_()
+    assert len(odd.plot().axes) == 3
+
+
 def test_plans_of_strangers(sources, tmp_path):
     document = json.loads(planned(sources, tmp_path / "b.zarr").to_json())
     for change, said in (

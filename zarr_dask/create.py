@@ -252,7 +252,14 @@ def regridded(
 
 
 def converted(
-    meta: ArrayMeta, old: Format, new: Format, at: str, *, dtype: Any = None, codecs: Any = None
+    meta: ArrayMeta,
+    old: Format,
+    new: Format,
+    at: str,
+    *,
+    dtype: Any = None,
+    codecs: Any = None,
+    default_codecs: bool = False,
 ) -> ArrayMeta:
     """The metadata of the same array in another format, data type or encoding, on its grid.
 
@@ -268,6 +275,8 @@ def converted(
         The data type to come; the same by default.
     codecs
         The codecs of a chunk to come, in the spelling of the new format; the same by default.
+    default_codecs
+        Whether to take the default codecs of the new format where `codecs` is None.
 
     Raises
     ------
@@ -275,17 +284,18 @@ def converted(
         If the new format has no such data type or codec, or the data type no such fill value.
     """
     changed = replace(meta, codecs=chunk_chain(meta))
+    encoded_anew = codecs is not None or default_codecs
     if new != old:
-        changed = _translated(changed, old, new, at, any_codecs=codecs is not None)
-    if dtype is None and codecs is None:
+        changed = _translated(changed, old, new, at, any_codecs=encoded_anew)
+    if dtype is None and not encoded_anew:
         return changed
     data_type, stored = (
         (changed.data_type, changed.dtype) if dtype is None else _data_type(dtype, at)
     )
     chain = (
-        _for_type(changed.codecs, data_type)
-        if codecs is None
-        else new.chain(codecs, data_type, stored, "C", meta.grid.ndim)
+        new.chain(codecs, data_type, stored, "C", meta.grid.ndim)
+        if encoded_anew
+        else _for_type(changed.codecs, data_type)
     )
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)

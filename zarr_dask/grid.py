@@ -220,6 +220,35 @@ class Grid:
         """Whether there is a cell at some coordinates, which are not negative."""
         return all(at < count for at, count in zip(coords, self.counts, strict=True))
 
+    def coords_of(self, number: int) -> tuple[int, ...]:
+        """Coordinates of the cell with a number, in the order of memory.
+
+        There may be more cells than 64 bits can number.
+
+        Examples
+        --------
+        >>> Grid.regular((10, 6), (4, 2)).coords_of(5)
+        (1, 2)
+        """
+        found: list[int] = []
+        for count in reversed(self.counts):
+            number, index = divmod(number, count)
+            found.append(index)
+        return tuple(reversed(found))
+
+    def number_of(self, coords: Sequence[int]) -> int:
+        """The number of the cell at some coordinates.
+
+        Examples
+        --------
+        >>> Grid.regular((10, 6), (4, 2)).number_of((1, 2))
+        5
+        """
+        number = 0
+        for index, count in zip(coords, self.counts, strict=True):
+            number = number * count + index
+        return number
+
     @property
     def everything(self) -> Region:
         """The region that covers the whole index space."""

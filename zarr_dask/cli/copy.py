@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from zarr_dask.cli.base import Interrupted
-from zarr_dask.cli.options import job_options
-from zarr_dask.cli.printing import printable, say, say_plan, wrapped
-from zarr_dask.cli.progress import rechunk_progress
-from zarr_dask.cli.rechunk import cluster
+from zarr_dask.cli.options import job_options, run_options
+from zarr_dask.cli.printing import say_plan
+from zarr_dask.cli.rechunk import carry_out, cluster, draw, write_plan
 
 __all__ = ["copy"]
 
@@ -27,8 +24,7 @@ Examples:
 )
 @job_options
 @click.option("--format", help="Format of the copy, such as v3; that of the source by default.")
-@click.option("--verify", is_flag=True, help="Compare source and copy before the end.")
-@click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
+@run_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option(
     "--output",
@@ -37,7 +33,12 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Only write the plan into this file, for run, status, finish and script.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the plan into this file (PNG, SVG, PDF ...); needs matplotlib.",
+)
 def copy(
     src: str,
     dst: str,
@@ -45,11 +46,11 @@ def copy(
     scheduler: str | None,
     scheduler_file: str | None,
     workers: int | None,
-    verify: bool,
-    resume: bool,
     dry_run: bool,
     output: Path | None,
+    plot: Path | None,
     quiet: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Copy an array, or a group with all that lies below it.
@@ -64,26 +65,16 @@ def copy(
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.copy.copy import plan_copy
 
+        resume, verify = options.pop("resume"), options.pop("verify")
         overwrite = options.pop("overwrite")
         plan = plan_copy(src, dst, client=client, overwrite=overwrite or resume, **options)
         plan = replace(plan, overwrite=overwrite)
-        if not quiet:
-            say_plan(plan)
-        if output is not None:
-            try:
-                output.write_text(plan.to_json(), encoding="utf-8")
-            except OSError as error:
-                raise click.FileError(str(output), error.strerror) from error
-            say(f"written to {printable(str(output))}")
+        if plot is not None:
+            draw(plan, plot)
         if dry_run or output is not None:
+            if not quiet:
+                say_plan(plan)
+            if output is not None:
+                write_plan(plan, output)
             return
-        try:
-            with nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance:
-                report = plan.run(client, advance, resume=resume, verify=verify)
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                f": {plan.where} is not complete. Run the same command again with --resume to go "
-                "on, or without it to start over."
-            ) from interrupt
-        if not quiet:
-            say(wrapped(f"done: {report}", "  "))
+        carry_out(plan, client, quiet=quiet, as_json=as_json, resume=resume, verify=verify)

@@ -1,4 +1,4 @@
-"""Options of ``zarr-dask rechunk`` and ``zarr-dask plan``, with the types of their values."""
+"""Options of ``zarr-dask rechunk``, ``plan`` and ``copy``, with the types of their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["CodecsType", "GridType", "SizeType", "job_options"]
+__all__ = ["CodecsType", "GridType", "SizeType", "array_options", "job_options", "run_options"]
 
 
 class GridType(click.ParamType[Any]):
@@ -150,8 +150,48 @@ _JOB_OPTIONS = [
 ]
 
 
+_ARRAY_OPTIONS = [
+    click.option(
+        "--array",
+        "arrays",
+        metavar="PATH",
+        multiple=True,
+        help="An array in the group SRC, to be laid out anew at the same path in DST; may be given "
+        "several times, for one plan of all of them.",
+    ),
+    click.option("--format", help="Format of the new array, such as v3; that of SRC by default."),
+    click.option("--dtype", help="Its data type, such as float32; that of SRC by default."),
+    click.option(
+        "--codecs",
+        type=CodecsType(),
+        help="Its codecs: names, as in bytes,zstd, or a JSON list; those of SRC by default.",
+    ),
+]
+
+_RUN_OPTIONS = [
+    click.option("--verify", is_flag=True, help="Compare source and target before the end."),
+    click.option("--resume", is_flag=True, help="Go on with the same job, if it has died."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
+    click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors."),
+]
+
+
 def job_options(command: Decorated) -> Decorated:
-    """Give a command the arguments and options of rechunk."""
-    for option in reversed(_JOB_OPTIONS):
+    """Give a command the arguments and options of all that lays arrays out anew."""
+    return _with(_JOB_OPTIONS, command)
+
+
+def array_options(command: Decorated) -> Decorated:
+    """Give a command the options of rechunk and plan besides."""
+    return _with(_ARRAY_OPTIONS, command)
+
+
+def run_options(command: Decorated) -> Decorated:
+    """Give a command the options of carrying a plan out."""
+    return _with(_RUN_OPTIONS, command)
+
+
+def _with(options: Sequence[Any], command: Decorated) -> Decorated:
+    for option in reversed(options):
         command = cast("Callable[[Decorated], Decorated]", option)(command)
     return command

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
 from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from zarr_dask.jobs.rechunk.job import RechunkJob
     from zarr_dask.jobs.rechunk.joint_job import JointJob, StageLike
     from zarr_dask.jobs.rechunk.joint_plan import JointPlan
@@ -125,7 +128,7 @@ def run(
             if stop():
                 raise SystemExit(_SIGTERM_EXIT)
         if stage is None:
-            _end(job, plan, verify=verify)
+            _end(job, plan, verify=verify, threads=threads)
 
 
 def _begun(plan: Plan, journal: str | None) -> Job:
@@ -211,16 +214,47 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     raise SystemExit(1)
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask finish plan.json
+  zarr-dask finish plan.json --verify --scheduler tcp://10.0.0.1:8786
+"""
+)
 @_FILE
 @_JOURNAL
 @_VERIFY
+@click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
+@click.option("--scheduler", metavar="ADDRESS", help="Compare on the Dask scheduler there.")
+@click.option(
+    "--scheduler-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Compare on the Dask scheduler that has written this file.",
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Compare on so many new processes.")
 @traceback_option
-def finish(plan_file: Path, *, journal: str | None, verify: bool) -> None:
+def finish(
+    plan_file: Path,
+    *,
+    journal: str | None,
+    verify: bool,
+    threads: int | None,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+) -> None:
     """End a plan whose tasks are all done.
 
-    The target becomes visible; what lay between the stages, and the receipts, are removed.
+    The target becomes visible; what lay between the stages, and the receipts, are removed. --verify
+    compares on all cores within the memory of the plan, or on a cluster.
     """
+    places = [place for place in (scheduler, scheduler_file, workers, threads) if place is not None]
+    if places and not verify:
+        raise click.UsageError("--threads, --scheduler and --workers are for --verify.")
+    if len(places) > 1:
+        raise click.UsageError(
+            "--threads, --scheduler, --scheduler-file and --workers exclude each other."
+        )
     plan = _load(plan_file)
     job = _resumed(plan, journal)
     if job is None:
@@ -228,27 +262,32 @@ def finish(plan_file: Path, *, journal: str | None, verify: bool) -> None:
             say(f"{printable(plan.where)} is finished already")
             return
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
-    _end(job, plan, verify=verify)
+    if len(places) == 1 and threads is None:
+        job.check_complete()
+        with connected(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT) as client:
+            _compare_on(plan, client)
+        verify = False
+    _end(job, plan, verify=verify, threads=threads)
     say(f"{printable(plan.where)} is finished")
 
 
-def _end(job: Job, plan: Plan, *, verify: bool) -> None:
+def _compare_on(plan: Plan, client: Client | None) -> None:
+    """Compare sources and targets on a cluster."""
+    from zarr_dask.jobs.rechunk.running import matched
+    from zarr_dask.jobs.run import find_workers
+
+    workers = find_workers(client)
+    matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
+
+
+def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None = None) -> None:
     """End a job, if its target holds what the source does where that is asked for."""
+    from zarr_dask.jobs.rechunk.running import matched_here
+
     if verify:
         job.check_complete()
-        threads = plan.threads_per_process
-        for matching in plan.matchings(threads):
-            _compare(matching, threads)
+        matched_here(plan, threads)
     job.finish()
-
-
-def _compare(matching: Any, threads: int) -> None:
-    """Compare the source and target of one array on the threads of this process."""
-    from zarr_dask.pool import for_each
-
-    found: list[Any] = []
-    for_each(lambda number: found.append(matching(number)), matching.numbers, threads)
-    matching.check(found)
 
 
 @click.command()

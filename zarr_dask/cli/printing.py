@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.migrate import MigrationPlan
     from zarr_dask.jobs.rechunk.joint_plan import JointPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
+    from zarr_dask.jobs.rechunk.report import Measured
     from zarr_dask.ome import OmeMigration
     from zarr_dask.ome.plan import ImageWritePlan
 
-__all__ = ["printable", "say", "say_field", "say_plan", "say_title", "shortened", "wrapped"]
+__all__ = [
+    "printable",
+    "say",
+    "say_field",
+    "say_plan",
+    "say_report",
+    "say_title",
+    "shortened",
+    "wrapped",
+]
 
 _LABEL = 18
 _MAX_VALUE = 400
@@ -71,6 +82,17 @@ def say_plan(
         words = line.lstrip()
         lead = line[: len(line) - len(words)]
         say(wrapped(words, f"{lead}        ", lead))
+
+
+def say_report(report: Measured, *, as_json: bool) -> None:
+    """Print what a job has done beside what its plan said, or that as one JSON object."""
+    if as_json:
+        say(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    first, *rest = printable(report.explain()).splitlines()
+    say(wrapped(f"done: {first}", "  "))
+    for line in rest:
+        say(line)
 
 
 def say_field(label: str, *lines: str) -> None:

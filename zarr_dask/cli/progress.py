@@ -36,7 +36,7 @@ def rechunk_progress(
     if console is None:
         yield Lines(names)
         return
-    totals = [*(getattr(stage, "nbytes", plan.nbytes) for stage in plan.stages), plan.nbytes]
+    totals = [*plan.totals, plan.nbytes]
     with stage_bars(console, dict(zip(names, totals, strict=False))) as advance:
         yield advance
 

@@ -15,18 +15,21 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted
 from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
-from zarr_dask.cli.options import job_options
-from zarr_dask.cli.printing import printable, say, say_plan, shortened, wrapped
+from zarr_dask.cli.options import array_options, job_options, run_options
+from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.progress import rechunk_progress
 from zarr_dask.errors import NodeTypeError
+from zarr_dask.formats.base import normalise_path
+from zarr_dask.stores.base import join
 
 if TYPE_CHECKING:
     from distributed import Client
-    from matplotlib.figure import Figure
 
+    from zarr_dask.jobs.copy.plan import CopyPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointPlan, JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
-__all__ = ["cluster", "plan", "rechunk"]
+__all__ = ["carry_out", "cluster", "draw", "plan", "rechunk", "write_plan"]
 
 
 @click.command(
@@ -35,32 +38,52 @@ Examples:
   zarr-dask rechunk maps.zarr series.zarr --chunks time=-1,lat=32,lon=32
   zarr-dask rechunk maps.zarr series.zarr --chunks 512,32,32 \\
       --shards 512,256,256 --max-mem 256MB --workers 2
+  zarr-dask rechunk run.zarr series.zarr --array u --array v --chunks time=-1
 """
 )
 @job_options
-@click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
-@click.option("--verify", is_flag=True, help="Compare source and target before the end.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-def rechunk(src: str, dst: str, *, quiet: bool, resume: bool, verify: bool, **options: Any) -> None:
-    """Copy an array into other chunks and shards.
+@array_options
+@run_options
+def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
+    """Copy an array into other chunks and shards, or several arrays of a group.
 
-    SRC is the array, DST the place of the new one. The plan is printed, then carried out within
-    --max-mem. The metadata of the new array are written last: until then, no reader takes it for
-    whole.
+    SRC is the array, or with --array the group, DST the place of the new one. The plan is printed,
+    then carried out within --max-mem, then what was done is printed beside what was predicted. The
+    metadata of the new array are written last: until then, no reader takes it for whole.
     """
+    run = {name: options.pop(name) for name in ("resume", "verify", "as_json")}
     with _planned(src, dst, **options) as (plan, client):
-        if not quiet:
-            say_plan(plan)
-        try:
-            with nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance:
-                report = plan.run(client, advance, resume=resume, verify=verify)
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                f": {plan.target.where} is not complete. Run the same command again with --resume "
-                "to go on, or without it to start over."
-            ) from interrupt
-        if not quiet:
-            say(wrapped(f"done: {report}", "  "))
+        carry_out(plan, client, quiet=quiet, **run)
+
+
+def carry_out(
+    plan: RechunkPlan | JointPlan,
+    client: Client | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    resume: bool,
+    verify: bool,
+) -> None:
+    """Print a plan, run it with its progress, and print what was done.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C; it says how to go on.
+    """
+    if not (quiet or as_json):
+        say_plan(plan)
+    try:
+        with nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance:
+            report = plan.run(client, advance, resume=resume, verify=verify)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            f": {plan.where} is not complete. Run the same command again with --resume to go on, "
+            "or without it to start over."
+        ) from interrupt
+    if as_json or not quiet:
+        say_report(report, as_json=as_json)
 
 
 @click.command(
@@ -71,6 +94,7 @@ Example:
 """
 )
 @job_options
+@array_options
 @click.option(
     "--plot",
     metavar="FILE",
@@ -92,17 +116,23 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
     with _planned(src, dst, **options) as (made, _):
         say_plan(made)
         if output is not None:
-            try:
-                output.write_text(made.to_json(), encoding="utf-8")
-            except OSError as error:
-                raise click.FileError(str(output), error.strerror) from error
-            say(f"written to {printable(str(output))}")
+            write_plan(made, output)
         if plot is not None:
-            _save(made.plot(), plot)
-            say(f"drawn in {printable(str(plot))}")
+            draw(made, plot)
 
 
-def _save(figure: Figure, file: Path) -> None:
+def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
+    """Write a plan into a file, for those who carry it out."""
+    try:
+        file.write_text(plan.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(file), error.strerror) from error
+    say(f"written to {printable(str(file))}")
+
+
+def draw(plan: RechunkPlan | JointPlan, file: Path) -> None:
+    """Draw a plan into a file, in the format that its name says."""
+    figure = plan.plot()
     known = sorted(figure.canvas.get_supported_filetypes())
     if file.suffix[1:].lower() not in known:
         raise click.BadParameter(
@@ -113,6 +143,7 @@ def _save(figure: Figure, file: Path) -> None:
         figure.savefig(file, dpi=110)
     except OSError as error:
         raise click.FileError(str(file), error.strerror) from error
+    say(f"drawn in {printable(str(file))}")
 
 
 # --- where it runs --------------------------------------------------------------------------------
@@ -126,16 +157,25 @@ def _planned(
     scheduler: str | None,
     scheduler_file: str | None,
     workers: int | None,
+    arrays: tuple[str, ...],
+    path: str,
     **options: Any,
-) -> Iterator[tuple[RechunkPlan, Client | None]]:
+) -> Iterator[tuple[RechunkPlan | JointRechunkPlan, Client | None]]:
     """The plan, and the cluster to run it on for as long as the context lasts."""
-    if options["chunks"] is None and options["shards"] is None:
-        raise click.UsageError("give --chunks, --shards or both: without them nothing changes.")
+    if all(options[name] is None for name in ("chunks", "shards", "codecs", "dtype", "format")):
+        raise click.UsageError(
+            "give --chunks, --shards, --codecs, --dtype or --format: without them nothing changes."
+        )
     with cluster(scheduler, scheduler_file, workers) as client:
-        source = _source(src)
         from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 
-        yield plan_rechunk(source, dst, client=client, **options), client
+        options["client"] = client
+        if not arrays:
+            yield plan_rechunk(_source(src), dst, path=path, **options), client
+            return
+        sources = [zd.open_array(src, name) for name in arrays]
+        paths = [join(normalise_path(path), normalise_path(name)) for name in arrays]
+        yield plan_rechunk(sources, dst, path=paths, **options), client
 
 
 @contextmanager
@@ -156,5 +196,6 @@ def _source(src: str) -> zd.Array:
     arrays = [path for path, _ in node.arrays(recursive=True)]
     held = shortened(", ".join(arrays)) or "none"
     raise NodeTypeError(
-        f"{node.where} is a group; SRC must be an array (copy takes groups). Arrays in it: {held}."
+        f"{node.where} is a group; SRC must be an array, or name arrays in it with --array (copy "
+        f"takes whole groups). Arrays in it: {held}."
     )

@@ -125,6 +125,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         overwrite=bool(document["overwrite"]),
         creation=_creation(document),
         temp=where,
+        notes=tuple(map(str, document["notes"])),
     )
     _check_memory(plan)
     return plan
@@ -174,6 +175,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         node_format=node_format,
         groups=groups,
         consolidated=consolidated,
+        notes=tuple(map(str, document["notes"])),
     )
     for member in plan.members:
         _within(path, member.target.path)
@@ -223,6 +225,8 @@ def _member(
         stored=int(document["stored"]),
         largest=int(document["largest"]),
         listed=bool(document["listed"]),
+        busy=int(document["busy"]),
+        asked=int(document["asked"]),
     )
 
 

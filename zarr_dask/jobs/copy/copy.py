@@ -23,7 +23,14 @@ from zarr_dask.errors import (
     MissingGroupWarning,
     SourceIsTargetError,
 )
-from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, normalise_path, where
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    ReadOptions,
+    normalise_path,
+    where,
+)
 from zarr_dask.formats.consolidated import (
     consolidated_holder,
     has_consolidated,
@@ -34,11 +41,13 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
+from zarr_dask.jobs.abreast import abreast, waiting_for
 from zarr_dask.jobs.copy.moving import MovePlan, plan_move
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.regridding import Resources, Wanted, memory_budget, new_array, planned
+from zarr_dask.jobs.rechunk.sampling import LARGEST
 from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.sources import place_of_target
@@ -91,7 +100,8 @@ def plan_copy(
     format
         Format of the copy; that of the source by default.
     codecs
-        Codecs of the chunks, as for `zarr_dask.create_array`; those of each array by default. For a
+        Codecs of the chunks, as for `zarr_dask.create_array`; those of each array by default, or
+        the default ones of another `format` that does not have them, which the plan notes. For a
         group also a mapping from paths of arrays in it to codecs.
     dtype
         Data type, for a single array; for a group a mapping from paths of arrays in it.
@@ -144,8 +154,11 @@ def plan_copy(
     grids.check(root, arrays)
     _check_apart(nodes, store, below)
     work = _Work(store, below, node_format, grids, resources, overwrite)
+    at_a_time = min(waiting_for(root.store), resources.max_mem // (2 * LARGEST))  # they sample
+    members = abreast(lambda one: work.member(*one), arrays.items(), max(at_a_time, 1))
+    made = dict(zip(arrays, members, strict=True))
     for name, node in nodes.items():
-        work.add(name, node)
+        work.add(name, node, made.get(name))
     work.raise_refusals(root.where)
     plan = CopyPlan(
         members=tuple(work.members),
@@ -160,6 +173,7 @@ def plan_copy(
         groups=tuple(work.groups),
         consolidated=tuple(work.consolidated),
         notes=tuple(dict.fromkeys(work.notes)),
+        model=resources.model,
     )
     plan.check_room()
     return plan
@@ -353,6 +367,9 @@ def _own(grid: Any, array: Array) -> Any:
 
 # --- one node after the other ---------------------------------------------------------------------
 
+_Member = MovePlan | RechunkPlan
+_Refusal = MetadataError | GridError | DataTypeError
+
 
 class _Work:
     """What becomes of the nodes."""
@@ -368,21 +385,32 @@ class _Work:
     ) -> None:
         self.store, self.path, self.node_format = store, path, node_format
         self.grids, self.resources, self.overwrite = grids, resources, overwrite
-        self.members: list[MovePlan | RechunkPlan] = []
+        self.members: list[_Member] = []
         self.groups: list[tuple[str, GroupMeta]] = []
         self.consolidated: list[str] = []
         self.notes: list[str] = []
         self.refusals: list[tuple[str, str, Exception]] = []
 
-    def add(self, name: str, node: _Node) -> None:
-        """Plan what becomes of a node, or note why nothing can."""
+    def member(self, name: str, array: Array) -> _Member | _Refusal:
+        """What becomes of an array, or why nothing can; safe to call from many threads."""
         try:
             self._check_name(name)
+            return self._array(name, array)
+        except (MetadataError, GridError, DataTypeError) as error:
+            return error
+
+    def add(self, name: str, node: _Node, member: _Member | _Refusal | None) -> None:
+        """Plan what becomes of a node, or note why nothing can; arrays are planned already."""
+        try:
+            if isinstance(member, Exception):
+                raise member
             if isinstance(node, MetadataError):
                 raise node
-            if isinstance(node, Array):
-                self.members.append(self._array(name, node))
-            else:
+            if member is not None:
+                self.members.append(member)
+                self.notes.extend(member.notes)
+            elif isinstance(node, Group):
+                self._check_name(name)
                 self._group(name, node)
         except (MetadataError, GridError, DataTypeError) as error:
             problems = error.problems if isinstance(error, MetadataError) else (error,)
@@ -420,22 +448,32 @@ class _Work:
                     f"{self.node_format.name} has no consolidated metadata: there will be none"
                 )
 
-    def _array(self, name: str, array: Array) -> MovePlan | RechunkPlan:
+    def _array(self, name: str, array: Array) -> _Member:
         path = join(self.path, name)
-        at = where(self.store, path)
         wanted = self.grids.of(name, array)
-        same = as_stored(array.meta, array.node_format, self.node_format, at)
+        same = self._as_stored(array, path)
         rewrites = any(
             one is not None for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs)
         )
         if rewrites or same is None:
             wanted = replace(wanted, format=self.node_format.name)
-            part, made = new_array(array, self.store, path, self.node_format, wanted)
-            if same is None or not _same_bytes(made, same):
-                return planned(array, part, made, self.resources, overwrite=self.overwrite)
+            new = new_array(array, self.store, path, self.node_format, wanted)
+            if same is None or not _same_bytes(new.array, same):
+                return planned(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
         self.node_format.documents(same, path)  # raises where the format cannot say it
         return plan_move(array, target, self.resources.budget)
+
+    def _as_stored(self, array: Array, path: str) -> ArrayMeta | None:
+        """What says the same of the same stored bytes; None if the format has no words for it."""
+        old, new = array.node_format, self.node_format
+        same = as_stored(array.meta, old, new, where(self.store, path))
+        if same is not None and new != old:
+            try:
+                new.documents(same, path)
+            except MetadataError:
+                return None
+        return same
 
 
 def _same_bytes(made: Array, same: Any) -> bool:

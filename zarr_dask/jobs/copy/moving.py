@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, prod
+from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
 from zarr_dask.hierarchy import is_free, put_documents
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.copying import Copied, Records
+from zarr_dask.jobs.rechunk.copying import Copied, Process, Records
 from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned
-from zarr_dask.jobs.rechunk.stages import OVERHEAD
+from zarr_dask.jobs.rechunk.resident import Memory, process_name
+from zarr_dask.jobs.rechunk.stages import OVERHEAD, CostModel
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
-from zarr_dask.stores.base import WHOLE, Buffer, list_sizes
+from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
 from zarr_dask.stores.described import describe
+from zarr_dask.stores.tally import Tally
 from zarr_dask.stores.urls import real_place
 
 __all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
@@ -42,9 +43,23 @@ class MoveStage:
     """What the one stage of a move costs."""
 
     tasks: int
+    busy: int
+    """Those with an object to copy."""
     peak: int
     """Bytes that one task holds at most."""
     costs: Costs
+    abreast: int
+    """Objects that a task asks for at a time."""
+
+    def work(self, model: CostModel) -> float:
+        """Seconds that one thread would need for all its tasks."""
+        costs = self.costs
+        return (
+            costs.read / model.read
+            + costs.stored / model.write
+            + (costs.reads / self.abreast + costs.writes) * model.request
+            + self.busy * model.task
+        )
 
     def memory(self, threads: int) -> int:
         """Bytes that tasks on so many threads hold together at most."""
@@ -70,6 +85,14 @@ class MovePlan:
     """Bytes of the largest of them."""
     listed: bool = True
     """Whether the source can say which objects there are."""
+    busy: int = 0
+    """Tasks with an object to copy."""
+    asked: int = 0
+    """Objects that these ask for: those that are absent, too."""
+
+    notes = ()
+    boxed = ()
+    """No stage copies boxes."""
 
     @property
     def nbytes(self) -> int:
@@ -81,13 +104,25 @@ class MovePlan:
         """The only stage."""
         tasks = ceil(self.target.meta.grid.ncells / self.batch)
         peak = self.largest * self.abreast + OVERHEAD
-        costs = Costs(decoded=0, written=self.stored, reads=self.objects, writes=self.objects)
-        return (MoveStage(tasks, peak, costs),)
+        costs = Costs(reads=self.asked, writes=self.objects, read=self.stored, stored=self.stored)
+        return (MoveStage(tasks, self.busy, peak, costs, self.abreast),)
 
     @property
     def tasks(self) -> int:
         """Number of tasks."""
         return self.stages[0].tasks
+
+    @property
+    def costs(self) -> Costs:
+        """What all of them together do."""
+        return self.stages[0].costs
+
+    def how(self) -> str:
+        """What becomes of the array, in a few words."""
+        if not self.listed:
+            return "as it is stored, whatever there is"
+        objects = counted(self.objects, "stored object")
+        return f"as it is stored: {objects}, {format_bytes(self.stored)}"
 
     @property
     def token(self) -> str:
@@ -129,6 +164,8 @@ class MovePlan:
             "stored": self.stored,
             "largest": self.largest,
             "listed": self.listed,
+            "busy": self.busy,
+            "asked": self.asked,
         }
 
     def bound(self, creation: str, journal: Journal | None) -> MoveJob:
@@ -146,7 +183,7 @@ class MovePlan:
         grid = self.target.meta.grid
         first = number * self.batch
         for cell in range(first, min(first + self.batch, grid.ncells)):
-            yield _coords(cell, grid.counts)
+            yield grid.coords_of(cell)
 
     def keys(self, number: int) -> Iterator[str]:
         """Keys of the objects that a task copies, below the target's prefix."""
@@ -154,19 +191,7 @@ class MovePlan:
 
     def task_of(self, coords: Sequence[int]) -> int:
         """The task that copies the object at some coordinates."""
-        cell = 0
-        for index, count in zip(coords, self.target.meta.grid.counts, strict=True):
-            cell = cell * count + index
-        return cell // self.batch
-
-
-def _coords(cell: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """Coordinates of the cell with a number; there may be more cells than 64 bits can number."""
-    found: list[int] = []
-    for count in reversed(counts):
-        cell, index = divmod(cell, count)
-        found.insert(0, index)
-    return tuple(found)
+        return self.target.meta.grid.number_of(coords) // self.batch
 
 
 def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
@@ -187,10 +212,10 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     grid = source.meta.grid
     cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
     try:
-        sizes = np.fromiter((size for _, size in objects_of(source)), np.int64)
-        objects, stored, largest = len(sizes), int(sizes.sum()), int(sizes.max(initial=0))
-        listed = True
+        found = _Found.of(source)
+        objects, stored, largest, listed = found.objects, found.stored, found.largest, True
     except ListingError:
+        found = None
         objects, stored, largest, listed = grid.ncells, source.nbytes, cell, False
     if largest + OVERHEAD > budget:
         raise MemoryBudgetError(
@@ -202,16 +227,54 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     mean = max(stored // max(objects, 1), 1)
     together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
     density = objects / max(grid.ncells, 1)  # of a grid that is nearly empty, few cells
+    batch = max(int(together * density), 1)
+    busy, asked = (
+        (ceil(grid.ncells / batch), grid.ncells) if found is None else found.batches(batch)
+    )
     return MovePlan(
         source=source,
         target=target,
-        batch=max(int(together * density), 1),
+        batch=batch,
         abreast=max(min(policy.requests, room), 1),
         objects=objects,
         stored=stored,
         largest=largest,
         listed=listed,
+        busy=busy,
+        asked=asked,
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The stored objects of an array, as a listing says."""
+
+    cells: Sequence[int]
+    """Their numbers in the grid, which may be more than 64 bits can number."""
+    ncells: int
+    stored: int
+    largest: int
+
+    @classmethod
+    def of(cls, array: Array) -> _Found:
+        grid = array.meta.grid
+        cells: list[int] = []
+        stored = largest = 0
+        for coords, size in objects_of(array):
+            cells.append(grid.number_of(coords))
+            stored += size
+            largest = max(largest, size)
+        return cls(cells, grid.ncells, stored, largest)
+
+    @property
+    def objects(self) -> int:
+        return len(self.cells)
+
+    def batches(self, batch: int) -> tuple[int, int]:
+        """How many batches of cells have an object, and how many cells these have."""
+        having = {cell // batch for cell in self.cells}
+        asked = sum(min(batch, self.ncells - number * batch) for number in having)
+        return len(having), asked
 
 
 def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -242,10 +305,13 @@ class Mover:
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy the objects of a task; `stop` is asked before each of them."""
+        begun, memory = perf_counter(), Memory()
         target = self.plan.target
+        tally = Tally(self.plan.source.store)
         written: list[StoredObject] = []
         empty: list[str] = []
-        for coords, value in self._values(number):
+        for coords, value in self._values(number, tally):
+            memory.look()
             if stop is not None and stop():
                 break
             key = target.meta.keys.key(coords)
@@ -260,18 +326,26 @@ class Mover:
             absent = () if self.plan.listed else tuple(empty)
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
         nbytes = sum(item.nbytes for item in written)
-        return Copied(nbytes, nbytes, len(written))
+        return Copied(
+            nbytes,
+            nbytes,
+            len(written),
+            read=tally.traffic.nbytes,
+            reads=tally.traffic.requests,
+            seconds=perf_counter() - begun,
+            process=Process(process_name(), memory.first, memory.peak),
+        )
 
-    def _values(self, number: int) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
+    def _values(self, number: int, store: Store) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
         source, abreast = self.plan.source, self.plan.abreast
         if abreast == 1:
             for coords in self.plan.coords(number):
-                yield coords, source.store.get(source.key(coords))
+                yield coords, store.get(source.key(coords))
             return
         waiting = list(self.plan.coords(number))
         for first in range(0, len(waiting), abreast):
             some = waiting[first : first + abreast]
-            found = source.store.get_ranges([(source.key(coords), WHOLE) for coords in some])
+            found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
             yield from zip(some, found, strict=True)
 
 
@@ -282,6 +356,7 @@ class MoveJob:
     plan: MovePlan
     creation: str
     journal: Journal | None
+    stages = 1
 
     def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
         """What copies."""

@@ -29,7 +29,7 @@ from zarr_dask.formats.consolidated import consolidated_documents
 from zarr_dask.hierarchy import check_place, prepare_place, put_documents, remove_leftovers
 from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.rechunk.joint_job import MemberJob
+from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
 from zarr_dask.jobs.rechunk.joint_plan import JointPlan
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.journal import discard_journals
@@ -102,42 +102,39 @@ class CopyPlan(JointPlan):
             self._memory_line(),
         ]
         costs = self.costs
-        lines.append(
-            f"  work    {counted(self.tasks, 'task')}, {costs.reads + costs.writes:,} requests"
-        )
+        lines.append(f"  work    {counted(self.tasks, 'task')}, {costs.requests:,} requests")
         if self.consolidated:
             lines.append("  finally consolidated metadata are written anew, of the new documents")
         lines += [f"  note    {note}" for note in self.notes]
         return "\n".join([*lines, *_table(self._rows())])
 
+    def title(self) -> str:
+        """What is done, in a line."""
+        return f"copy {where(*self.source)} to {self.where}"
+
+    def name_of(self, member: Member) -> str:
+        """What an array is called among the others: its path below the copy."""
+        return member.target.path[len(prefix_of(self.path)) :] or "/"
+
     def _repr_html_(self) -> str:
-        costs = self.costs
         facts = {
             "source": where(*self.source),
             "format": self.node_format.name,
             "nodes": f"{counted(len(self.groups), 'group')}, {counted(len(self.members), 'array')}",
             "memory": f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process",
-            "work": f"{counted(self.tasks, 'task')}, {costs.reads + costs.writes:,} requests",
+            "work": f"{counted(self.tasks, 'task')}, {counted(self.costs.requests, 'request')}",
         }
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(printable(text))}</td>" for text in row) + "</tr>"
-            for row in self._rows()
-        )
-        return facts_table(f"copy to {self.where}", facts) + f"<table>{rows}</table>"
+        notes = "".join(f"<p>{escape(printable(note))}</p>" for note in self.notes)
+        return facts_table(f"copy to {self.where}", facts) + notes + super()._repr_html_()
 
     def _rows(self) -> list[tuple[str, ...]]:
         """What a table of the arrays says."""
-        start = len(prefix_of(self.path))
         rows: list[tuple[str, ...]] = []
         for member in self.members:
             target = member.target
-            costs = member.stages[0].costs
-            for stage in member.stages[1:]:
-                costs += stage.costs
-            requests = f"{costs.reads + costs.writes:,} requests"
-            name = target.path[start:] or "/"
             facts = (str(target.shape), target.meta.data_type.label, format_bytes(target.nbytes))
-            rows.append((name, *facts, _how(member), requests))
+            requests = f"{member.costs.requests:,} requests"
+            rows.append((self.name_of(member), *facts, member.how(), requests))
         return rows
 
     def to_json(self) -> str:
@@ -178,6 +175,7 @@ class CopyPlan(JointPlan):
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
                 "creation": self.creation,
+                "notes": list(self.notes),
                 "explained": self.explain().splitlines(),
             },
             indent=1,
@@ -261,25 +259,6 @@ class CopyPlan(JointPlan):
 
 def _depth(path: str) -> int:
     return len(path.split("/")) if path else 0
-
-
-def _how(member: MovePlan | RechunkPlan) -> str:
-    """How an array is copied, in words."""
-    if isinstance(member, MovePlan):
-        if not member.listed:
-            return "as it is stored, whatever there is"
-        objects = counted(member.objects, "stored object")
-        return f"as it is stored: {objects}, {format_bytes(member.stored)}"
-    source, target = member.source, member.target
-    what = []
-    if (source.chunks, source.shards) != (target.chunks, target.shards):
-        shards = f" in shards {target.shards}" if target.shards else ""
-        what.append(f"chunks {source.chunks} -> {target.chunks}{shards}")
-    if source.meta.data_type != target.meta.data_type:
-        what.append(f"{source.meta.data_type.label} -> {target.meta.data_type.label}")
-    stages = len(member.stages)
-    how = "directly" if stages == 1 else f"in {stages} stages"
-    return f"{', '.join(what) or 'encoded anew'}, {how}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -54,6 +54,9 @@ class Stage:
     """First element of the source that is copied."""
     records: Records | None = None
     """Where receipts are left; None for nowhere."""
+    counted: int = 0
+    """Bytes of an element as they are counted: those of what the first stage reads, because what
+    lies between may have a narrower data type; 0 for those of the source."""
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy one box: read it whole, write its stored objects one by one.
@@ -80,7 +83,7 @@ class Stage:
 
     def _region(self, number: int) -> Region:
         boxes = self.plan.boxes
-        return boxes.region_of([int(i) for i in np.unravel_index(number, boxes.counts)])
+        return boxes.region_of(boxes.coords_of(number))
 
     def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         tally = Tally(self.source.store)
@@ -109,7 +112,7 @@ class Stage:
         nbytes = sum(item.nbytes for item in written)
         traffic = tally.traffic
         return Copied(
-            values.size * self.plan.source.itemsize,
+            values.size * (self.counted or self.plan.source.itemsize),
             nbytes,
             len(written) + len(empty),
             decoded=decoded,
@@ -203,7 +206,7 @@ class Copied:
     """What one task has done."""
 
     nbytes: int
-    """Decoded bytes copied."""
+    """Decoded bytes copied, as elements of the job's source."""
     stored: int
     """Encoded bytes written."""
     objects: int

@@ -14,24 +14,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from math import prod
-from secrets import token_hex
+from html import escape
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
-from zarr_dask.errors import ResumeError, StoreError
-from zarr_dask.formats.base import Format, prefix_of, where
+from zarr_dask.errors import PlanError, ResumeError, StoreError
+from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.bars import rechunk_bars
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.between import FORMAT, Between, Room, base_for, grids_between
 from zarr_dask.jobs.rechunk.job import resume as resumed
-from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, digest, is_there_as_planned
-from zarr_dask.jobs.rechunk.regridding import Resources, Wanted, new_array, planned
-from zarr_dask.jobs.rechunk.report import RechunkReport
+from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
+from zarr_dask.jobs.rechunk.regridding import (
+    NewArray,
+    Resources,
+    Wanted,
+    layout_of,
+    new_array,
+    planned,
+)
+from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
 from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.write.guards import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
@@ -39,30 +45,30 @@ from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.urls import Location, beside, inside, open_store, real_place
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.urls import Location
+from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
+    from matplotlib.figure import Figure
 
-__all__ = ["DaskRechunkPlan", "DaskRechunkReport", "grids_between", "plan_dask"]
-
-_FOLDER = "zarr-dask-blocks-"
-_SMALL = 1 << 16
-"""Bytes of a chunk below which reading it alone costs more than it saves."""
-_FORMAT = "v3"
+__all__ = ["DaskRechunkPlan", "DaskRechunkReport", "plan_dask"]
 
 
-@dataclass(frozen=True, slots=True)
-class DaskRechunkReport:
-    """What was done with a dask array."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskRechunkReport(Measured):
+    """What was done with a dask array.
+
+    Its first stage is the writing of blocks, unless an earlier run has done that: what was
+    predicted of its time is that of writing only, and its memory is not looked at, because both are
+    a matter of what computes the blocks.
+    """
 
     written: WriteReport | None
     """What its blocks became; None if an earlier run had written them."""
     rechunked: RechunkReport | None
     """What was made of that; None if blocks went into the target directly."""
-    seconds: float
 
     @property
     def nbytes(self) -> int:
@@ -76,10 +82,19 @@ class DaskRechunkReport:
         one = self.rechunked or self.written
         return 0 if one is None else one.stored
 
+    def names(self) -> list[str]:
+        """Of the stages."""
+        then = [] if self.rechunked is None else self.rechunked.names()
+        return [*([] if self.written is None else ["blocks, as they come"]), *then]
+
     def __str__(self) -> str:
         if self.rechunked is None:
             return f"{self.written}, directly, in {self.seconds:.1f} s"
         return f"{self.rechunked}; with the blocks in {self.seconds:.1f} s"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as values that JSON knows."""
+        return {"nbytes": self.nbytes, "stored": self.stored, **Measured.to_json(self)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +147,48 @@ class DaskRechunkPlan:
         then = self.then.explain().splitlines()[2:]
         return "\n".join([*lines, "  then    that is rechunked:", *then])
 
+    def plot(self) -> Figure:
+        """What is done with the blocks, as a matplotlib figure: see `RechunkPlan.plot`.
+
+        Blocks that are written directly are drawn as `WritePlan.plot` does.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        if self.direct:
+            return self._directly(resume=False, journal=None).plot()
+        return self.then.plot()
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.explain().splitlines()
+        words = "".join(f"<p>{escape(printable(line.strip()))}</p>" for line in (first, *rest[:2]))
+        return words if self.direct else words + self.then._repr_html_()
+
+    def to_json(self) -> str:
+        """There is no file for it: a graph holds functions, and a plan file never does.
+
+        Raises
+        ------
+        PlanError
+            Always. It says how the blocks are stored first, after which the rest has a plan file.
+        """
+        if self.direct:
+            raise PlanError(
+                "a dask graph has no form in a plan file, and its blocks are whole stored objects "
+                "of the target: write them with zarr_dask.to_zarr, which needs no rechunking."
+            )
+        between = self.between
+        shards = f", shards={between.shards}" if between.shards else ""
+        raise PlanError(
+            "a dask graph has no form in a plan file. Store its blocks first, with dask: "
+            f"zarr_dask.to_zarr(x, between, chunks={between.chunks}{shards}); then "
+            f"zarr_dask.plan_rechunk(between, target, chunks={self.options['chunks']}, "
+            f"shards={self.options['shards']}).to_json() is carried out without dask "
+            "(give it dtype=, codecs= and format= as here)."
+        )
+
     # --- doing it ---------------------------------------------------------------------------------
 
     def run(
@@ -181,23 +238,64 @@ class DaskRechunkPlan:
             with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
                 return self.run(client, advance, resume=resume, journal=journal, verify=verify)
         if direct:
-            written = self._directly(resume=resume, journal=journal).run(client, progress)
-            return DaskRechunkReport(written, None, perf_counter() - begun)
-        room = self.between.room(self, resume=resume)
+            write = self._directly(resume=resume, journal=journal)
+            report, stage = self._write(write, client, progress)
+            return DaskRechunkReport(
+                written=report, rechunked=None, stages=(stage,), seconds=perf_counter() - begun
+            )
+        room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
         if not (resume and resumed(then, journal) is not None):
             if resume and then.is_finished() and room.exists():
                 room.remove()  # a call that died had come to its end but for this
-                return DaskRechunkReport(None, None, perf_counter() - begun)
+                seconds = perf_counter() - begun
+                return DaskRechunkReport(written=None, rechunked=None, seconds=seconds)
             then.as_job().check_room()
         steps = _Steps(progress, 1 + len(then.stages) + verify)
         with self._cleared(then, room, journal, resume=resume):
-            write = None
+            written: WriteReport | None = None
+            stages: list[StageReport] = []
             if not is_there_as_planned(then.source):
-                write = room.write(self, resume=resume).run(client, steps.of(0))
+                made = room.write(self.values, resume=resume)
+                written, first = self._write(made, client, steps.of(0))
+                stages.append(first)
             told = steps.of(1)
-            report = then.run(client, told, resume=bool(resume), journal=journal, verify=verify)
-        return DaskRechunkReport(write, report, perf_counter() - begun)
+            ran = then.run(client, told, resume=bool(resume), journal=journal, verify=verify)
+        return DaskRechunkReport(
+            written=written,
+            rechunked=ran,
+            seconds=perf_counter() - begun,
+            stages=(*stages, *ran.stages),
+            bound=ran.bound,
+            peaks=ran.peaks,
+            repeated=ran.repeated,
+        )
+
+    def _write(
+        self,
+        write: WritePlan,
+        client: Client | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> tuple[WriteReport, StageReport]:
+        """Write the blocks, and say what that came to beside what was to be expected."""
+        begun = perf_counter()
+        written = write.run(client, progress)
+        seconds = perf_counter() - begun
+        layout, model = layout_of(write.target), self.then.model
+        ratio = self.then.ratios.target if self.direct else 1.0
+        stored = round(write.nbytes * ratio)
+        predicted = Costs(written=write.nbytes, writes=write.objects, stored=stored)
+        work = (
+            write.nbytes / layout.encode
+            + stored / model.write
+            + write.objects * model.request
+            + write.tasks * model.task
+        )
+        objects = written.objects + written.empty
+        actual = Costs(written=written.nbytes, writes=objects, stored=written.stored)
+        done = write.tasks * objects // max(write.objects, 1)
+        least = work / self.then.threads
+        return written, StageReport(write.tasks, done, predicted, actual, least, seconds)
 
     def _directly(self, *, resume: Resume, journal: Location | None) -> WritePlan:
         target = self.target
@@ -246,151 +344,6 @@ class _Steps:
         return lambda step: told(replace(step, stage=step.stage + first, stages=self._stages))
 
 
-# --- the array between ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Between:
-    """How the blocks are kept, and in which place."""
-
-    base: Store | None
-    """The store in which the folder for it is; None for memory of this process."""
-    prefix: str
-    """What the name of the folder begins with."""
-    chunks: Cells
-    shards: Cells | None
-    codecs: Any
-
-    def room(self, plan: DaskRechunkPlan, *, resume: Resume) -> Room:
-        """The place for one run: of a new name, or of one that the same call finds again.
-
-        Raises
-        ------
-        ResumeError
-            If the graph cannot be told from others, or there is no place that lasts.
-        """
-        if self.base is None:
-            if resume:
-                raise ResumeError(
-                    f"{plan.target.where} is in memory: say with temp= where the blocks are kept "
-                    "that have been computed, or leave resume=True out."
-                )
-            return Room(MemoryStore(), "blocks", self)
-        name = _name_of(plan, resume) if resume else token_hex(16)
-        return Room(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
-
-
-def _name_of(plan: DaskRechunkPlan, resume: Resume) -> str:
-    """Equal for calls that compute the same values for the same target."""
-    from zarr_dask.fingerprint import layer_tokens
-
-    target = plan.target
-    if isinstance(resume, str):
-        values: Any = resume
-    else:
-        values = (sorted(token for _, token in layer_tokens(plan.values)), plan.values.name)
-    facts = (
-        values,
-        real_place(target.store, target.path),
-        digest(target),
-        plan.between.chunks,
-        plan.between.shards,
-    )
-    return sha256(repr(facts).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Room:
-    """A folder for the blocks and the journal of their write."""
-
-    base: Store
-    folder: str
-    between: Between
-
-    @property
-    def array(self) -> Store:
-        """The store whose root is the array between."""
-        return inside(self.base, f"{self.folder}/blocks")
-
-    def write(self, plan: DaskRechunkPlan, *, resume: Resume) -> WritePlan:
-        """The write of the blocks."""
-        made: WritePlan = plan_write(
-            plan.values,
-            self.array,
-            chunks=self.between.chunks,
-            shards=self.between.shards,
-            codecs=self.between.codecs,
-            resume=resume,
-            journal=inside(self.base, f"{self.folder}/journal") if resume else None,
-            overwrite=False,
-            format=_FORMAT,
-        )
-        return made
-
-    def exists(self) -> bool:
-        """Whether there is anything in it."""
-        return any(self.base.list_dir(prefix_of(self.folder)))
-
-    def remove(self) -> None:
-        """Remove the blocks and what is left of their journal."""
-        self.base.delete_prefix(prefix_of(self.folder))
-
-
-def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells, Cells | None]:
-    """Chunks and shards of an array whose stored objects are the blocks of a dask array.
-
-    Parameters
-    ----------
-    blocks
-        Sizes of the blocks.
-    objects
-        Shape of the stored objects to come, which chunks should not be longer than.
-    itemsize
-        Bytes of an element.
-
-    Returns
-    -------
-    chunks, shards
-        Shards are blocks of one size, where chunks that divide them help; else None.
-
-    Examples
-    --------
-    >>> grids_between(((100, 100), (400,)), (200, 20), 8)
-    ((100, 100), (100, 400))
-    >>> grids_between(((30, 40), (400,)), (70, 20), 8)
-    (((30, 40), 400), None)
-    """
-    lengths = [_one_size(sizes) for sizes in blocks]
-    if any(length is None for length in lengths):
-        cells = tuple(
-            tuple(size for size in sizes if size) if length is None else length
-            for sizes, length in zip(blocks, lengths, strict=True)
-        )
-        return cells, None
-    block = tuple(length or 1 for length in lengths)
-    chunk = [
-        max(d for d in _divisors(length) if d <= max(wanted, 1))
-        for length, wanted in zip(block, objects, strict=True)
-    ]
-    while prod(chunk) * itemsize < _SMALL and tuple(chunk) != block:
-        # the dimension along which chunks are cut most is that which needs it least
-        axis = max(range(len(chunk)), key=lambda axis: (block[axis] // chunk[axis], axis))
-        chunk[axis] = min(d for d in _divisors(block[axis]) if d > chunk[axis])
-    return tuple(chunk), None if tuple(chunk) == block else block
-
-
-def _one_size(sizes: tuple[int, ...]) -> int | None:
-    """The size of all blocks along a dimension, the last of which may be smaller."""
-    first = max(sizes[0], 1) if sizes else 1
-    is_regular = all(size == first for size in sizes[:-1]) and (not sizes or sizes[-1] <= first)
-    return first if is_regular else None
-
-
-def _divisors(length: int) -> list[int]:
-    small = [d for d in range(1, int(length**0.5) + 1) if length % d == 0]
-    return sorted({*small, *(length // d for d in small)})
-
-
 # --- planning -------------------------------------------------------------------------------------
 
 
@@ -422,7 +375,7 @@ def plan_dask(
     known = checked_array(values)
     if wanted.region is not None:
         raise ValueError("region= is for stored arrays; slice the dask array instead.")
-    typed = plan_write(known, MemoryStore(), format=_FORMAT).target
+    typed = plan_write(known, MemoryStore(), format=FORMAT).target
     data_type = typed.meta.data_type
     spec = ArraySpec(
         shape=known.shape,
@@ -432,17 +385,18 @@ def plan_dask(
         format=node_format.name,
     )
     like = Array(store, path, array_meta(spec, where(store, path)), node_format)
-    _, made = new_array(like, store, path, node_format, replace(wanted, codecs=None))
+    made = new_array(like, store, path, node_format, replace(wanted, codecs=None)).array
     check_not_read(known, store, path)
     check_place(store, path, node_format, overwrite=overwrite)
     codecs = None if data_type.variable else _plain(data_type.itemsize)
     grids = grids_between(known.chunks, made.write_chunks, data_type.typical_itemsize)
-    base, prefix = _base(made, resources.temp)
+    base, prefix = base_for(made, resources.temp)
     room = Room(MemoryStore(), "planned", Between(base, prefix, *grids, codecs))
     source = plan_write(
-        known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=_FORMAT
+        known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=FORMAT
     ).target
-    then = planned(source, source.meta.grid.everything, made, resources, overwrite=overwrite)
+    new = NewArray(source.meta.grid.everything, made)
+    then = planned(source, new, resources, overwrite=overwrite)
     options = {
         "chunks": made.chunks if made.shards else _cells_of(made),
         "shards": _cells_of(made) if made.shards else None,
@@ -469,27 +423,3 @@ def _cells_of(array: Array) -> Cells:
     if cell is not None:
         return cell
     return tuple(dimension.lengths or 1 for dimension in array.meta.grid.dimensions)
-
-
-def _base(target: Array, temp: Location | None) -> tuple[Store | None, str]:
-    """The store for the array between, and what the name of its folder begins with.
-
-    Raises
-    ------
-    StoreError
-        If there is none.
-    """
-    if temp is not None:
-        return open_store(temp), ""
-    found = beside(target.store, ".")
-    if found is not None:
-        return found
-    store = target.store
-    while isinstance(store, Wrapper):
-        store = store.store
-    if isinstance(store, MemoryStore):
-        return None, ""
-    raise StoreError(
-        f"{target.where} has no place beside it for the blocks of the dask array: it is the root "
-        "of a bucket. Say where they go with temp=, a path or URL."
-    )

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Protocol
 
 from zarr_dask.grid import Dimension, Grid, Shape
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.tree import printable
 
-__all__ = ["stages_html"]
+__all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
 
 _SIDE = 110
 """Pixels of a picture of a grid."""
 _MOST_LINES = 48
 """Borders along a side that are drawn; a finer grid is an even tone."""
 _READ, _TASK, _WRITTEN = "#4477aa", "#222222", "#cc6677"  # as in the figures
+_MOST_PICTURES = 12
+"""Arrays whose grids are drawn, the largest ones."""
+_MOST_ROWS = 200
+"""Arrays that are listed at all."""
 
 
 def stages_html(
@@ -40,49 +47,158 @@ def stages_html(
     threads
         Tasks that share a process.
     """
-    head = "".join(
-        f"<th>{name}</th>" for name in ("stage", "read", "tasks", "written", "memory", "work")
-    )
     rows = "".join(
-        f"<tr>{_row(number, stage, names, max_mem, threads)}</tr>"
+        _cells(
+            (
+                str(number),
+                *_pictures(stage, names),
+                _memory(stage, max_mem, threads),
+                _work(stage.costs),
+            )
+        )
         for number, stage in enumerate(stages, 1)
     )
-    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{rows}</table>"
+    head = _head(("stage", "read", "tasks", "written", "memory", "work"))
+    return f"<table><caption>{escape(title)}</caption>{head}{rows}</table>"
 
 
-def _row(
-    number: int,
-    stage: StagePlan,
-    names: Sequence[str | None] | None,
+class SharedStage(Protocol):
+    """A stage of several arrays."""
+
+    @property
+    def busy(self) -> int:
+        """Tasks that have something to do."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """What all its tasks together do."""
+        ...
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRow:
+    """One array of several, as a table shows it."""
+
+    name: str
+    how: str
+    """What is done to it, in words."""
+    nbytes: int
+    stages: Sequence[StagePlan]
+    """Those of boxes; none for an array whose stored objects are copied as they are."""
+    grid: Grid
+    """Its stored objects at the end."""
+    names: Sequence[str | None] | None
+    """Of its dimensions, if they have any."""
+    costs: Costs
+
+
+def joint_html(
+    title: str,
+    stages: Sequence[SharedStage],
+    arrays: Sequence[ArrayRow],
     max_mem: int,
     threads: int,
 ) -> str:
-    source, target, costs = stage.source, stage.target, stage.costs
-    pair = _pair(stage)
-    labels = [_label(names, dimension) for dimension in pair]
-    held = stage.memory(threads)
-    cells = (
-        str(number),
-        _picture(source.grid, pair, _READ, labels) + _by(source.object_shape),
-        _picture(stage.boxes, pair, _TASK, labels) + f"{stage.tasks:,} of {_by(stage.box)}",
-        _picture(target.grid, pair, _WRITTEN, labels) + _by(target.object_shape),
-        _bar(held, max_mem) + f"{format_bytes(held)} of {format_bytes(max_mem)}",
-        f"decodes {format_bytes(costs.decoded)}<br>writes {format_bytes(costs.written)}, about "
-        f"{format_bytes(costs.stored)} stored<br>{counted(costs.requests, 'request')}",
+    """Tables of the stages that several arrays share, and of the arrays.
+
+    Parameters
+    ----------
+    title
+        Above them.
+    stages
+        One after the other.
+    arrays
+        Of all of them; the grids of the largest are drawn, and only so many are listed.
+    max_mem
+        Bytes that one process may hold.
+    threads
+        Tasks that share a process.
+    """
+    rows = "".join(
+        f"<tr><td>{number}</td><td>{stage.busy:,}</td><td>{_memory(stage, max_mem, threads)}</td>"
+        f"<td>{_work(stage.costs)}</td></tr>"
+        for number, stage in enumerate(stages, 1)
     )
-    return "".join(f"<td style='vertical-align:top'>{cell}</td>" for cell in cells)
+    shared = f"<table><caption>{escape(title)}</caption>{_head(_SHARED)}{rows}</table>"
+    by_size = sorted(range(len(arrays)), key=lambda n: arrays[n].nbytes, reverse=True)
+    shown, drawn = sorted(by_size[:_MOST_ROWS]), set(by_size[:_MOST_PICTURES])
+    body = "".join(_array_rows(arrays[n], pictured=n in drawn) for n in shown)
+    left = len(arrays) - len(shown)
+    more = f"<p>and {left:,} smaller ones</p>" if left else ""
+    return f"{shared}<table>{_head(_ARRAYS)}{body}</table>{more}"
 
 
-def _pair(stage: StagePlan) -> tuple[int, ...]:
-    """The two dimensions along which the grids differ most."""
-    grids = (stage.source.grid, stage.target.grid, stage.boxes)
+_SHARED = ("stage", "tasks", "memory", "work")
+_ARRAYS = ("array", "how", "read", "tasks", "written", "work")
 
-    def differ(axis: int) -> float:
+
+def _head(names: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+
+
+def _array_rows(one: ArrayRow, *, pictured: bool) -> str:
+    """A row for each stage of an array, or one for the whole of it."""
+    words = (escape(printable(one.name)), escape(printable(one.how)))
+    if not pictured:
+        return _cells((*words, "", "", "", _work(one.costs)))
+    if not one.stages:
+        picture = _picture(one.grid, *_seen((one.grid,), one.names), _WRITTEN)
+        return _cells((*words, "", "", picture + _by(one.grid.largest_cell), _work(one.costs)))
+    first, *others = ((*_pictures(stage, one.names), _work(stage.costs)) for stage in one.stages)
+    rows = [(*words, *first), *(("", "", *other) for other in others)]
+    return "".join(map(_cells, rows))
+
+
+def _cells(cells: Sequence[str]) -> str:
+    inside = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f"<tr style='vertical-align:top'>{inside}</tr>"
+
+
+def _pictures(stage: StagePlan, names: Sequence[str | None] | None) -> tuple[str, str, str]:
+    """What is read, the boxes of the tasks, and what is written."""
+    source, target = stage.source, stage.target
+    seen = _seen((source.grid, target.grid, stage.boxes), names)
+    return (
+        _picture(source.grid, *seen, _READ) + _by(source.object_shape),
+        _picture(stage.boxes, *seen, _TASK) + f"{stage.tasks:,} of {_by(stage.box)}",
+        _picture(target.grid, *seen, _WRITTEN) + _by(target.object_shape),
+    )
+
+
+def _memory(stage: SharedStage | StagePlan, max_mem: int, threads: int) -> str:
+    held = stage.memory(threads)
+    return _bar(held, max_mem) + f"{format_bytes(held)} of {format_bytes(max_mem)}"
+
+
+def _work(costs: Costs) -> str:
+    return (
+        f"decodes {format_bytes(costs.decoded)}<br>encodes {format_bytes(costs.written)}, about "
+        f"{format_bytes(costs.stored)} stored<br>{counted(costs.requests, 'request')}"
+    )
+
+
+def telling_dimensions(grids: Sequence[Grid]) -> tuple[int, ...]:
+    """The two dimensions along which some grids of one shape differ most."""
+
+    def differ(axis: int) -> tuple[float, int]:
         counts = [max(grid.dimensions[axis].count, 1) for grid in grids]
-        return max(counts) / min(counts)
+        return max(counts) / min(counts), max(counts)
 
-    axes = sorted(range(stage.source.grid.ndim), key=differ, reverse=True)
+    axes = sorted(range(grids[0].ndim), key=differ, reverse=True)
     return tuple(sorted(axes[:2]))
+
+
+def _seen(
+    grids: Sequence[Grid], names: Sequence[str | None] | None
+) -> tuple[tuple[int, ...], list[str]]:
+    """The dimensions that are drawn, and what they are called."""
+    pair = telling_dimensions(grids)
+    return pair, [_label(names, dimension) for dimension in pair]
 
 
 def _label(names: Sequence[str | None] | None, dimension: int) -> str:
@@ -90,7 +206,7 @@ def _label(names: Sequence[str | None] | None, dimension: int) -> str:
     return f"dimension {dimension}" if name is None else name
 
 
-def _picture(grid: Grid, pair: tuple[int, ...], colour: str, labels: Sequence[str]) -> str:
+def _picture(grid: Grid, pair: tuple[int, ...], labels: Sequence[str], colour: str) -> str:
     """The borders of a grid along two dimensions, the first of them downwards."""
     title = escape(", ".join(labels), quote=True)
     shapes = [

@@ -31,6 +31,7 @@ from zarr_dask.hierarchy import (
 from zarr_dask.jobs import beginning
 from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.rechunk.copying import Records, Stage
+from zarr_dask.jobs.rechunk.running import Calls, Numbered
 from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
 from zarr_dask.journal import LAST, STAGES, Job, Journal
 from zarr_dask.receipts import Receipt, Receipts, collect
@@ -74,6 +75,11 @@ class RechunkJob:
 
     # --- stages -----------------------------------------------------------------------------------
 
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        return len(self.plan.stages)
+
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
         """The source, what lies between the stages, the target."""
@@ -99,8 +105,22 @@ class RechunkJob:
         origin = tuple(s.start if number == 0 else 0 for s in plan.region)
         records = None if self.journal is None else Records(self.journal, self._creation(number))
         return Stage(
-            plan.stages[number], self.arrays[number], self.arrays[number + 1], origin, records
+            plan.stages[number],
+            self.arrays[number],
+            self.arrays[number + 1],
+            origin,
+            records,
+            plan.stages[0].source.itemsize,
         )
+
+    def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
+        """What does some tasks of a stage, and what with."""
+        return Numbered(0, self.stage(stage).copy), numbers
+
+    def stored(self) -> list[int]:
+        """Encoded bytes of the target that have valid receipts."""
+        last = len(self.plan.stages) - 1
+        return [sum(item.nbytes for item in self.done(last).objects.values())]
 
     def _creation(self, stage: int) -> str:
         """Tells the receipts of stages apart, also from those of a plan with other stages."""

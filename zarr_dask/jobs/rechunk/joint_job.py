@@ -8,20 +8,25 @@ by which it is found and ended again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from zarr_dask.array import Array
+from zarr_dask.jobs.abreast import abreast, waiting_for
 from zarr_dask.jobs.plan import Costs
 from zarr_dask.jobs.rechunk.copying import Copied
+from zarr_dask.jobs.rechunk.running import Calls, called
+from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts
 
 __all__ = ["JointJob", "JointStage"]
+
+T = TypeVar("T")
 
 
 class Copier(Protocol):
@@ -34,6 +39,11 @@ class Copier(Protocol):
 
 class MemberJob(Protocol):
     """The job of one array among others."""
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        ...
 
     def stage(self, number: int) -> Copier:
         """A stage, bound to what it reads, writes and leaves behind."""
@@ -78,8 +88,11 @@ class StageLike(Protocol):
     @property
     def tasks(self) -> int: ...
     @property
+    def busy(self) -> int: ...
+    @property
     def costs(self) -> Costs: ...
     def memory(self, threads: int) -> int: ...
+    def work(self, model: CostModel) -> float: ...
 
 
 class Member(Protocol):
@@ -92,9 +105,14 @@ class Member(Protocol):
     @property
     def stages(self) -> Sequence[StageLike]: ...
     @property
+    def boxed(self) -> Sequence[StagePlan]: ...
+    @property
+    def costs(self) -> Costs: ...
+    @property
     def nbytes(self) -> int: ...
     @property
     def token(self) -> str: ...
+    def how(self) -> str: ...
     def is_finished(self) -> bool: ...
     def bound(self, creation: str, journal: Journal | None) -> MemberJob: ...
     def matching(self, threads: int) -> Any: ...
@@ -118,15 +136,20 @@ class JointStage:
     starts: tuple[int, ...]
     """Number of the first task of each, and of the one behind the last."""
 
-    def call(self, number: int) -> tuple[int, Copier, int]:
+    def _own(self, number: int) -> tuple[int, Copier, int]:
         """The array of a task, what does it, and which of that array's tasks it is."""
         which = bisect_right(self.starts, number) - 1
         array, copier = self.copiers[which]
         return array, copier, number - self.starts[which]
 
+    def call(self, number: int) -> tuple[int, Callable[[int], Copied], int]:
+        """What `zarr_dask.jobs.rechunk.running.called` takes for a task."""
+        array, copier, own = self._own(number)
+        return array, copier.copy, own
+
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Do one task."""
-        _, copier, own = self.call(number)
+        _, copier, own = self._own(number)
         return copier.copy(own, stop)
 
 
@@ -163,6 +186,10 @@ class JointJob:
         copiers = tuple((which, self.jobs[which].stage(number)) for which in having)
         return JointStage(copiers, self._starts(number))
 
+    def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
+        """What does some tasks of a stage, and what with."""
+        return called, map(self.stage(stage).call, numbers)
+
     def _having(self, stage: int) -> list[int]:
         members = enumerate(self.plan.members)
         return [which for which, member in members if len(member.stages) > stage]
@@ -184,7 +211,7 @@ class JointJob:
 
     def left(self) -> list[Sequence[int]]:
         """For each stage the numbers of its tasks that are still to be done."""
-        each = [job.left(own) for job, own in self._with_receipts()]
+        each = self._of_each(lambda job, own: job.left(own))
         return [self._numbered(stage, each) for stage in range(self.stages)]
 
     def _numbered(self, stage: int, each: Sequence[Sequence[Sequence[int]]]) -> Sequence[int]:
@@ -199,23 +226,43 @@ class JointJob:
 
     def missing(self, stage: int) -> Sequence[int]:
         """The numbers of a stage's tasks that left no valid receipt."""
-        each = list(self._with_receipts())
-        starts = zip(self._starts(stage), self._having(stage), strict=False)
+        having = self._having(stage)
+        each = self._of_each(lambda job, own: job.missing(stage, own), having)
         return [
             start + number
-            for start, which in starts
-            for number in each[which][0].missing(stage, each[which][1])
+            for start, numbers in zip(self._starts(stage), each, strict=False)
+            for number in numbers
         ]
-
-    def _with_receipts(self) -> Iterator[tuple[MemberJob, list[Receipt] | None]]:
-        """The jobs of the arrays and their receipts."""
-        found = self.receipts()
-        for job, creation in zip(self.jobs, self.creations, strict=True):
-            yield job, None if found is None else found.get(creation, [])
 
     def is_ours(self) -> bool:
         """Whether nobody else has put something at the targets since the job began."""
-        return self.plan.is_ours() and all(job.is_ours() for job in self.jobs)
+        return self.plan.is_ours() and all(self._of_each(lambda job, _: job.is_ours()))
+
+    def stored(self) -> list[int]:
+        """Encoded bytes of each target that have valid receipts."""
+
+        def stored(job: MemberJob, receipts: list[Receipt] | None) -> int:
+            done = job.done(job.stages - 1, receipts)
+            return sum(item.nbytes for item in done.objects.values())
+
+        return self._of_each(stored)
+
+    def _of_each(
+        self,
+        function: Callable[[MemberJob, list[Receipt] | None], T],
+        which: Iterable[int] | None = None,
+    ) -> list[T]:
+        """What a function says of each array's job and receipts; mostly it waits for listings."""
+        found, jobs, creations = self.receipts(), self.jobs, self.creations
+
+        def of_one(number: int) -> T:
+            receipts = None if found is None else found.get(creations[number], [])
+            return function(jobs[number], receipts)
+
+        members = self.plan.members
+        stores = (store for one in members for store in (one.source.store, one.target.store))
+        at_a_time = max(map(waiting_for, stores), default=1)
+        return abreast(of_one, range(len(members)) if which is None else which, at_a_time)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -237,8 +284,7 @@ class JointJob:
         ResumeError
             If something is missing.
         """
-        for job, receipts in self._with_receipts():
-            job.check_complete(receipts)
+        self._of_each(lambda job, own: job.check_complete(own))
 
     def finish(self) -> None:
         """Make all targets visible, remove what lay between the stages and the journal.

@@ -10,77 +10,34 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from heapq import nlargest
 from itertools import pairwise, takewhile
 from secrets import token_hex
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.errors import MemoryBudgetError, PlanError
+from zarr_dask.errors import PlanError
 from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place
-from zarr_dask.jobs.bars import rechunk_bars
-from zarr_dask.jobs.beginning import begin_anew
-from zarr_dask.jobs.beginning import resume as resumed
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.copying import Copied
-from zarr_dask.jobs.rechunk.joint_job import Copier, JointJob, Member, MemberJob, StageLike
+from zarr_dask.jobs.rechunk.html import ArrayRow, joint_html
+from zarr_dask.jobs.rechunk.joint_job import JointJob, Member, MemberJob, StageLike
 from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
-from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_calls
+from zarr_dask.jobs.rechunk.plot import plot_joint
+from zarr_dask.jobs.rechunk.report import ArrayReport, JointReport
+from zarr_dask.jobs.rechunk.running import carry_out
+from zarr_dask.jobs.rechunk.stages import CostModel, seconds
+from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     from distributed import Client
+    from matplotlib.figure import Figure
 
-__all__ = ["ArrayReport", "JointPlan", "JointRechunkPlan", "JointReport", "JointStagePlan"]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayReport:
-    """What was done for one array."""
-
-    target: str
-    """Store and path."""
-    nbytes: int
-    """Decoded bytes."""
-    stored: int
-    """Encoded bytes of the target."""
-    tasks: int
-
-
-@dataclass(frozen=True, slots=True)
-class JointReport:
-    """What a job of several arrays has done."""
-
-    arrays: tuple[ArrayReport, ...]
-    seconds: float
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes of all arrays."""
-        return sum(one.nbytes for one in self.arrays)
-
-    @property
-    def stored(self) -> int:
-        """Encoded bytes of all targets."""
-        return sum(one.stored for one in self.arrays)
-
-    @property
-    def tasks(self) -> int:
-        """Tasks that were run."""
-        return sum(one.tasks for one in self.arrays)
-
-    def __str__(self) -> str:
-        rate = format_bytes(self.nbytes / self.seconds) if self.seconds else "-"
-        return (
-            f"{counted(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
-            f"({format_bytes(self.stored)} stored) by {counted(self.tasks, 'task')} in "
-            f"{self.seconds:.1f} s ({rate}/s)"
-        )
+__all__ = ["JointPlan", "JointRechunkPlan", "JointReport", "JointStagePlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +51,18 @@ class JointStagePlan:
     """The stages of the arrays."""
 
     @property
+    def busy(self) -> int:
+        """Tasks that have something to do."""
+        return sum(part.busy for part in self.parts)
+
+    @property
     def costs(self) -> Costs:
         """What all its tasks together do."""
         return sum((part.costs for part in self.parts), Costs())
+
+    def work(self, model: CostModel) -> float:
+        """Seconds that one thread would need for all its tasks."""
+        return sum(part.work(model) for part in self.parts)
 
     def memory(self, threads: int) -> int:
         """Bytes that tasks on so many threads hold together at most: those of the largest ones."""
@@ -123,6 +89,8 @@ class JointPlan(ABC):
     overwrite: bool = False
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Tells what the plan writes from what may be at the same place later."""
+    model: CostModel = field(default_factory=CostModel, compare=False)
+    """How long things take, for saying what was to be expected."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -167,6 +135,21 @@ class JointPlan(ABC):
         return sum(stage.tasks for stage in self.stages)
 
     @property
+    def totals(self) -> list[int]:
+        """Bytes of each stage, as progress counts them."""
+        return [stage.nbytes for stage in self.stages]
+
+    @property
+    def depths(self) -> list[int]:
+        """How many stages each array has."""
+        return [len(member.stages) for member in self.members]
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes by the cost model."""
+        return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
+
+    @property
     def peak(self) -> int:
         """Bytes that one process holds at most."""
         return max(stage.memory(self.threads_per_process) for stage in self.stages)
@@ -192,6 +175,48 @@ class JointPlan(ABC):
     @abstractmethod
     def explain(self) -> str:
         """The plan in words and numbers."""
+
+    @abstractmethod
+    def title(self) -> str:
+        """What is done, in a line."""
+
+    @abstractmethod
+    def name_of(self, member: Member) -> str:
+        """What an array is called among the others."""
+
+    def plot(self) -> Figure:
+        """The grids of the largest arrays in all stages as a matplotlib figure.
+
+        Below them, for each stage of all arrays, memory, bytes and requests.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return plot_joint(self._drawn(), self.stages, self.title(), *self._memory)
+
+    def _repr_html_(self) -> str:
+        return joint_html(self.title(), self.stages, self._drawn(), *self._memory)
+
+    @property
+    def _memory(self) -> tuple[int, int]:
+        return self.max_mem, self.threads_per_process
+
+    def _drawn(self) -> list[ArrayRow]:
+        """The arrays as pictures and tables show them."""
+        return [
+            ArrayRow(
+                name=self.name_of(member),
+                how=member.how(),
+                nbytes=member.nbytes,
+                stages=member.boxed,
+                grid=member.target.meta.grid,
+                names=member.target.dimension_names,
+                costs=member.costs,
+            )
+            for member in self.members
+        ]
 
     def _memory_line(self) -> str:
         return (
@@ -281,128 +306,21 @@ class JointPlan(ABC):
         CorruptObjectError, StoreError
             If a source cannot be read or a target not be written.
         """
-        begun = perf_counter()
-        workers = find_workers(client)
-        self._check_memory(workers)
         for member in self.members:
             check_in_reach(member.source.store)
             check_in_reach(member.target.store)
-        if progress is True:
-            totals = [stage.nbytes for stage in self.stages]
-            with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
-                return self.run(client, advance, resume=resume, journal=journal, verify=verify)
-        matchings = self.matchings(workers.threads_per_process) if verify else []
-        found = resumed(self, journal) if resume else None
-        job = found or begin_anew(self, journal)
-        steps = len(self.stages) + verify
-        run = _Run(self, job, workers, progress, steps, is_new=found is None)
-        try:
-            run.copy()
-            run.compare(matchings)
-        except BaseException as error:
-            if job.journal is None or not isinstance(error, Exception):
-                job.remove_intermediates()
-            raise
-        arrays = tuple(run.reports())
-        job.finish()
-        return JointReport(arrays, perf_counter() - begun)
+        ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
+        return JointReport(
+            arrays=tuple(
+                ArrayReport(member.target.where, member.target.nbytes, stored, tasks)
+                for member, stored, tasks in zip(self.members, ran.stored, ran.tasks, strict=True)
+            ),
+            **ran.measured,
+        )
 
     def matchings(self, threads: int) -> list[Any]:
         """The comparisons of all sources and targets; see `RechunkPlan.matching`."""
         return [member.matching(threads) for member in self.members]
-
-    def _check_memory(self, workers: Workers) -> None:
-        """Refuse to run where more tasks share a process than the plan was made for."""
-        needed = max(stage.memory(workers.threads_per_process) for stage in self.stages)
-        if needed > self.max_mem:
-            raise MemoryBudgetError(
-                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
-                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
-                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
-            )
-
-
-@dataclass
-class _Run:
-    """A plan that is carried out now, and what its tasks have done."""
-
-    plan: JointPlan
-    job: JointJob
-    workers: Workers
-    progress: Callable[[Progress], None] | None
-    stages: int
-    """With the comparison, if there is one."""
-    is_new: bool
-    """Whether nothing was done before this run."""
-    copied: list[tuple[int, int, Copied]] = field(default_factory=list)
-    """Number of the array, the stage, and what a task has done."""
-
-    def copy(self) -> None:
-        """Run all tasks that are left, stage by stage."""
-        totals = [stage.nbytes for stage in self.plan.stages]
-        for number, tasks in enumerate(self.job.left()):
-            if tasks:
-                self._stage(number, tasks, totals[number])
-                self.job.tidy_up(number)
-
-    def _stage(self, number: int, tasks: Sequence[int], total: int) -> None:
-        def note(result: tuple[int, Copied]) -> None:
-            which, one = result
-            self.copied.append((which, number, one))
-            self._tell(number, one.nbytes, total)
-
-        calls = map(self.job.stage(number).call, tasks)
-        run_calls(_copied, calls, self.workers, note, f"zarr-copy-{number + 1}")
-
-    def compare(self, matchings: Sequence[Any]) -> None:
-        """Compare sources and targets."""
-        results: dict[int, list[Any]] = {which: [] for which in range(len(matchings))}
-
-        def note(result: tuple[int, Any]) -> None:
-            which, one = result
-            results[which].append(one)
-            self._tell(self.stages - 1, one.nbytes, self.plan.nbytes)
-
-        def calls() -> Iterator[tuple[int, Any, int]]:
-            for which, matching in enumerate(matchings):
-                for number in matching.numbers:
-                    yield which, matching, number
-
-        run_calls(_compared, calls(), self.workers, note, "zarr-compare")
-        for which, matching in enumerate(matchings):
-            matching.check(results[which])
-
-    def _tell(self, stage: int, nbytes: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(Progress(stage, self.stages, nbytes, total))
-
-    def reports(self) -> Iterator[ArrayReport]:
-        """What was done for each array, by a job that died before as well."""
-        receipts = None if self.is_new else self.job.receipts()
-        done_now: dict[int, list[tuple[int, Copied]]] = {}
-        for array, stage, one in self.copied:
-            done_now.setdefault(array, []).append((stage, one))
-        for which, member in enumerate(self.plan.members):
-            own = done_now.get(which, [])
-            last = len(member.stages) - 1
-            if receipts is None:
-                stored = sum(one.stored for stage, one in own if stage == last)
-            else:
-                found = receipts.get(self.job.creations[which], [])
-                done = self.job.jobs[which].done(last, found)
-                stored = sum(item.nbytes for item in done.objects.values())
-            yield ArrayReport(member.target.where, member.target.nbytes, stored, len(own))
-
-
-def _copied(call: tuple[int, Copier, int]) -> tuple[int, Copied]:
-    """Do one task; the number of its array comes back."""
-    which, copier, number = call
-    return which, copier.copy(number)
-
-
-def _compared(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
-    which, matching, number = call
-    return which, matching(number)
 
 
 # --- arrays at places of their own ----------------------------------------------------------------
@@ -446,9 +364,17 @@ class JointRechunkPlan(JointPlan):
         targets = [member.target.path for member in self.members]
         return replace(job, facts={**job.facts, TARGETS: targets})
 
+    def title(self) -> str:
+        """What is done, in a line."""
+        return f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"
+
+    def name_of(self, member: Member) -> str:
+        """What an array is called among the others: its path, or its place if that is empty."""
+        return member.target.path or member.target.where
+
     def explain(self) -> str:
         """The plans in words and numbers."""
-        lines = [f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"]
+        lines = [self.title()]
         lines.append(self._memory_line())
         for number, stage in enumerate(self.stages, 1):
             lines.append(f"  stage {number}: {counted(stage.tasks, 'task')} of all arrays")

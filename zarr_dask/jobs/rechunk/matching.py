@@ -57,7 +57,7 @@ class Matching:
 
     def __call__(self, number: int) -> Matched:
         """Compare one box."""
-        region = self.boxes.region_of([int(i) for i in np.unravel_index(number, self.boxes.counts)])
+        region = self.boxes.region_of(self.boxes.coords_of(number))
         values, nbytes = self._wanted(region)
         stored = self.target.read(region, threads=1)
         first = shifted(region, self.origin)
@@ -110,7 +110,7 @@ def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
         if max(box, default=1) == 1:
             raise MemoryBudgetError(
                 f"a task may hold {format_bytes(budget)}, but to compare what it copies takes "
-                f"{format_bytes(peak)}: raise max_mem, or leave verify=True out."
+                f"{format_bytes(peak)}: raise max_mem, use fewer threads, or leave verify=True out."
             )
         box = _halved(box)
     if box != target.object_shape:

@@ -8,36 +8,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from html import escape
 from secrets import token_hex
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.array import Array
-from zarr_dask.errors import (
-    MemoryBudgetError,
-    MetadataError,
-    NodeNotFoundError,
-    NodeTypeError,
-    PlanError,
-)
+from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.grid import Region
 from zarr_dask.group import open_array
-from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
-from zarr_dask.jobs.rechunk.copying import Copied
 from zarr_dask.jobs.rechunk.html import stages_html
-from zarr_dask.jobs.rechunk.job import Lone, RechunkJob, begin_anew
-from zarr_dask.jobs.rechunk.job import resume as resumed
-from zarr_dask.jobs.rechunk.matching import Matched, Matching, boxes_to_match
+from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
+from zarr_dask.jobs.rechunk.matching import Matching, boxes_to_match
 from zarr_dask.jobs.rechunk.planner import Alternative
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
-from zarr_dask.jobs.rechunk.report import Ledger, Progress, RechunkReport
+from zarr_dask.jobs.rechunk.report import Progress, RechunkReport
+from zarr_dask.jobs.rechunk.running import carry_out
 from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, seconds
-from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import Journal
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import Location, open_store, real_place
@@ -77,6 +67,8 @@ class RechunkPlan:
     """Stored bytes per decoded byte, from a sample of the source."""
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Tells what the plan writes from what may be at the same place later."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What users should know: codecs that the new format does not have, for instance."""
 
     @property
     def nbytes(self) -> int:
@@ -97,6 +89,16 @@ class RechunkPlan:
     def costs(self) -> Costs:
         """What all stages together do."""
         return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def totals(self) -> list[int]:
+        """Bytes of each stage, as progress counts them: those of the source."""
+        return [self.nbytes] * len(self.stages)
+
+    @property
+    def depths(self) -> list[int]:
+        """How many stages there are, of the one array."""
+        return [len(self.stages)]
 
     @property
     def seconds(self) -> float:
@@ -121,6 +123,7 @@ class RechunkPlan:
             f"({counted(self.threads_per_process, 'thread')}), "
             f"{counted(self.threads, 'task')} at a time",
             f"  copied  {how}, by {counted(self.tasks, 'task')}",
+            *(f"  note    {note}" for note in self.notes),
         ]
         for number, stage in enumerate(self.stages):
             costs = stage.costs
@@ -132,6 +135,24 @@ class RechunkPlan:
                 f"objects of {stage.target.object_shape}"
             )
         return "\n".join([*lines, *self._reasons()])
+
+    def how(self) -> str:
+        """What becomes of the array, in a few words."""
+        source, target = self.source, self.target
+        what = []
+        if (source.chunks, source.shards) != (target.chunks, target.shards):
+            shards = f" in shards {target.shards}" if target.shards else ""
+            what.append(f"chunks {source.chunks} -> {target.chunks}{shards}")
+        if source.meta.data_type != target.meta.data_type:
+            what.append(f"{source.meta.data_type.label} -> {target.meta.data_type.label}")
+        stages = len(self.stages)
+        how = "directly" if stages == 1 else f"in {stages} stages"
+        return f"{', '.join(what) or 'encoded anew'}, {how}"
+
+    @property
+    def boxed(self) -> tuple[StagePlan, ...]:
+        """Stages that copy boxes: all of them."""
+        return self.stages
 
     def _part_of_source(self) -> list[str]:
         if self.target.shape == self.source.shape:
@@ -219,6 +240,7 @@ class RechunkPlan:
             "overwrite": self.overwrite,
             "temp": None if self.temp is None else describe(open_store(self.temp)),
             "creation": self.creation,
+            "notes": list(self.notes),
             "explained": self.explain().splitlines(),
         }
 
@@ -329,46 +351,14 @@ class RechunkPlan:
             If the source cannot be read or the target not be written. No metadata document of
             the target is there then.
         """
-        begun = perf_counter()
-        workers = find_workers(client)
-        self._check_memory(workers)
-        matching = self.matching(workers.threads_per_process) if verify else None
-        if progress is True:
-            totals = [self.nbytes] * len(self.stages)
-            with rechunk_bars(totals, verify=self.nbytes if verify else None) as advance:
-                return self.run(client, advance, resume=resume, journal=journal, verify=verify)
-        job = (resumed(self, journal) if resume else None) or begin_anew(self, journal)
-        ledger = Ledger(len(self.stages))
-        try:
-            for number, tasks in enumerate(job.left()):
-                if tasks:
-                    on_result = partial(self._note, number, ledger, progress)
-                    name = f"zarr-copy-{number + 1}"
-                    copy = job.stage(number).copy
-                    run_tasks(copy, tasks, workers, on_result, name, ledger.begin)
-                    job.tidy_up(number)
-            if matching is not None:
-                self._match(matching, workers, progress)
-        except BaseException as error:
-            if job.journal is None or not isinstance(error, Exception):
-                job.remove_intermediates()
-            raise
-        stored = self._stored(job, ledger)
-        job.finish()
+        for store in (self.source.store, self.target.store):
+            check_in_reach(store)
+        ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
         return RechunkReport(
             nbytes=self.nbytes,
-            stored=stored,
+            stored=ran.stored[0],
             objects=self.target.meta.grid.ncells,
-            tasks=ledger.tasks,
-            seconds=perf_counter() - begun,
-            stages=ledger.stages(
-                [stage.tasks for stage in self.stages],
-                [stage.costs for stage in self.stages],
-                [seconds(stage, workers.threads, self.model) for stage in self.stages],
-            ),
-            bound=max(stage.memory(workers.threads_per_process) for stage in self.stages),
-            peaks=ledger.peaks,
-            repeated=ledger.repeated,
+            **ran.measured,
         )
 
     def matching(self, threads: int) -> Matching:
@@ -383,55 +373,6 @@ class RechunkPlan:
         boxes = boxes_to_match(first.source, last.target, self.max_mem // threads)
         origin = tuple(s.start for s in self.region)
         return Matching(self.source, self.target, origin, boxes)
-
-    def _match(
-        self,
-        matching: Matching,
-        workers: Workers,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        """Compare source and target."""
-        results: list[Matched] = []
-        stages = len(self.stages)
-
-        def note(one: Matched) -> None:
-            results.append(one)
-            if progress is not None:
-                progress(Progress(stages, stages + 1, one.nbytes, self.nbytes))
-
-        run_tasks(matching, matching.numbers, workers, note, "zarr-compare")
-        matching.check(results)
-
-    def _stored(self, job: RechunkJob, ledger: Ledger) -> int:
-        """Encoded bytes of the target, what a job that died before has written included."""
-        last = len(self.stages) - 1
-        if job.journal is None:
-            return ledger.stored(last)
-        return sum(item.nbytes for item in job.done(last).objects.values())
-
-    def _check_memory(self, workers: Workers) -> None:
-        """Refuse to run where more tasks share a process than the plan was made for."""
-        needed = max(stage.memory(workers.threads_per_process) for stage in self.stages)
-        if needed > self.max_mem:
-            raise MemoryBudgetError(
-                f"the plan was made for {counted(self.threads_per_process, 'thread')} per process; "
-                f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
-                f"max_mem={format_bytes(self.max_mem)}. Make the plan again for these workers."
-            )
-
-    def _note(
-        self,
-        stage: int,
-        ledger: Ledger,
-        progress: Callable[[Progress], None] | None,
-        one: Copied,
-    ) -> None:
-        ledger.note(stage, one)
-        if progress is not None:
-            # what lies between may have a narrower data type than the source
-            first, here = self.stages[0].source.itemsize, self.stages[stage].source.itemsize
-            nbytes = one.nbytes // here * first
-            progress(Progress(stage, len(self.stages), nbytes, self.nbytes))
 
 
 def digest(array: Array) -> str:

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
 from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TASK_COLOUR", "label_axes", "plot_rechunk"]
+__all__ = ["TASK_COLOUR", "label_axes", "plot_joint", "plot_rechunk"]
 
 _MAX_LINES = 256
 """Grid lines along a side; a finer grid is drawn as an even tone."""
+_MOST_ARRAYS = 6
+"""That are drawn, the largest ones."""
 TASK_COLOUR = "#222222"
 _SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
 
@@ -51,16 +56,12 @@ def plot_rechunk(
     MissingDependencyError
         If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: install zarr-dask[plots].") from error
     ndim = stages[0].source.grid.ndim
     named = names or (None,) * ndim
     labels = [name or f"dimension {d}" for d, name in enumerate(named)]
     pairs = _pairs(ndim)
     rows = len(stages)
-    figure = Figure(figsize=(4.4 * len(pairs) + 1.4, 4.2 * rows + 1.1), layout="constrained")
+    figure = _figure(4.4 * len(pairs) + 1.4, 4.2 * rows + 1.1)
     widths = [*[1.0] * len(pairs), 0.18]
     axes = figure.subplots(rows, len(pairs) + 1, squeeze=False, width_ratios=widths)
     for row, stage in enumerate(stages):
@@ -85,6 +86,112 @@ def plot_rechunk(
     )
     figure.suptitle(title)
     return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib: install zarr-dask[plots].") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plot_joint(
+    arrays: Sequence[ArrayRow],
+    stages: Sequence[SharedStage],
+    title: str,
+    max_mem: int,
+    threads: int,
+) -> Figure:
+    """The stored objects of the largest arrays before and after, and the tasks' boxes.
+
+    Below them how much of the memory a process takes in each stage, whichever arrays its tasks
+    are of.
+
+    Parameters
+    ----------
+    arrays
+        One row of panels for each of the largest.
+    stages
+        One column each, for all arrays that have so many.
+    title
+        Above all.
+    max_mem
+        Bytes that one process may hold.
+    threads
+        Tasks that share a process.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+    """
+    largest = sorted(arrays, key=lambda one: one.nbytes, reverse=True)[:_MOST_ARRAYS]
+    rows, columns = len(largest), len(stages)
+    figure = _figure(5.2 * columns + 0.6, 4.2 * rows + 2.4)
+    heights = [*[1.0] * rows, 0.2]
+    axes = figure.subplots(rows + 1, columns, squeeze=False, height_ratios=heights)
+    drawn: dict[str, Artist] = {}
+    for row, one in enumerate(largest):
+        for column in range(columns):
+            _draw_array(axes[row][column], one, column)
+            handles, labels = axes[row][column].get_legend_handles_labels()
+            drawn.update(zip(labels, handles, strict=True))
+    for column, stage in enumerate(stages):
+        _draw_shared(axes[-1][column], column + 1, stage, max_mem, stage.memory(threads))
+    figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3, frameon=False)
+    left = len(arrays) - rows
+    figure.suptitle(title + (f"\nand {counted(left, 'smaller array')}" if left else ""))
+    return figure
+
+
+def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
+    """One stage of one array; nothing where it has none."""
+    grids = {"written": (one.grid, _TARGET)}
+    said = [one.name, one.how]
+    if one.stages and stage < len(one.stages):
+        plan = one.stages[stage]
+        grids = {
+            "read": (plan.source.grid, _SOURCE),
+            "written": (plan.target.grid, _TARGET),
+            "task": (plan.boxes, TASK_COLOUR),
+        }
+        said[1:] = [f"{counted(plan.tasks, 'task')} of {_by(plan.box)}", _work(plan.costs)]
+    elif stage:
+        axis.set_axis_off()
+        return
+    axis.set_title("\n".join(map(printable, said)), loc="left", fontsize=8)
+    seen = telling_dimensions([grid for grid, _ in grids.values()])
+    if not seen:
+        axis.set_axis_off()
+        return
+    pair = (seen[0], seen[-1])
+    for name, (grid, colour) in grids.items():
+        _draw(axis, grid, colour, pair, name)
+    named = one.names or (None,) * one.grid.ndim
+    label_axes(axis, [printable(named[d] or f"dimension {d}") for d in pair])
+
+
+def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held: int) -> None:
+    """A bar as long as what a process may hold, filled as far as it does."""
+    axis.barh([0], [max_mem / 1e6], height=1, fill=False, edgecolor=TASK_COLOUR)
+    axis.barh([0], [held / 1e6], height=1, color=_SOURCE)
+    axis.set_yticks([])
+    axis.set_xlabel("MB of each process")
+    axis.spines[:].set_visible(False)
+    axis.set_title(
+        f"stage {number} of all arrays: {counted(stage.busy, 'task')}\n{_work(stage.costs)}",
+        loc="left",
+        fontsize=9,
+    )
+
+
+def _work(costs: Costs) -> str:
+    return (
+        f"decodes {format_bytes(costs.decoded)}, about {format_bytes(costs.stored)} stored, "
+        f"{counted(costs.requests, 'request')}"
+    )
 
 
 def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:

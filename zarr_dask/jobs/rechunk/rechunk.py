@@ -164,7 +164,8 @@ def plan_rechunk(
         Data type of the new array; that of the source by default. Fractions may be lost in it;
         a number that it cannot hold is an error when it is met.
     codecs
-        Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default.
+        Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default, or
+        the default ones of another `format` that does not have them, which the plan notes.
     format
         Its format, such as ``"v3"``; that of the source by default.
     region
@@ -243,6 +244,7 @@ def plan_rechunk(
         threads=workers.threads,
         threads_per_process=workers.threads_per_process,
         overwrite=overwrite,
+        model=resources.model,
     )
 
 
@@ -271,10 +273,10 @@ def _plan(
     """The plan of one array."""
     array = source if isinstance(source, Array) else open_array(source)
     node_format = format_for_new(store, wanted.format or array.format, path)
-    part, made = new_array(array, store, path, node_format, wanted)
-    _check_apart(array, made)
+    new = new_array(array, store, path, node_format, wanted)
+    _check_apart(array, new.array)
     check_place(store, path, node_format, overwrite=overwrite)
-    return planned(array, part, made, resources, overwrite=overwrite)
+    return planned(array, new, resources, overwrite=overwrite)
 
 
 @overload

@@ -13,7 +13,7 @@ from typing import Any
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
 from zarr_dask.create import converted, plain_chain, quick_chain, regridded
-from zarr_dask.errors import GridError, MemoryBudgetError
+from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.indexing import checked_region
@@ -30,6 +30,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store
 
 __all__ = [
+    "NewArray",
     "Resources",
     "Wanted",
     "layout_between",
@@ -81,10 +82,25 @@ class Resources:
         return self.max_mem // self.workers.threads_per_process
 
 
+@dataclass(frozen=True, slots=True)
+class NewArray:
+    """What an array becomes."""
+
+    region: Region
+    """What is copied of it."""
+    array: Array
+    """The new one; nothing of it is there."""
+    notes: tuple[str, ...] = ()
+    """What users should know."""
+
+
 def new_array(
     array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
-) -> tuple[Region, Array]:
+) -> NewArray:
     """What is copied of an array, and the new one; nothing is written.
+
+    Codecs and byte orders that another format does not have become its default ones, unless others
+    are asked for.
 
     Raises
     ------
@@ -93,25 +109,50 @@ def new_array(
     """
     part = _contiguous(wanted.region, array)
     cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+    try:
+        return NewArray(part, _new_array(cut, store, path, node_format, wanted))
+    except MetadataError as error:
+        if node_format == array.node_format or wanted.codecs is not None:
+            raise
+        try:
+            made = _new_array(cut, store, path, node_format, wanted, default_codecs=True)
+        except (MetadataError, DataTypeError):
+            raise error from None  # it is not the codecs that the format does not have
+        lost = "; ".join(map(str, error.problems))
+        name = array.path or "the array"
+        codecs = ", ".join(codec.name for codec in made.meta.codecs.codecs)
+        note = f"{name} is encoded anew ({codecs}), because of {lost}"
+        return NewArray(part, made, (note,))
+
+
+def _new_array(
+    array: Array,
+    store: Store,
+    path: str,
+    node_format: Format,
+    wanted: Wanted,
+    *,
+    default_codecs: bool = False,
+) -> Array:
+    """The new array for one as it is cut."""
     grids = (wanted.chunks, wanted.shards)
-    new_chunks, new_shards = _new_grids(cut, *grids, node_format, changes=wanted.changes)
-    chunks = Grid.of(cut.shape, new_chunks or array.chunks)  # another format may not know the old
+    new_chunks, new_shards = _new_grids(array, *grids, node_format, changes=wanted.changes)
+    chunks = Grid.of(array.shape, new_chunks or array.chunks)  # another format may not know the old
     base = converted(
-        replace(cut.meta, grid=chunks),
+        replace(array.meta, grid=chunks),
         array.node_format,
         node_format,
         where(store, path),
         dtype=wanted.dtype,
         codecs=wanted.codecs,
+        default_codecs=default_codecs,
     )
     meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
     node_format.documents(meta, path)  # raises where the format cannot say it
-    return part, Array(store, path, meta, node_format)
+    return Array(store, path, meta, node_format)
 
 
-def planned(
-    array: Array, part: Region, made: Array, resources: Resources, *, overwrite: bool
-) -> RechunkPlan:
+def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: bool) -> RechunkPlan:
     """How to copy a region of an array into a new one.
 
     Raises
@@ -119,6 +160,7 @@ def planned(
     MemoryBudgetError
         If there is too little memory for one stored object of the new one.
     """
+    part, made = new.region, new.array
     workers = resources.workers
     sample = ratios(array, part, made)
     between = [layout_between(array, made, resources.temp)]
@@ -147,6 +189,7 @@ def planned(
         ways=tuple(ways),
         model=resources.model,
         ratios=sample,
+        notes=new.notes,
     )
 
 

@@ -17,14 +17,14 @@ from zarr_dask.codecs.chain import Chain
 from zarr_dask.create import chunk_chain, quick_chain
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, DataTypeError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid import Region
+from zarr_dask.grid import Grid, Region
 from zarr_dask.jobs.rechunk.copying import as_in
 
-__all__ = ["Ratios", "ratios"]
+__all__ = ["LARGEST", "Ratios", "ratios"]
 
 _OBJECTS = 8
 """Stored objects whose size is asked for."""
-_LARGEST = 1 << 25
+LARGEST = 1 << 25
 """Decoded bytes of a chunk that is looked at; larger ones would take too long."""
 _SAMPLE = 1 << 22
 """Bytes of it that are encoded."""
@@ -83,12 +83,12 @@ def _stored(array: Array, region: Region) -> float:
     ]
     if len(ranges) < len(region):
         return 1.0
-    counts = [last - first for first, last in ranges]
-    total = prod(counts)
+    met = Grid.regular([last - first for first, last in ranges], [1] * len(ranges))
+    total = met.ncells
     stored = decoded = 0
     for number in {total * n // _OBJECTS for n in range(_OBJECTS)}:
-        places = np.unravel_index(number, counts) if counts else ()
-        coords = tuple(first + int(n) for (first, _), n in zip(ranges, places, strict=True))
+        places = met.coords_of(number)
+        coords = tuple(first + n for (first, _), n in zip(ranges, places, strict=True))
         stored += array.store.size(array.key(coords)) or 0
         decoded += meta.bound(coords).spec.nbytes
     return stored / decoded if decoded else 1.0
@@ -102,7 +102,7 @@ def _values(array: Array, region: Region) -> np.ndarray | None:
     shape = [s.stop - s.start for s in region]
     if meta.data_type.variable or not prod(shape):
         return None
-    if prod(chunk) * meta.data_type.typical_itemsize > _LARGEST:
+    if prod(chunk) * meta.data_type.typical_itemsize > LARGEST:
         return None
     wanted: list[slice] = []
     left = _SAMPLE // meta.data_type.typical_itemsize

@@ -12,11 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf, prod
+from typing import Protocol
 
 from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
 
-__all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "seconds"]
+__all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "Working", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,21 @@ class StagePlan:
         return self.boxes.ncells
 
     @property
+    def busy(self) -> int:
+        """Tasks that have something to do: all of them."""
+        return self.tasks
+
+    def work(self, model: CostModel) -> float:
+        """Seconds that one thread would need for all its tasks."""
+        source, target, costs = self.source, self.target, self.costs
+        return (
+            costs.decoded * (1 / source.decode + source.ratio / model.read)
+            + costs.written * (1 / target.encode + target.ratio / model.write)
+            + costs.requests * model.request
+            + self.tasks * model.task
+        )
+
+    @property
     def peak(self) -> int:
         """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
         shape = self.source.grid.shape
@@ -261,15 +277,27 @@ OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 
 
-def seconds(stage: StagePlan, threads: int, model: CostModel) -> float:
+class Working(Protocol):
+    """A stage as its time is reckoned."""
+
+    @property
+    def busy(self) -> int:
+        """Tasks that have something to do."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """What all its tasks together do."""
+        ...
+
+    def work(self, model: CostModel) -> float:
+        """Seconds that one thread would need for all its tasks."""
+        ...
+
+
+def seconds(stage: Working, threads: int, model: CostModel) -> float:
     """How long a stage takes by the model; the last round of tasks may leave threads idle."""
-    source, target, costs, tasks = stage.source, stage.target, stage.costs, stage.tasks
-    work = (
-        costs.decoded * (1 / source.decode + source.ratio / model.read)
-        + costs.written * (1 / target.encode + target.ratio / model.write)
-        + (costs.reads + costs.writes) * model.request
-        + tasks * model.task
-    )
+    tasks = stage.busy
     rounds = ceil(tasks / threads) / max(tasks, 1)
-    answered = (costs.reads + costs.writes) / model.limit
-    return model.stage + max(work * rounds, tasks * model.schedule, answered)
+    answered = stage.costs.requests / model.limit
+    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)

@@ -14,7 +14,7 @@
 from zarr_dask.jobs.run.batches import Batches, run_batches
 from zarr_dask.jobs.run.cluster import listening
 from zarr_dask.jobs.run.connect import connect
-from zarr_dask.jobs.run.tasks import compute, run_calls, run_tasks
+from zarr_dask.jobs.run.tasks import compute, run_tasks
 from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers
 
 __all__ = [
@@ -26,6 +26,5 @@ __all__ = [
     "find_workers",
     "listening",
     "run_batches",
-    "run_calls",
     "run_tasks",
 ]

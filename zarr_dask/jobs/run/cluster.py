@@ -120,15 +120,15 @@ def _result(future: Any, client: Client) -> Any:
 class Announced:
     """A function that logs an event before each call; that costs a task nothing."""
 
-    def __init__(self, function: Callable[[int], Any], topic: str) -> None:
+    def __init__(self, function: Callable[[Any], Any], topic: str) -> None:
         self._function, self._topic = function, topic
 
-    def __call__(self, number: int) -> Any:
+    def __call__(self, argument: Any) -> Any:
         """Log the number, then call the function with it."""
         from distributed import get_worker
 
-        get_worker().log_event(self._topic, number)
-        return self._function(number)
+        get_worker().log_event(self._topic, None)
+        return self._function(argument)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Running a graph as a whole, or many like tasks, in windows.
 
-A task of many is a function of its number, so that what is submitted stays small, and at most a
+A task of many is mostly a function of its number, so that what is submitted stays small, and at most a
 window of tasks is known to the scheduler at any time.
 """
 
@@ -16,56 +16,18 @@ from zarr_dask.jobs.run.local import LOCAL_WINDOW, compute_local, run_local
 from zarr_dask.jobs.run.window import Window
 from zarr_dask.jobs.run.workers import Workers
 
-__all__ = ["Chosen", "compute", "run_calls", "run_tasks"]
+__all__ = ["Chosen", "compute", "run_tasks"]
 
 
 def run_tasks(
-    function: Callable[[int], Any],
-    numbers: Sequence[int],
-    workers: Workers,
-    on_result: Callable[[Any], None],
-    name: str,
-    on_begin: Callable[[Any], None] | None = None,
-) -> None:
-    """Call a function on every number, in any order.
-
-    Parameters
-    ----------
-    function
-        A pure function that can be pickled; it may be called more than once with a number.
-    numbers
-        What to call it on.
-    workers
-        Where.
-    on_result
-        Called with what each call returns, as soon as it is there.
-    name
-        Of the tasks, for dashboards.
-    on_begin
-        Called with a number, in a thread of the client, whenever a worker of a cluster begins a
-        call: once more for each that was lost with a worker.
-    """
-    if workers.client is None:
-        run_local(function, numbers, on_result, name)
-        return
-    client, left = workers.client, iter(numbers)
-    window = Window(client, workers.threads)
-    if on_begin is None:
-        run_window(function, left, client, window, on_result, name, {})
-        return
-    topic = f"{name}-{token_hex(8)}"
-    with listening(workers, topic, on_begin):
-        run_window(Announced(function, topic), left, client, window, on_result, name, {})
-
-
-def run_calls(
     function: Callable[[Any], Any],
     arguments: Iterable[Any],
     workers: Workers,
     on_result: Callable[[Any], None],
     name: str,
+    on_begin: Callable[[Any], None] | None = None,
 ) -> None:
-    """Call a function with each of many arguments, in any order; as `run_tasks` besides.
+    """Call a function with each of many arguments, mostly numbers, in any order.
 
     Parameters
     ----------
@@ -73,16 +35,29 @@ def run_calls(
         A pure function that can be pickled; it may be called more than once with an argument.
     arguments
         Asked for a window at a time.
-    workers, on_result, name
-        As for `run_tasks`.
+    workers
+        Where.
+    on_result
+        Called with what each call returns, as soon as it is there.
+    name
+        Of the tasks, for dashboards.
+    on_begin
+        Called with None, in a thread of the client, whenever a worker of a cluster begins a call:
+        once more for each that was lost with a worker.
     """
     waiting = iter(arguments)
-    if workers.client is not None:
-        window = Window(workers.client, workers.threads)
-        run_window(function, waiting, workers.client, window, on_result, name, {})
+    if workers.client is None:
+        while some := list(islice(waiting, LOCAL_WINDOW)):
+            run_local(Chosen(function, some), range(len(some)), on_result, name)
         return
-    while some := list(islice(waiting, LOCAL_WINDOW)):
-        run_local(Chosen(function, some), range(len(some)), on_result, name)
+    client = workers.client
+    window = Window(client, workers.threads)
+    if on_begin is None:
+        run_window(function, waiting, client, window, on_result, name, {})
+        return
+    topic = f"{name}-{token_hex(8)}"
+    with listening(workers, topic, on_begin):
+        run_window(Announced(function, topic), waiting, client, window, on_result, name, {})
 
 
 class Chosen:

@@ -1,0 +1,50 @@
+"""Asking stores for many things that each take their time, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from zarr_dask.stores.base import Store
+
+__all__ = ["abreast", "waiting_for"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_AT_A_TIME = 16
+"""As many as a walk lists groups."""
+
+
+def waiting_for(store: Store) -> int:
+    """How many listings of a store are asked for at a time: one where nobody waits for answers."""
+    return 1 if store.coalescing.requests == 1 else _AT_A_TIME
+
+
+def abreast(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> list[R]:
+    """What a function says of each item, in their order.
+
+    Parameters
+    ----------
+    function
+        Mostly waits; safe to call from many threads.
+    items
+        What to call it on.
+    at_a_time
+        Calls at a time.
+
+    Raises
+    ------
+    Exception
+        The error of the first item that has one; calls that have not begun by then are not made.
+
+    Examples
+    --------
+    >>> abreast(len, ["a", "", "abc"], 2)
+    [1, 0, 3]
+    """
+    if at_a_time == 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(at_a_time, "zarr_dask-asking") as threads:
+        return list(threads.map(function, items))

@@ -1,0 +1,204 @@
+"""Where the blocks of a dask array are kept until they are laid out anew, and on which grid.
+
+They are an ordinary array in a folder of its own, on the place that the user names, beside the
+target, or in memory where the target is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array import Array
+from zarr_dask.errors import ResumeError, StoreError
+from zarr_dask.formats.base import prefix_of
+from zarr_dask.grid import Blocks, Cells, Shape
+from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.jobs.resume import Resume
+from zarr_dask.jobs.write.plan import WritePlan
+from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.urls import Location, beside, inside, open_store, real_place
+from zarr_dask.stores.wrappers import Wrapper
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["FORMAT", "Between", "Room", "base_for", "grids_between"]
+
+FORMAT = "v3"
+"""Of the array between."""
+_FOLDER = "zarr-dask-blocks-"
+_SMALL = 1 << 16
+"""Bytes of a chunk below which reading it alone costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """How the blocks are kept, and in which place."""
+
+    base: Store | None
+    """The store in which the folder for it is; None for memory of this process."""
+    prefix: str
+    """What the name of the folder begins with."""
+    chunks: Cells
+    shards: Cells | None
+    codecs: Any
+
+    def room(self, values: da.Array, target: Array, *, resume: Resume) -> Room:
+        """The place for one run: of a new name, or of one that the same call finds again.
+
+        Parameters
+        ----------
+        values
+            What is laid out anew.
+        target
+            The new array.
+        resume
+            As for `zarr_dask.rechunk`.
+
+        Raises
+        ------
+        ResumeError
+            If the graph cannot be told from others, or there is no place that lasts.
+        """
+        if self.base is None:
+            if resume:
+                raise ResumeError(
+                    f"{target.where} is in memory: say with temp= where the blocks are kept "
+                    "that have been computed, or leave resume=True out."
+                )
+            return Room(MemoryStore(), "blocks", self)
+        name = self._name(values, target, resume) if resume else token_hex(16)
+        return Room(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
+
+    def _name(self, values: da.Array, target: Array, resume: Resume) -> str:
+        """Equal for calls that compute the same values for the same target."""
+        from zarr_dask.fingerprint import layer_tokens
+
+        what: Any = resume
+        if not isinstance(resume, str):
+            what = (sorted(token for _, token in layer_tokens(values)), values.name)
+        place = real_place(target.store, target.path)
+        facts = (what, place, digest(target), self.chunks, self.shards)
+        return sha256(repr(facts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Room:
+    """A folder for the blocks and the journal of their write."""
+
+    base: Store
+    folder: str
+    between: Between
+
+    @property
+    def array(self) -> Store:
+        """The store whose root is the array between."""
+        return inside(self.base, f"{self.folder}/blocks")
+
+    def write(self, values: da.Array, *, resume: Resume) -> WritePlan:
+        """The write of the blocks."""
+        made: WritePlan = plan_write(
+            values,
+            self.array,
+            chunks=self.between.chunks,
+            shards=self.between.shards,
+            codecs=self.between.codecs,
+            resume=resume,
+            journal=inside(self.base, f"{self.folder}/journal") if resume else None,
+            overwrite=False,
+            format=FORMAT,
+        )
+        return made
+
+    def exists(self) -> bool:
+        """Whether there is anything in it."""
+        return any(self.base.list_dir(prefix_of(self.folder)))
+
+    def remove(self) -> None:
+        """Remove the blocks and what is left of their journal."""
+        self.base.delete_prefix(prefix_of(self.folder))
+
+
+def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells, Cells | None]:
+    """Chunks and shards of an array whose stored objects are the blocks of a dask array.
+
+    Parameters
+    ----------
+    blocks
+        Sizes of the blocks.
+    objects
+        Shape of the stored objects to come, which chunks should not be longer than.
+    itemsize
+        Bytes of an element.
+
+    Returns
+    -------
+    chunks, shards
+        Shards are blocks of one size, where chunks that divide them help; else None.
+
+    Examples
+    --------
+    >>> grids_between(((100, 100), (400,)), (200, 20), 8)
+    ((100, 100), (100, 400))
+    >>> grids_between(((30, 40), (400,)), (70, 20), 8)
+    (((30, 40), 400), None)
+    """
+    lengths = [_one_size(sizes) for sizes in blocks]
+    if any(length is None for length in lengths):
+        cells = tuple(
+            tuple(size for size in sizes if size) if length is None else length
+            for sizes, length in zip(blocks, lengths, strict=True)
+        )
+        return cells, None
+    block = tuple(length or 1 for length in lengths)
+    chunk = [
+        max(d for d in _divisors(length) if d <= max(wanted, 1))
+        for length, wanted in zip(block, objects, strict=True)
+    ]
+    while prod(chunk) * itemsize < _SMALL and tuple(chunk) != block:
+        # the dimension along which chunks are cut most is that which needs it least
+        axis = max(range(len(chunk)), key=lambda axis: (block[axis] // chunk[axis], axis))
+        chunk[axis] = min(d for d in _divisors(block[axis]) if d > chunk[axis])
+    return tuple(chunk), None if tuple(chunk) == block else block
+
+
+def _one_size(sizes: tuple[int, ...]) -> int | None:
+    """The size of all blocks along a dimension, the last of which may be smaller."""
+    first = max(sizes[0], 1) if sizes else 1
+    is_regular = all(size == first for size in sizes[:-1]) and (not sizes or sizes[-1] <= first)
+    return first if is_regular else None
+
+
+def _divisors(length: int) -> list[int]:
+    small = [d for d in range(1, int(length**0.5) + 1) if length % d == 0]
+    return sorted({*small, *(length // d for d in small)})
+
+
+def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
+    """The store for the array between, and what the name of its folder begins with.
+
+    Raises
+    ------
+    StoreError
+        If there is none.
+    """
+    if temp is not None:
+        return open_store(temp), ""
+    found = beside(target.store, ".")
+    if found is not None:
+        return found
+    store = target.store
+    while isinstance(store, Wrapper):
+        store = store.store
+    if isinstance(store, MemoryStore):
+        return None, ""
+    raise StoreError(
+        f"{target.where} has no place beside it for the blocks of the dask array: it is the root "
+        "of a bucket. Say where they go with temp=, a path or URL."
+    )

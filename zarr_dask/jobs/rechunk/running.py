@@ -1,0 +1,359 @@
+"""Carrying out a plan of rechunkings: stage by stage, then the comparison, then the end.
+
+A plan of one array and one of several differ in what a task is (`Calls`) and in how the job ends;
+where tasks run, what becomes of a job that fails, and what is added up is the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.jobs.bars import rechunk_bars
+from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, resume
+from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.rechunk.report import Expected, Ledger, Progress
+from zarr_dask.jobs.rechunk.stages import CostModel, Working, seconds
+from zarr_dask.jobs.run import Workers, find_workers, run_tasks
+from zarr_dask.journal import Journal
+from zarr_dask.pool import cores, for_each
+from zarr_dask.stores.urls import Location
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "Calls",
+    "Numbered",
+    "Ran",
+    "called",
+    "carry_out",
+    "check_memory",
+    "matched",
+    "matched_here",
+]
+
+Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
+"""A function, and the arguments for each of its calls: the number of an array and what was done to
+it comes back."""
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Tasks of one array, by their numbers."""
+
+    array: int
+    """Number of the array."""
+    function: Callable[[int], Any]
+
+    def __call__(self, number: int) -> tuple[int, Any]:
+        """Do one of them."""
+        return self.array, self.function(number)
+
+
+class PlannedStage(Working, Protocol):
+    """A stage of a plan."""
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most."""
+        ...
+
+
+class Matched(Protocol):
+    """What the comparison of some elements has found."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the source that were compared."""
+        ...
+
+
+class Comparison(Protocol):
+    """The comparison of a source and its target: what its task number n does."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of the tasks."""
+        ...
+
+    def __call__(self, number: int) -> Any:
+        """Compare some elements."""
+        ...
+
+    def check(self, results: Sequence[Any]) -> None:
+        """Refuse a target that differs."""
+        ...
+
+
+class RunningJob(BoundJob, Protocol):
+    """A job whose tasks are done here."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where receipts are kept; None where there is no place for them."""
+        ...
+
+    def left(self) -> list[Sequence[int]]:
+        """For each stage the numbers of its tasks that are still to be done."""
+        ...
+
+    def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
+        """What does some tasks of a stage."""
+        ...
+
+    def tidy_up(self, stage: int) -> None:
+        """Remove what no stage after this one reads."""
+        ...
+
+    def stored(self) -> list[int]:
+        """Encoded bytes of each target that have valid receipts."""
+        ...
+
+    def finish(self) -> None:
+        """Make all targets visible, and remove what is left besides."""
+        ...
+
+
+J_co = TypeVar("J_co", bound=RunningJob, covariant=True)
+J = TypeVar("J", bound=RunningJob)
+
+
+class Runnable(Protocol[J_co]):
+    """What carrying a plan out needs to know of it."""
+
+    @property
+    def stages(self) -> Sequence[PlannedStage]: ...
+    @property
+    def totals(self) -> Sequence[int]: ...
+    @property
+    def depths(self) -> Sequence[int]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def max_mem(self) -> int: ...
+    @property
+    def threads_per_process(self) -> int: ...
+    @property
+    def model(self) -> CostModel: ...
+    def matchings(self, threads: int) -> Sequence[Comparison]: ...
+    def as_job(self) -> JobPlan[J_co]: ...
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of it."""
+
+    measured: Mapping[str, Any]
+    """The members of `zarr_dask.jobs.rechunk.report.Measured`."""
+    tasks: tuple[int, ...]
+    """Tasks that were done for each array."""
+    stored: tuple[int, ...]
+    """Encoded bytes of each target, what a job that died before has written included."""
+
+
+def carry_out(
+    plan: Runnable[J],
+    client: Client | None,
+    progress: Callable[[Progress], None] | Literal[True] | None,
+    *,
+    resuming: bool,
+    journal: Location | None,
+    verify: bool,
+) -> Ran:
+    """Do what a plan says; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
+    begun = perf_counter()
+    workers = find_workers(client)
+    check_memory(plan, workers)
+    comparisons = plan.matchings(workers.threads_per_process) if verify else []
+    if progress is True:
+        with rechunk_bars(plan.totals, verify=plan.nbytes if verify else None) as advance:
+            return carry_out(
+                plan, client, advance, resuming=resuming, journal=journal, verify=verify
+            )
+    found = resume(plan.as_job(), journal) if resuming else None
+    job = begin_anew(plan.as_job(), journal) if found is None else found
+    run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
+    try:
+        run.copy()
+        run.compare(comparisons)
+    except BaseException as error:
+        if job.journal is None or not isinstance(error, Exception):
+            job.remove_intermediates()
+        raise
+    arrays = range(len(plan.depths))
+    ledger = run.ledger
+    if found is None or job.journal is None:
+        stored = [ledger.stored_of(array, plan.depths[array] - 1) for array in arrays]
+    else:
+        stored = job.stored()
+    job.finish()
+    threads = workers.threads
+    expected = [
+        Expected(stage.busy, stage.costs, seconds(stage, threads, plan.model))
+        for stage in plan.stages
+    ]
+    measured = {
+        "seconds": perf_counter() - begun,
+        "stages": ledger.stages(expected),
+        "bound": max(stage.memory(workers.threads_per_process) for stage in plan.stages),
+        "peaks": ledger.peaks,
+        "repeated": ledger.repeated,
+    }
+    return Ran(measured, tuple(map(ledger.tasks_of, arrays)), tuple(stored))
+
+
+def check_memory(plan: Runnable[Any], workers: Workers) -> None:
+    """Refuse to run where more tasks share a process than the plan was made for.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If they would hold more than `max_mem`.
+    """
+    needed = max(stage.memory(workers.threads_per_process) for stage in plan.stages)
+    if needed > plan.max_mem:
+        raise MemoryBudgetError(
+            f"the plan was made for {counted(plan.threads_per_process, 'thread')} per process; "
+            f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
+            f"max_mem={format_bytes(plan.max_mem)}. Make the plan again for these workers."
+        )
+
+
+@dataclass
+class _Run:
+    """A plan that is carried out now."""
+
+    plan: Runnable[Any]
+    job: RunningJob
+    workers: Workers
+    progress: Callable[[Progress], None] | None
+    steps: int
+    """Stages, and the comparison if there is one."""
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(len(self.plan.stages))
+
+    def copy(self) -> None:
+        """Run all tasks that are left, stage by stage."""
+        totals = self.plan.totals
+        for number, tasks in enumerate(self.job.left()):
+            if tasks:
+                self._stage(number, tasks, totals[number])
+                self.job.tidy_up(number)
+
+    def _stage(self, number: int, tasks: Sequence[int], total: int) -> None:
+        def note(result: tuple[int, Any]) -> None:
+            array, one = result
+            self.ledger.note(array, number, one)
+            self._tell(number, one.nbytes, total)
+
+        name = f"zarr-copy-{number + 1}"
+        calls = self.job.calls(number, tasks)
+        run_tasks(*calls, self.workers, note, name, self.ledger.begin)
+
+    def compare(self, comparisons: Sequence[Comparison]) -> None:
+        """Compare sources and targets."""
+
+        def note(one: Matched) -> None:
+            self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
+
+        matched(comparisons, self.workers, note)
+
+    def _tell(self, stage: int, nbytes: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(Progress(stage, self.steps, nbytes, total))
+
+
+def matched(
+    comparisons: Sequence[Comparison], workers: Workers, note: Callable[[Matched], None]
+) -> None:
+    """Compare sources and targets, of all arrays side by side.
+
+    Parameters
+    ----------
+    comparisons
+        One for each array.
+    workers
+        Where.
+    note
+        Called with what each task has found.
+
+    Raises
+    ------
+    ValuesDifferError
+        If there is a difference.
+    """
+    results: list[list[Any]] = [[] for _ in comparisons]
+
+    def keep(result: tuple[int, Any]) -> None:
+        array, one = result
+        results[array].append(one)
+        note(one)
+
+    run_tasks(*_calls(comparisons), workers, keep, "zarr-compare")
+    for comparison, found in zip(comparisons, results, strict=True):
+        comparison.check(found)
+
+
+def matched_here(plan: Runnable[Any], threads: int | None = None) -> None:
+    """Compare sources and targets on threads of this process, without dask.
+
+    Parameters
+    ----------
+    plan
+        What has been carried out.
+    threads
+        How many; by default one for each core, or as many as can share `max_mem`.
+
+    Raises
+    ------
+    ValuesDifferError
+        If there is a difference.
+    MemoryBudgetError
+        If so many threads cannot share `max_mem`.
+    """
+    count, comparisons = _side_by_side(plan, threads)
+    results: list[list[Any]] = [[] for _ in comparisons]
+    function, calls = _calls(comparisons)
+
+    def compare(call: Any) -> None:
+        array, found = function(call)
+        results[array].append(found)
+
+    for_each(compare, calls, count)
+    for comparison, found in zip(comparisons, results, strict=True):
+        comparison.check(found)
+
+
+def _side_by_side(plan: Runnable[Any], threads: int | None) -> tuple[int, Sequence[Comparison]]:
+    """How many threads compare, and what each of them does."""
+    count = threads or cores()
+    while True:
+        try:
+            return count, plan.matchings(count)
+        except MemoryBudgetError:
+            if threads is not None or count == 1:
+                raise
+            count //= 2
+
+
+def _calls(comparisons: Sequence[Comparison]) -> Calls:
+    if len(comparisons) == 1:
+        return Numbered(0, comparisons[0]), comparisons[0].numbers
+
+    def calls() -> Iterator[tuple[int, Comparison, int]]:
+        for array, comparison in enumerate(comparisons):
+            for number in comparison.numbers:
+                yield array, comparison, number
+
+    return called, calls()
+
+
+def called(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
+    """Do a task of one array among others; the number of the array comes back."""
+    array, function, number = call
+    return array, function(number)
