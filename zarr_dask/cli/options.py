@@ -164,7 +164,7 @@ _ARRAY_OPTIONS = [
     click.option(
         "--codecs",
         type=CodecsType(),
-        help="Its codecs: names, as in bytes,zstd, or a JSON list; those of SRC by default.",
+        help="Its codecs: names, as in zstd,crc32c, or a JSON list; those of SRC by default.",
     ),
 ]
 

@@ -45,9 +45,9 @@ Examples:
 @array_options
 @run_options
 def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
-    """Copy an array into other chunks and shards, or several arrays of a group.
+    """Copy an array into other chunks and shards.
 
-    SRC is the array, or with --array the group, DST the place of the new one. The plan is printed,
+    SRC is the array, or with --array a group, DST the place of the new one. The plan is printed,
     then carried out within --max-mem, then what was done is printed beside what was predicted. The
     metadata of the new array are written last: until then, no reader takes it for whole.
     """

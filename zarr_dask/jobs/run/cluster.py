@@ -124,7 +124,7 @@ class Announced:
         self._function, self._topic = function, topic
 
     def __call__(self, argument: Any) -> Any:
-        """Log the number, then call the function with it."""
+        """Log that it begins, then call the function."""
         from distributed import get_worker
 
         get_worker().log_event(self._topic, None)
