@@ -1,7 +1,7 @@
 """Running a graph as a whole, or many like tasks, in windows.
 
-A task of many is mostly a function of its number, so that what is submitted stays small, and at most a
-window of tasks is known to the scheduler at any time.
+A task of many is mostly a function of its number, so that what is submitted stays small, and at
+most a window of tasks is known to the scheduler at any time.
 """
 
 from __future__ import annotations
