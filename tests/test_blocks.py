@@ -147,6 +147,10 @@ def test_more_blocks_than_can_be_listed():
     assert zd.from_zarr(array).numblocks == (1 << 13,)
     assert zd.from_zarr(array, chunks="chunks").numblocks == (1 << 20,)
     fine = zd.create_array({}, shape=(1 << 40,), dtype="i1", chunks=1)
-    for chunks in (None, "chunks"):
+    for chunks in (None, "chunks", 1, (5,), {0: np.int64(7)}):
         with pytest.raises(GridError, match="more than a dask array can list"):
             zd.from_zarr(fine, chunks=chunks)
+    with pytest.raises(GridError, match="more than a dask array can list"):
+        fine.lazy[::-2].to_dask()
+    assert fine.lazy[: 1 << 10].to_dask().numblocks == (1 << 10,)
+    assert zd.from_zarr(fine, chunks="auto").numblocks == (1 << 13,)

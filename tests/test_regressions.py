@@ -19,10 +19,12 @@ from zarr_dask.errors import (
     MemoryBudgetError,
     MetadataChangedError,
     MetadataError,
+    MissingGroupWarning,
+    NodeNotFoundError,
     StoreError,
     StoreKeyError,
 )
-from zarr_dask.stores import Faulty, MemoryStore
+from zarr_dask.stores import Faulty, MemoryStore, Recording
 
 
 def test_a_shard_that_goes_while_it_is_read_is_an_error():
@@ -323,6 +325,28 @@ def test_urls_of_files_may_hold_any_character(tmp_path):
 
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def test_a_wrong_path_costs_no_walk_through_everything_below():
+    folders = {f"run{number}/deeper/and/deeper/file": b"" for number in range(1500)}
+    store = Recording(MemoryStore(folders))
+    with pytest.raises(NodeNotFoundError):
+        zd.open(store)
+    assert sum(request.method == "list_dir" for request in store.requests) < 20
+    few = {f"run{number}/deeper/file": b"" for number in range(500)}
+    group = json.dumps({"zarr_format": 3, "node_type": "group"}).encode()
+    with pytest.warns(MissingGroupWarning):
+        assert zd.open(MemoryStore(few | {"run7/deeper/zarr.json": group})).format == "v3"
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "c/0", "archive.zip", "node"])
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path, name):
+    array = zd.create_array(tmp_path, shape=4, dtype="i1", chunks=4)
+    (tmp_path / "c").mkdir()
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((StoreError, CorruptObjectError, MetadataError, NodeNotFoundError)):
+        array[...] if name == "c/0" else zd.open(tmp_path / name.replace("zarr.json", ""))
 
 
 # --- documents of implementations that no peer here stands for ------------------------------------

@@ -13,10 +13,17 @@ from math import prod
 from zarr_dask.errors import GridError
 from zarr_dask.grid import Blocks, Dimension, Fixed, Grid, Shape
 
-__all__ = ["bounded_blocks", "cells_of", "chunks_of", "merged_blocks"]
+__all__ = [
+    "MOST_BLOCKS",
+    "bounded_blocks",
+    "cells_of",
+    "check_count",
+    "chunks_of",
+    "merged_blocks",
+]
 
-_MOST_BLOCKS = 1 << 25
-"""Blocks along a dimension at most: dask keeps the size of each."""
+MOST_BLOCKS = 1 << 21
+"""Blocks along a dimension at most: dask keeps the size of each and adds them up, for a second."""
 
 
 def cells_of(grid: Grid) -> Blocks:
@@ -119,7 +126,7 @@ def _pieces(dimension: Dimension, length: int) -> tuple[int, ...]:
     """Each cell cut into pieces of one length, the last of which may be shorter."""
     if isinstance(dimension, Fixed) and dimension.size % length == 0:
         return _lengths(Fixed(length, dimension.extent))
-    _check_count(dimension.count + dimension.extent // length, "chunks")
+    check_count(dimension.count + dimension.extent // length, "chunks")
     return tuple(_cut(_lengths(dimension), length))
 
 
@@ -132,13 +139,21 @@ def _cut(cells: Sequence[int], length: int) -> Iterator[int]:
 
 
 def _lengths(dimension: Dimension) -> tuple[int, ...]:
-    _check_count(dimension.count, "stored objects")
+    check_count(dimension.count, "stored objects")
     return dimension.lengths or (0,)
 
 
-def _check_count(count: int, what: str) -> None:
-    if count > _MOST_BLOCKS:
+def check_count(count: int, what: str) -> None:
+    """Refuse more blocks along a dimension than a dask array can list.
+
+    Raises
+    ------
+    GridError
+        If there are; it says what they are.
+    """
+    if count > MOST_BLOCKS:
         raise GridError(
             f"{count} {what} along one dimension are more than a dask array can list, which is "
-            f"{_MOST_BLOCKS}; read regions of the array instead."
+            f'{MOST_BLOCKS}; give larger blocks (chunks="auto", or numbers), or read '
+            "regions of the array."
         )

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_dask.blocks import check_count
 from zarr_dask.grid import Blocks, Dimension, Grid, Part, Region, Shape, spans
 from zarr_dask.points import CellShares, Share, cells_of_points, sorted_runs
 from zarr_dask.selection import Along, At, IndexTransform, Listed, axes_of, positions_of
@@ -300,6 +301,7 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
         maps = [transform.maps[dim] for dim in group.dims]
         only = maps[0] if len(maps) == 1 else None
         if only is not None and not isinstance(only, Listed):
+            check_count(min(dimensions[0].count, group.size), "stored objects")
             sizes = [
                 s.out.stop - s.out.start
                 for s in spans(dimensions[0], _forward(only, transform.shape))

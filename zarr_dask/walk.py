@@ -56,6 +56,9 @@ _MOST_BROKEN = 10_000
 """Nodes of a walk with wrong documents at most. A hierarchy may have thousands of arrays that need
 one codec which is not installed, and each is to be named; a document from a stranger can name a
 hundred thousand, which would take minutes and gigabytes."""
+_MOST_BARE = 1000
+"""Prefixes without a document that are looked into, level by level, for nodes that would make a
+group of the one above: a wrong path must not cost a walk through a whole disk or bucket."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -286,7 +289,13 @@ def _listed(store: Store, options: ReadOptions) -> Store:
 
 
 def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:
-    return any(level.nodes for level in _levels(store, path, node_format, options, is_bare=True))
+    """Whether nodes lie below a prefix without a document, as far as it is worth looking."""
+    seen = 0
+    for level in _levels(store, path, node_format, options, is_bare=True):
+        seen += len(level.bare)
+        if level.nodes or seen > _MOST_BARE:
+            return bool(level.nodes)
+    return False
 
 
 def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> list[str]:

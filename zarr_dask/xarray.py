@@ -37,6 +37,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
 from zarr_dask.array import Array
+from zarr_dask.blocks import MOST_BLOCKS
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import ReadOptions, normalise_path
@@ -405,28 +406,35 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
 def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
     """How the array is stored, as far as all formats have it."""
     sizes = _sizes(array.meta.grid)
+    preferred = _sizes(array.meta.grid, MOST_BLOCKS)
     sharded = array.shards is not None
     encoding: dict[str, Any] = {
         "chunks": array.chunks if sharded else sizes,
         "shards": sizes if sharded else None,
-        "preferred_chunks": dict(zip(names, sizes, strict=True)),
+        "preferred_chunks": dict(zip(names, preferred, strict=True)),
     }
     if array.meta.data_type.name in _OBJECTS:
         encoding["dtype"] = _dtype(array)
     return encoding
 
 
-def _sizes(grid: Grid) -> tuple[int | tuple[int, ...], ...]:
+def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], ...]:
     """Sizes of stored objects along each dimension: one number, or all of them where they differ.
+
+    Where there are more than `most`, of as many of them together as leave no more.
 
     Examples
     --------
     >>> from zarr_dask.grid import Edges
     >>> _sizes(Grid((Fixed(4, 10), Edges.of([3, 4], 6))))
     (4, (3, 3))
+    >>> _sizes(Grid((Fixed(4, 100),)), most=10)
+    (12,)
     """
     return tuple(
-        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or (0,)
+        dimension.size * (-(-dimension.count // most) if most and dimension.count else 1)
+        if isinstance(dimension, Fixed)
+        else dimension.lengths or (0,)
         for dimension in grid.dimensions
     )
 

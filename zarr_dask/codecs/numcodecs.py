@@ -27,7 +27,7 @@ ARRAY_FILTERS = frozenset(
 )
 """Filters that treat the bytes as numbers."""
 _CHECKSUMS = {"adler32": 4, "crc32": 4, "crc32c": 4, "fletcher32": 4, "jenkins_lookup3": 4}
-FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"shuffle"}
+FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"base64", "shuffle"}
 """Ids of the filters offered here; compressors have modules of their own."""
 
 _LARGEST_ITEM = 1 << 16
@@ -124,6 +124,9 @@ class Filter(BytesCodec):
         """See `BytesCodec.size`."""
         if self.id in _CHECKSUMS:
             return size.plus(_CHECKSUMS[self.id])
+        if self.id == "base64":
+            exact = None if size.exact is None else 4 * -(-size.exact // 3)
+            return Size(exact, 4 * -(-size.most // 3))
         if self.id == "packbits":
             return Size(None if size.exact is None else -(-size.exact // 8) + 1, size.most)
         if self.id in _RESIZING:
@@ -152,6 +155,10 @@ class Filter(BytesCodec):
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
+        if self.id == "base64" and len(buffer) > self.size(size).most:
+            raise CorruptObjectError(
+                f"it has {len(buffer)} bytes, and the chunk {self.size(size).most} in base64"
+            )
         try:
             decoded = _bytes(_codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8)))
         except _FAILURES as error:

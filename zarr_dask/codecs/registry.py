@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -351,6 +352,23 @@ def v3_names() -> tuple[str, ...]:
     return tuple(sorted(_V3))
 
 
+_URI = re.compile(
+    r"https?://(codec\.zarrs\.dev/[a-z]+_to_[a-z]+|zarr\.dev/numcodecs)/([a-z0-9_-]+)"
+)
+"""Names of codecs that zarrs and numcodecs wrote before these had others."""
+
+
+def _present_name(name: str, place: str, stored: Stored) -> str:
+    """What a codec that was named by a URI is called now; any other name as it is."""
+    match = _URI.fullmatch(name)
+    if match is None:
+        return name
+    now = match[2] if match[2] in _V3 and match[1] != "zarr.dev/numcodecs" else PREFIX + match[2]
+    if now in _V3:
+        stored.warn(f"{place} names a codec {name!r}, which is now called {now!r}.")
+    return now if now in _V3 else name
+
+
 def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Codec | list[Problem]:
     """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
@@ -373,6 +391,8 @@ def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Co
         found = document["must_understand"]
         return [Problem(f"{place}.must_understand", found, "true or false")]
     name = document["name"]
+    if name not in _V3 and stored is not None:
+        name = _present_name(name, place, stored)
     if name not in _V3:
         known = ", ".join(v3_names())
         return [Problem(f"{place}.name", name, f"a known codec ({known})", "codec")]

@@ -7,6 +7,7 @@ filters are steps from bytes to bytes; codecs for objects make bytes of an array
 from __future__ import annotations
 
 import lzma
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,17 +17,20 @@ from zarr_dask.codecs.base import BytesCodec, Codec, Serializer
 from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.filters import Prefixed
+from zarr_dask.codecs.filters import PREFIX, Prefixed
 from zarr_dask.codecs.lz4 import Lz4
 from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
 from zarr_dask.codecs.objects import ObjectSerializer
+from zarr_dask.codecs.pcodec import Pcodec
 from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
+from zarr_dask.codecs.zfp import Zfpy
 from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.errors import Problem
 
 __all__ = [
+    "WHOLE_CHUNK_CODECS",
     "codec_from_numcodecs",
     "is_object_codec",
     "numcodecs_from_codec",
@@ -86,6 +90,9 @@ def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
 _SAYS_NOTHING = {"blosc": ("nthreads", "typesize")}
 """Members that n5-zarr writes, and that frames say themselves or that nobody needs."""
 
+WHOLE_CHUNK_CODECS = tuple(codec.name.removeprefix(PREFIX) for codec in (Pcodec, Zfpy))
+"""Ids of codecs that are given numbers and the shape of a chunk; they stand before all others."""
+
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
     "blosc": _numcodecs_blosc,
     "zlib": lambda config: Zlib(_int(config, "level", 1, range(-1, 10))),
@@ -115,6 +122,7 @@ def codec_from_numcodecs(
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
         return [Problem(place, document, "a codec: an object with an 'id'")]
+    document = {member: _number(member, value) for member, value in document.items()}
     config = dict(document)
     name = config.pop("id")
     try:
@@ -129,8 +137,18 @@ def codec_from_numcodecs(
             return Filter.of(document, dtype)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
-    known = ", ".join(sorted({*_COMPRESSORS, *FILTERS}))
+    known = ", ".join(sorted({*_COMPRESSORS, *FILTERS, *WHOLE_CHUNK_CODECS}))
     return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]
+
+
+_NUMBERS = frozenset({"level", "clevel", "shuffle", "blocksize", "elementsize"})
+_DIGITS = re.compile(r"-?[0-9]{1,9}")
+
+
+def _number(member: str, value: Any) -> Any:
+    """The integer that a string says, as the netCDF library writes them; anything else as it is."""
+    said = member in _NUMBERS and isinstance(value, str) and _DIGITS.fullmatch(value)
+    return int(value) if said else value
 
 
 # --- object codecs of numcodecs -------------------------------------------------------------------
@@ -219,7 +237,7 @@ def is_object_codec(document: Any) -> bool:
 
 def numcodecs_names() -> tuple[str, ...]:
     """Ids of the codecs that a v2 document may hold."""
-    return tuple(sorted({*_COMPRESSORS, *FILTERS, *_OBJECTS}))
+    return tuple(sorted({*_COMPRESSORS, *FILTERS, *_OBJECTS, *WHOLE_CHUNK_CODECS}))
 
 
 def object_serializer_from_numcodecs(
@@ -283,6 +301,8 @@ def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
         return {"id": codec.name, **codec.configuration()}
     if isinstance(codec, Prefixed):
         return {"id": codec.id, **codec.configuration()}
+    if isinstance(codec, Pcodec | Zfpy):
+        return {"id": codec.name.removeprefix(PREFIX), **codec.configuration()}
     if isinstance(codec, Crc32c):
         return {"id": "crc32c"}
     if isinstance(codec, Blosc):

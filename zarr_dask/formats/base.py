@@ -123,6 +123,11 @@ class ReadOptions:
     one_listing: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
+        for name in ("consolidated", "fallback_dtypes", "allow_pickle", "one_listing"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r}: expected True or False.")
         if self.index_cache < 0:
             raise ValueError(f"index_cache={self.index_cache}: expected bytes, at least 0.")
         if self.missing not in {"fill", "error"}:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any
 
@@ -62,6 +62,12 @@ class Limits:
     """Bytes of memory at most that parsing a metadata document may take, itself included."""
     variable_bytes: int = VARIABLE_BYTES
     """Encoded bytes of a chunk at most, where elements have no fixed size (texts, for instance)."""
+
+    def __post_init__(self) -> None:
+        for bound in fields(self):
+            value = getattr(self, bound.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{bound.name}={value!r}: expected a number of bytes, at least 1.")
 
 
 DEFAULT_LIMITS = Limits()

@@ -276,10 +276,7 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     if dtype.kind == "U":
         return _text(value, dtype)
     if dtype.kind in "SV":
-        raw = _from_base64(value)
-        if len(raw) > dtype.itemsize:
-            raise ValueError(f"base64 of {len(raw)} bytes, not of {dtype.itemsize}")
-        return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
+        return _raw(value, dtype)
     return scalar(_number(value), dtype)
 
 
@@ -321,6 +318,15 @@ def _text(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if len(value) > most:
         raise ValueError(f"a string of {len(value)} characters, not of {most} at most")
     return np.array(value, dtype)
+
+
+def _raw(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Bytes from base64, or one character, which the netCDF library writes as it is."""
+    is_character = dtype == "S1" and isinstance(value, str) and len(value) == 1 and value.isascii()
+    raw = value.encode() if is_character else _from_base64(value)
+    if len(raw) > dtype.itemsize:
+        raise ValueError(f"base64 of {len(raw)} bytes, not of {dtype.itemsize}")
+    return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
 
 
 def _from_base64(value: Any) -> bytes:

@@ -17,14 +17,19 @@ from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
 from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.filters import PREFIX
 from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.objects import ObjectSerializer
+from zarr_dask.codecs.pcodec import Pcodec
+from zarr_dask.codecs.registry import codec_from_v3
 from zarr_dask.codecs.registry_numcodecs import (
+    WHOLE_CHUNK_CODECS,
     codec_from_numcodecs,
     numcodecs_from_codec,
     object_serializer_from_numcodecs,
 )
+from zarr_dask.codecs.zfp import Zfpy
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
@@ -104,7 +109,9 @@ def parse(
     grid = take_grid(members)
     stored = take_dtype(members)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
+    separator = members.take("dimension_separator", _is_separator, "'.' or '/'", ".")
+    if separator is None:
+        separator = "."
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
     data_type = data_type_in_memory(members, "dtype", stored, codecs)
@@ -112,7 +119,7 @@ def parse(
     if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
     names = _names(document, attributes, grid.ndim)
-    unsaid = "dimension_separator" not in document and options.dimension_separator is None
+    unsaid = document.get("dimension_separator") is None and options.dimension_separator is None
     meta = ArrayMeta(
         grid,
         data_type,
@@ -128,6 +135,10 @@ def parse(
     if problems:
         raise MetadataError.of(at, problems)
     return meta
+
+
+def _is_separator(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value in {".", "/"})
 
 
 _UNSAID_SEPARATOR = (
@@ -276,6 +287,9 @@ def _serializer(
 ) -> tuple[Serializer | list[Problem], Sequence[tuple[str, Any]], str]:
     """What makes bytes of the elements, the codecs that are left, and the type they are given."""
     if not stored.hasobject:
+        whole = _whole_chunk_codec(documents, stored)
+        if whole is not None:
+            return whole, documents[1:], "|u1"
         return serializer_of(stored), documents, stored.str
     if not documents:
         expected = "an object codec, such as 'vlen-utf8', because the data type is '|O'"
@@ -284,6 +298,21 @@ def _serializer(
     made = object_serializer_from_numcodecs(document, place, allow_pickle=allow_pickle)
     running = made.astype if isinstance(made, Categorize) else "|u1"
     return made, rest, running
+
+
+def _whole_chunk_codec(
+    documents: Sequence[tuple[str, Any]], stored: np.dtype[Any]
+) -> Serializer | list[Problem] | None:
+    """The first codec, where it is given numbers and the shape of a chunk instead of bytes."""
+    place, document = documents[0] if documents else ("", None)
+    if not isinstance(document, Mapping) or document.get("id") not in WHOLE_CHUNK_CODECS:
+        return None
+    if stored.str[0] == ">":
+        expected = "a codec for big-endian numbers: this one takes little-endian ones only"
+        return [Problem(place, document["id"], expected, "codec")]
+    configuration = {name: value for name, value in document.items() if name != "id"}
+    made = codec_from_v3({"name": PREFIX + document["id"], "configuration": configuration}, place)
+    return made if isinstance(made, Serializer | list) else None
 
 
 def _names(
@@ -368,9 +397,16 @@ def numcodecs_steps(meta: ArrayMeta) -> tuple[list[Any], Any]:
     if steps and not _is_filter(steps[-1]):
         compressor = numcodecs_from_codec(steps.pop())
     filters = [numcodecs_from_codec(codec) for codec in steps]
-    if isinstance(meta.codecs.serializer, ObjectSerializer):
-        filters.insert(0, numcodecs_from_codec(meta.codecs.serializer))
+    first = meta.codecs.serializer
+    if isinstance(first, _WHOLE_CHUNK) and not filters and compressor is None:
+        compressor = numcodecs_from_codec(first)
+    elif isinstance(first, ObjectSerializer | _WHOLE_CHUNK):
+        filters.insert(0, numcodecs_from_codec(first))
     return filters, compressor
+
+
+_WHOLE_CHUNK = Pcodec | Zfpy
+"""What `WHOLE_CHUNK_CODECS` are."""
 
 
 def _is_filter(codec: BytesCodec) -> bool:
@@ -428,7 +464,7 @@ def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
     if serializer.divides:
         expected = f"no shards: {name} has none. Use v3"
         problems.append(Problem("shards", serializer.name, expected, "codec"))
-    elif not isinstance(serializer, Bytes | MixedBytes | ObjectSerializer):
+    elif not isinstance(serializer, Bytes | MixedBytes | ObjectSerializer | _WHOLE_CHUNK):
         expected = f"a codec that {name} can name"
         problems.append(Problem("codecs", serializer.name, expected, "codec"))
     for position, codec in enumerate(meta.codecs.bytes):

@@ -11,7 +11,7 @@ from dask import config
 from dask.array.core import normalize_chunks
 from dask.utils import parse_bytes
 
-from zarr_dask.blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
+from zarr_dask.blocks import bounded_blocks, cells_of, check_count, chunks_of, merged_blocks
 from zarr_dask.errors import GridError
 from zarr_dask.gather import selected_blocks
 from zarr_dask.grid import Blocks, Grid, Shape
@@ -121,6 +121,9 @@ def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, items
         named[one][axis] if _text(one) in named else (-1 if axis in limits else one)
         for axis, one in enumerate(wanted)
     )
+    for one, extent in zip(plain, grid.shape, strict=True):
+        if isinstance(one, int | np.integer) and one > 0:
+            check_count(-(-extent // int(one)), "blocks")
     blocks = list(normalize_chunks(plain, grid.shape, dtype=np.dtype((np.void, itemsize))))
     if limits:
         fixed = prod(max(sizes) for axis, sizes in enumerate(blocks) if axis not in limits)

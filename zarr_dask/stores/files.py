@@ -20,7 +20,7 @@ __all__ = [
     "write_at",
 ]
 
-READ = os.O_RDONLY | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make a reader wait for ever
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
@@ -14,6 +14,7 @@ from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.dialect import WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.plain import completed
 from zarr_dask.stores.retry import DEFAULT, Retrying, policy_of
 from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
@@ -66,12 +67,13 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     foreign = store_of_zarr_python(url)
     if foreign is not None:
         return _without_options(foreign, options)
-    if isinstance(url, Store):
-        return _without_options(url, options)
+    own = completed(url)
+    if own is not None:
+        return _without_options(own, options)
     if isinstance(url, MutableMapping):
         return _without_options(MemoryStore.over(url), options)
     try:
-        text = os.fspath(url)
+        text = os.fspath(cast("str | os.PathLike[str]", url))
     except TypeError as error:
         raise StoreError(
             f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
@@ -152,6 +154,8 @@ def _is_archive(path: str) -> bool:
         return False
     if path.lower().endswith(".zip"):
         return True
+    if not os.path.isfile(path):
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(2) == b"PK"

@@ -312,7 +312,7 @@ def _leading_folder(entries: Mapping[str, object]) -> str:
 def _opened(path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
     """The file, if it is still the one that was opened first."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # perhaps a pipe
     except OSError as error:
         raise StoreError(f"could not open {path}: {error.strerror}") from error
     try:
