@@ -56,10 +56,9 @@ def v3_array(chunk: bytes | None = RAW, /, **members):
             numcodecs.Blosc().encode(RAW),
         ),
         ({"filters": [{"id": "shuffle", "elementsize": "4"}]}, SHUFFLED),
-        ({"dimension_separator": None}, RAW),
         ({"node_type": "array", "_NCZARR_ARRAY": {"dimrefs": ["/x"]}}, RAW),
     ],
-    ids=["zlib", "bz2", "zstd", "blosc", "shuffle", "no separator", "other members"],
+    ids=["zlib", "bz2", "zstd", "blosc", "shuffle", "other members"],
 )  # fmt: skip
 def test_v2_in_the_spelling_of_others(members, chunk):
     array = v2_array(chunk, **members)
@@ -86,17 +85,11 @@ def test_the_fill_value_of_a_character(fill, expected):
     assert v2_array(None, dtype=">S1", fill_value=fill)[...].tolist() == [expected] * 4
 
 
-@pytest.mark.parametrize("member", ["attributes", "dimension_names", "storage_transformers"])
-def test_optional_members_of_v3_that_are_null_are_absent(member):
-    array = v3_array(**{member: None})
+def test_names_of_dimensions_that_are_null_are_absent():
+    """So Icechunk, zarrita.js and zarr-js write them."""
+    array = v3_array(dimension_names=None)
     assert array[...].tolist() == VALUES.tolist()
-    assert array.attributes == {}
     assert array.dimension_names is None
-
-
-def test_a_group_whose_attributes_are_null():
-    group = {"zarr_format": 3, "node_type": "group", "attributes": None}
-    assert zd.open_group({"zarr.json": json.dumps(group).encode()}).attributes == {}
 
 
 @pytest.mark.parametrize("member", ["shape", "codecs", "fill_value", "chunk_grid", "data_type"])

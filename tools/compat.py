@@ -218,6 +218,9 @@ _V2_CODECS: dict[str, Callable[[str, int], dict[str, Any]]] = {
         for name in ("vlen-utf8", "vlen-bytes", "json2", "msgpack2")
     },
     "vlen-array": lambda *_: {"id": "vlen-array", "dtype": "<i4"},
+    "base64": lambda *_: {"id": "base64"},
+    "pcodec": lambda *_: {"id": "pcodec", "level": 8},
+    "zfpy": lambda *_: {"id": "zfpy", "mode": 4, "tolerance": 1e-3},
 }
 _OBJECT_CODECS = ("vlen-array", "json2", "msgpack2")
 

@@ -109,9 +109,7 @@ def parse(
     grid = take_grid(members)
     stored = take_dtype(members)
     order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", _is_separator, "'.' or '/'", ".")
-    if separator is None:
-        separator = "."
+    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
     data_type = data_type_in_memory(members, "dtype", stored, codecs)
@@ -119,7 +117,7 @@ def parse(
     if members.problems or grid is None or codecs is None or data_type is None:
         raise MetadataError.of(at, members.problems)
     names = _names(document, attributes, grid.ndim)
-    unsaid = document.get("dimension_separator") is None and options.dimension_separator is None
+    unsaid = "dimension_separator" not in document and options.dimension_separator is None
     meta = ArrayMeta(
         grid,
         data_type,
@@ -135,10 +133,6 @@ def parse(
     if problems:
         raise MetadataError.of(at, problems)
     return meta
-
-
-def _is_separator(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value in {".", "/"})
 
 
 _UNSAID_SEPARATOR = (

@@ -214,7 +214,7 @@ def parse(
     MetadataError
         With every problem of the document.
     """
-    members = Members(_without_nulls(document))
+    members = Members(document)
     members.take("zarr_format", lambda value: value == 3 and is_int(value), "the integer 3")
     kind = members.take(
         "node_type", lambda value: value in ("array", "group"), "'array' or 'group'"
@@ -237,15 +237,6 @@ def parse(
     if meta is None or problems:
         raise MetadataError.of(at, problems)
     return meta
-
-
-_MAY_BE_NULL = ("attributes", "dimension_names", "storage_transformers")
-
-
-def _without_nulls(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A document without optional members of null, which several writers put for their absence."""
-    nulls = [name for name in _MAY_BE_NULL if name in document and document[name] is None]
-    return {k: v for k, v in document.items() if k not in nulls} if nulls else document
 
 
 def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
