@@ -10,6 +10,7 @@ import pytest
 import zarr_dask as zd
 from tests.fault_proxy import fault_proxy
 from tests.object_stores import s3_server
+from zarr_dask.stores import Recording, open_store
 
 pytestmark = pytest.mark.xdist_group("remote-requests")
 
@@ -62,9 +63,30 @@ def test_opening_a_consolidated_group(place, counted):
     assert len(dict(group.arrays())) == ARRAYS
     assert group["b3"].shape == (4,)
     assert counted() == {}
-    # of a place of unknown format all documents are asked for at once: one round trip
+    # where there is a zarr.json no other format is looked for
     zd.open(f"{url}/consolidated", storage_options=options)
-    assert counted() == dict.fromkeys(("zarr.json", ".zarray", ".zattrs", ".zgroup"), 1)
+    assert counted() == {"zarr.json": 1}
+
+
+OLD = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "meta", "attrs")
+
+
+def test_opening_a_consolidated_group_of_v2_takes_two_round_trips(place, counted):
+    url, options = place
+    store = Recording(open_store(f"{url}/old", options))
+    group = zd.create_group(store, format="v2", overwrite=True)
+    group.create_array("a", shape=(4,), chunks=(2,), dtype="i4")
+    zd.consolidate(store)
+    for format, keys, rounds in ((None, ("zarr.json", *OLD), 2), ("v2", OLD[:4], 1)):
+        counted()
+        store.clear()
+        opened = zd.open(store, format=format)
+        assert sum(store.batches.values()) == rounds
+        assert counted() == dict.fromkeys(keys, 1)
+        assert opened["a"].shape == (4,)
+        assert list(opened) == ["a"]
+        assert zd.open(opened, "a").shape == (4,)
+        assert counted() == {}
 
 
 def test_a_cold_partial_read_of_shards(place, counted):

@@ -113,6 +113,55 @@ def test_opening_a_group(version, format, batches):
     assert counts(recording) == {1}
 
 
+class Dear(MemoryStore):
+    """A store each request to which takes its time."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+
+
+V2_KEYS = [".zarray", ".zattrs", ".zgroup", ".zmetadata"]
+
+
+@pytest.mark.parametrize(
+    ("format", "wanted", "keys", "batches"),
+    [
+        ("v3", None, ["zarr.json"], 1),
+        ("v3", "v3", ["zarr.json"], 1),
+        ("v2", None, ["zarr.json", *V2_KEYS, "meta", "attrs"], 2),
+        ("v2", "v2", V2_KEYS, 1),
+    ],
+)
+def test_opening_where_requests_are_dear(format, wanted, keys, batches):
+    store = Dear()
+    zd.create_group(store, "a", format=format, attributes={"title": "run 7"})
+    recording = Recording(store)
+    opened = zd.open_group(recording, "a", format=wanted)
+    assert (opened.attributes, opened.format) == ({"title": "run 7"}, format)
+    root = {"zarr.json"} if "meta" in keys else set()  # of a draft, for all that is known
+    assert recording.per_key() == dict.fromkeys({*root, *(f"a/{key}" for key in keys)}, 1)
+    assert sum(recording.batches.values()) == batches
+
+
+@pytest.mark.parametrize("format", ["v1", "v3draft", "v3draft-2022-05"])
+def test_formats_that_hardly_anyone_has_where_requests_are_dear(format):
+    store = Dear()
+    zd.create_array(store, "a", shape=(4,), dtype="i4", format=format)
+    for recording in (Recording(store), Recording(MemoryStore(store.values))):
+        assert zd.open(recording, "a").format == format
+        assert sum(recording.batches.values()) == (2 if format == "v1" else 3)
+
+
+def test_several_formats_side_by_side_are_noticed_where_requests_cost_nothing():
+    store = MemoryStore()
+    for format in ("v2", "v3"):
+        zd.create_array(made := MemoryStore(), shape=(4,), dtype="i4", format=format)
+        store.values.update(made.values)
+    with pytest.warns(UserWarning, match="v3 is used"):
+        assert zd.open(store).format == "v3"
+    assert zd.open(Dear(store.values)).format == "v3"  # a warning would be an error
+    assert zd.open(Dear(store.values), format="v2").format == "v2"
+
+
 def test_asking_for_nothing():
     recording = Recording(MemoryStore())
     with pytest.raises(zd.errors.NodeNotFoundError):

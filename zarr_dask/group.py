@@ -343,7 +343,9 @@ def open(
         ``"r"`` refuses writes; ``"r+"`` and ``"a"`` allow them.
     format
         Name of a format, as for `create_array`; found out by default, with one batch of requests
-        for v3 and v2.
+        for v3 and v2. Object stores and HTTP are asked for ``zarr.json`` first, and for the
+        documents of all other formats in a second batch if that is not there: what lies beside a
+        ``zarr.json`` is not noticed then.
     storage_options
         Options of the store.
     read
@@ -378,15 +380,18 @@ def open(
     else:
         url, path = located(url, normalise_path(path))
         store = open_store(url, storage_options)
-    if mode == "r" and not isinstance(store, ReadOnly):
+    if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
     options = read or ReadOptions()
+    consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
-        node_format, meta = read_or_imply(store, path, format, options)
+        node_format, meta, found = read_or_imply(
+            store, path, format, options, consolidated=consolidated
+        )
     except NodeNotFoundError as error:
         raise explained(error, store, path) from None
-    if mode == "r" and options.consolidated:
-        store = with_consolidated(store, path, node_format, meta, options)
+    if consolidated:
+        store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
 
 

@@ -37,7 +37,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import Consolidated
-from zarr_dask.formats.detect import FORMATS, format_named, formats_at, read_node
+from zarr_dask.formats.detect import FORMATS, FoundNode, find_node, format_named, formats_at
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, check_key, join
 from zarr_dask.stores.listed import Listed, lists_at_once
@@ -136,9 +136,9 @@ def walk_documents(
 
 
 def read_or_imply(
-    store: Store, path: str, format: str | None, options: ReadOptions
-) -> tuple[Format, NodeMeta]:
-    """The node at a path and its format; a prefix with nodes below it is a group.
+    store: Store, path: str, format: str | None, options: ReadOptions, *, consolidated: bool = False
+) -> FoundNode:
+    """The node at a path, as `find_node`; a prefix with nodes below it is a group.
 
     Raises
     ------
@@ -148,12 +148,12 @@ def read_or_imply(
         If its documents are wrong.
     """
     try:
-        return read_node(store, path, format, options)
+        return find_node(store, path, format, options, consolidated=consolidated)
     except NodeNotFoundError:
         candidates = FORMATS if format is None else (format_named(format),)
         for candidate in _implied(store, path, candidates, options):
             _warn_of_missing(store, path)
-            return candidate, GroupMeta(implicit=True)
+            return FoundNode(candidate, GroupMeta(implicit=True), {})
         raise
 
 

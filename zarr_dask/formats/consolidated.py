@@ -176,12 +176,20 @@ def _is_document(key: str, endings: tuple[str, ...]) -> bool:
 
 
 def with_consolidated(
-    store: Store, path: str, node_format: Format, meta: NodeMeta, options: ReadOptions
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: NodeMeta,
+    options: ReadOptions,
+    found: Found | None = None,
 ) -> Store:
-    """The store with the consolidated metadata of a group, if that has any that can be used."""
+    """The store with the consolidated metadata of a group, if that has any that can be used.
+
+    `found` holds documents that were fetched already.
+    """
     if isinstance(meta, GroupMeta) and not isinstance(store, Consolidated):
         try:
-            documents = recorded_documents(store, path, node_format, meta, options.limits)
+            documents = recorded_documents(store, path, node_format, meta, options.limits, found)
         except MetadataError as error:
             _warn(f"The consolidated metadata of {where(store, path)} are not used: {error}")
             return store
@@ -198,9 +206,16 @@ def without_consolidated(store: Store) -> Store:
 
 
 def recorded_documents(
-    store: Store, path: str, node_format: Format, meta: GroupMeta, limits: Limits
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: GroupMeta,
+    limits: Limits,
+    found: Found | None = None,
 ) -> Documents | None:
     """The consolidated metadata of a group; None if it has none.
+
+    `found` holds documents that were fetched already.
 
     Raises
     ------
@@ -210,18 +225,18 @@ def recorded_documents(
     if node_format.name == "v3":
         recorded = meta.extra.get(_INLINE)
         return None if recorded is None else _from_inline(store, path, recorded, limits)
-    if node_format.name == "v2":
-        key = join(path, _V2_KEY)
-        text = read_documents(store, [key], limits)[key]
-        if text is None:
-            return None
-        return _from_v2(store, path, load_json(store, key, text, limits), limits)
-    if node_format.name == _DRAFT and not path:
-        text = read_documents(store, [_DRAFT_KEY], limits)[_DRAFT_KEY]
-        if text is None:
-            return None
-        return _from_draft(store, load_json(store, _DRAFT_KEY, text, limits), limits)
-    return None
+    key = consolidated_key(path, node_format)
+    if key is None:
+        return None
+    if found is None or key not in found:
+        found = read_documents(store, [key], limits)
+    text = found[key]
+    if text is None:
+        return None
+    document = load_json(store, key, text, limits)
+    if node_format.name == _DRAFT:
+        return _from_draft(store, document, limits)
+    return _from_v2(store, path, document, limits)
 
 
 def consolidated_key(path: str, node_format: Format) -> str | None:

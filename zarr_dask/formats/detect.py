@@ -1,15 +1,20 @@
-"""Which format a node has, found out with one batch of requests.
+"""Which format a node has, found out with one batch of requests, or two.
 
-A second one is made where the first finds nothing, for the documents of formats that hardly anyone
-has: v1, and the v3 draft, of which the root of a store tells.
+Where requests cost nothing, the documents of v3 and v2 are asked for together, and a second batch
+is made where these are not there, for formats that hardly anyone has: v1, and the v3 draft, of
+which the root of a store tells. Where every request takes its time and its price, ``zarr.json`` is
+asked for alone, and is all that is needed of most nodes; the second batch has all the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from zarr_dask.errors import MetadataError, NodeNotFoundError
-from zarr_dask.formats.base import Format, NodeMeta, ReadOptions, read_documents, where
+from zarr_dask.formats.base import Format, Found, NodeMeta, ReadOptions, read_documents, where
+from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.draft import (
     DRAFTS,
     ENTRY,
@@ -24,12 +29,27 @@ from zarr_dask.formats.v3 import V3
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 
-__all__ = ["FORMATS", "format_at", "format_for_new", "format_named", "formats_at", "read_node"]
+__all__ = [
+    "FORMATS",
+    "FoundNode",
+    "find_node",
+    "format_at",
+    "format_for_new",
+    "format_named",
+    "formats_at",
+    "read_node",
+]
 
-_BATCHES: tuple[tuple[Format, ...], ...] = ((V3, V2), (V1,))
-"""Formats whose documents are asked for together; each batch if those before have found nothing."""
+_Batch = tuple[tuple[Format, ...], ...]
+"""Formats whose documents are asked for together; of those in one tuple it is looked whether
+several lie side by side, those in the next one matter only where they are not there."""
 
-FORMATS: tuple[Format, ...] = tuple(known for batch in _BATCHES for known in batch)
+_BATCHES: tuple[_Batch, ...] = (((V3, V2),), ((V1,),))
+"""Each batch is asked for if those before have found nothing."""
+_DEAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
+"""The same where requests are dear."""
+
+FORMATS: tuple[Format, ...] = (V3, V2, V1)
 """Formats that the documents of a node tell; where those of several lie at one path, the first
 wins. The v3 draft is not among them: its entry point at the root of a store tells."""
 
@@ -78,6 +98,15 @@ def format_for_new(store: Store, name: str, path: str) -> Format:
     return draft_for_new(store, chosen, path) if isinstance(chosen, FormatDraft) else chosen
 
 
+class FoundNode(NamedTuple):
+    """What is at a path."""
+
+    format: Format
+    meta: NodeMeta
+    documents: Found
+    """What was fetched to know it, by key."""
+
+
 def read_node(
     store: Store, path: str, format: str | None, options: ReadOptions
 ) -> tuple[Format, NodeMeta]:
@@ -99,44 +128,90 @@ def read_node(
     MetadataError
         If its documents are wrong.
     """
+    return find_node(store, path, format, options)[:2]
+
+
+def find_node(
+    store: Store, path: str, format: str | None, options: ReadOptions, *, consolidated: bool = False
+) -> FoundNode:
+    """As `read_node`, with the documents that were fetched.
+
+    Parameters
+    ----------
+    store, path, format, options
+        As for `read_node`.
+    consolidated
+        Whether the document that holds nothing but consolidated metadata is wanted besides, where
+        the node would be one of a format that has it; only where requests are dear, because a
+        request for itself costs nothing elsewhere.
+    """
+    is_dear = _are_requests_dear(store)
     if format is not None:
         chosen = format_at(store, format, options)
-        meta = chosen.read(store, path, options, found={})
+        found: Found = {}
+        if is_dear and consolidated and (besides := consolidated_key(path, chosen)) is not None:
+            found = read_documents(store, [*chosen.node_keys(path), besides], options.limits)
+        meta = chosen.read(store, path, options, found=found)
         if meta is None:
             raise NodeNotFoundError(
                 where(store, path),
                 chosen.node_keys(path),
                 f"Only format {format!r} was asked for; leave format out to try all of them.",
             )
-        return chosen, meta
-    for batch in _BATCHES:
-        node = _node_of(batch, store, path, options)
+        return FoundNode(chosen, meta, found)
+    for batch in _DEAR_BATCHES if is_dear else _BATCHES:
+        node = _node_of(batch, store, path, options, consolidated=is_dear and consolidated)
         if node is not None:
             return node
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
 
 
+def _are_requests_dear(store: Store) -> bool:
+    """Whether each request takes its time and its price, as behind a network."""
+    return store.coalescing.requests > 1
+
+
 def _node_of(
-    batch: tuple[Format, ...], store: Store, path: str, options: ReadOptions
-) -> tuple[Format, NodeMeta] | None:
+    batch: _Batch, store: Store, path: str, options: ReadOptions, *, consolidated: bool
+) -> FoundNode | None:
     """The node of one of some formats, whose documents are asked for in one batch."""
-    keys = [key for candidate in batch for key in candidate.node_keys(path)]
-    if path and V1 in batch:
+    formats = [candidate for together in batch for candidate in together]
+    keys = [key for candidate in formats for key in candidate.node_keys(path)]
+    if path and V1 in formats:
         keys.append(ENTRY)
+    if consolidated:
+        keys += [key for one in formats if (key := consolidated_key(path, one)) is not None]
     found = read_documents(store, keys, options.limits)
-    draft = draft_at(store, options, found) if ENTRY in found else None
+    for together in batch:
+        node = _first_of(together, store, path, options, found)
+        if node is not None:
+            return node
+    return None
+
+
+def _first_of(
+    formats: Sequence[Format],
+    store: Store,
+    path: str,
+    options: ReadOptions,
+    found: dict[str, bytes | None],
+) -> FoundNode | None:
+    """The node of the first of some formats that has one among documents."""
+    own = {key: found[key] for candidate in formats for key in candidate.node_keys(path)}
+    entry = {ENTRY: found[ENTRY]} if ENTRY in own or (V1 in formats and ENTRY in found) else {}
+    draft = draft_at(store, options, entry) if entry else None
     if draft is not None:
         meta = draft.read(store, path, options, found={})
-        if any(found[key] is not None for key in found.keys() - {ENTRY}):
+        if any(own[key] is not None for key in own.keys() - {ENTRY}):
             warn(
                 f"{where(store, path)} has documents of another format beside those of "
                 f"{draft.name}, which is used. Pass format= to choose."
             )
-        return None if meta is None else (draft, meta)
-    present = [c for c in batch if any(found[key] is not None for key in c.node_keys(path))]
+        return None if meta is None else FoundNode(draft, meta, found)
+    present = [c for c in formats if any(own[key] is not None for key in c.node_keys(path))]
     for chosen in present:
-        meta = chosen.read(store, path, options, found=found)
+        meta = chosen.read(store, path, options, found=own)
         if meta is None:
             continue
         if len(present) > 1:
@@ -145,7 +220,7 @@ def _node_of(
                 f"{', '.join(c.name for c in present)}; {chosen.name} is used. "
                 f"Pass format= to choose."
             )
-        return chosen, meta
+        return FoundNode(chosen, meta, found)
     return None
 
 
