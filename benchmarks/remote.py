@@ -1,8 +1,9 @@
 """S3 with 20 ms more for each request: reading, writing, opening and streaming, beside others.
 
 ``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
-threads of dask; "obstore alone" sends the very requests that zarr_dask sends, with as many at a
-time, and does nothing with the answers.
+threads of dask. "obstore alone" sends the very requests that zarr_dask sends, with as many at a
+time (32 when reading, 2 when writing), and does nothing with the answers. What each has read or
+written is compared with what it should be, outside of the measured time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CHUNK = (128, 192)  # of float32: 96 KiB
 SHARD = (16 * 128, 16 * 192)
 SHAPE = (2 * SHARD[0], 4 * SHARD[1])  # 8 shards of 256 chunks
 TAKEN = 4 * 192  # columns that are read of each shard: 64 of its chunks
+VALUES = np.random.default_rng(1).random(SHAPE, "f4")
 
 
 def options(endpoint: str) -> dict[str, Any]:
@@ -65,13 +67,19 @@ def threads(function: Callable[[], object]) -> Callable[[], object]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def blocks(x: da.Array) -> list[da.Array]:
+def blocks(x: Any) -> list[Any]:
     """The part of each shard that is read."""
     return [
         x[row : row + SHARD[0], column : column + TAKEN]
         for row in range(0, SHAPE[0], SHARD[0])
         for column in range(0, SHAPE[1], SHARD[1])
     ]
+
+
+def check_blocks(found: tuple[np.ndarray, ...]) -> None:
+    """Whether these are the parts that are read."""
+    expected = blocks(VALUES)
+    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 def read_with_obstore(
@@ -128,7 +136,7 @@ def reading(endpoint: str) -> None:
     array = zd.create_array(
         url, shape=SHAPE, chunks=CHUNK, shards=SHARD, dtype="f4", storage_options=given
     )
-    array[...] = np.random.default_rng(1).random(SHAPE, "f4")
+    array[...] = VALUES
     rounds = rounds_of(array)
     nbytes = 8 * SHARD[0] * TAKEN * 4
     print(
@@ -138,12 +146,14 @@ def reading(endpoint: str) -> None:
     x = zd.from_zarr(url, storage_options=given, chunks=(SHARD[0], TAKEN))
     ours = best(threads(lambda: dask.compute(*blocks(x))))
     show("zarr_dask, dask threads", ours)
+    check_blocks(dask.compute(*blocks(x)))
     show("obstore alone", best(read_with_obstore(endpoint, rounds, 2)), ours)
     import zarr
 
     root = zarr.open_array(url, mode="r", storage_options=given)
     y = da.from_array(root, chunks=(SHARD[0], TAKEN))
     show("dask + zarr-python + s3fs", best(threads(lambda: dask.compute(*blocks(y)))), ours)
+    check_blocks(dask.compute(*blocks(y)))
     read_with_tensorstore(endpoint, ours)
 
 
@@ -192,16 +202,18 @@ def writing(endpoint: str) -> None:
     given = options(endpoint)
     shape, shard, chunk = (64 * 512, 512), (512, 512), (128, 128)
     print("writing 64 shards of 1 MiB", flush=True)
-    x = da.from_array(np.random.default_rng(2).random(shape, "f4"), chunks=shard, name=False)
+    values = np.random.default_rng(2).random(shape, "f4")
+    x = da.from_array(values, chunks=shard, name=False)
 
     def write() -> None:
         zd.to_zarr(x, "s3://bucket/w", shards=shard, chunks=chunk, mode="w", storage_options=given)
 
     ours = best(threads(write))
     show("zarr_dask, dask threads", ours)
+    assert np.array_equal(zd.open_array("s3://bucket/w", storage_options=given)[...], values)
     store = open_store("s3://bucket/w", given)
-    values = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
-    assert len(values) == 64
+    stored = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
+    assert len(stored) == 64
     from obstore.store import S3Store
 
     client = S3Store(
@@ -215,9 +227,11 @@ def writing(endpoint: str) -> None:
 
     def put() -> None:
         with ThreadPoolExecutor(WORKERS) as pool:
-            list(pool.map(lambda one: client.put(f"o/{one[0]}", one[1]), values))
+            list(pool.map(lambda one: client.put(f"o/{one[0]}", one[1]), stored))
 
-    show("obstore alone", best(put), ours)
+    show("obstore alone, 2 puts at a time", best(put), ours)
+    copies = open_store("s3://bucket/o", given)
+    assert all(copies.get(key) == value for key, value in stored)
     import zarr
 
     def with_zarr_python() -> None:
@@ -233,7 +247,9 @@ def writing(endpoint: str) -> None:
         da.store(x, target, lock=False)
 
     show("dask + zarr-python + s3fs", best(threads(with_zarr_python)), ours)
+    assert np.array_equal(zd.open_array("s3://bucket/z", storage_options=given)[...], values)
     write_with_tensorstore(endpoint, x, shard, chunk, ours)
+    assert np.array_equal(zd.open_array("s3://bucket/t", storage_options=given)[...], values)
 
 
 def write_with_tensorstore(

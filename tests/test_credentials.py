@@ -20,7 +20,7 @@ from dask.base import tokenize
 
 import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import CredentialsMissingError, StoreError
 from zarr_dask.stores import open_store
 from zarr_dask.stores.credentials import redacted, without_credentials
 
@@ -168,6 +168,126 @@ def test_graphs_have_none_where_the_environment_has_them(url, server, monkeypatc
     lazy = zd.from_zarr(url, storage_options=public)
     later = zd.to_zarr(x, f"{url}/b", storage_options=public, compute=False, mode="w-")
     assert_clean(pickle.dumps(lazy), cloudpickle.dumps(later.__dask_graph__()))
+
+
+def sent(server, options):
+    """An array in a bucket, lazily, and a write of it that waits."""
+    x = da.from_array(VALUES, chunks=(3, 5))
+    url = f"s3://bucket/{next(NUMBERS)}/a.zarr"
+    zd.to_zarr(x, url, storage_options=options)
+    lazy = zd.from_zarr(url, storage_options=options)
+    later = zd.to_zarr(lazy + 1, f"{url}-b", storage_options=options, compute=False)
+    return zd.open(url, storage_options=options), lazy, later
+
+
+def test_nothing_that_is_pickled_has_them(server, options):
+    array, lazy, later = sent(server, options)
+    assert_clean(cloudpickle.dumps(array), cloudpickle.dumps(array.lazy[1:]), pickle.dumps(lazy))
+    assert_clean(cloudpickle.dumps(lazy.__dask_graph__()))
+    assert_clean(cloudpickle.dumps(dict(lazy.__dask_graph__())))
+    assert_clean(cloudpickle.dumps(later), cloudpickle.dumps(dict(later.__dask_graph__())))
+    assert_clean(pickle.dumps(zd.credentials_of(lazy)))
+    plan = zd.plan_rechunk(array, f"{array.store.url}-c", chunks=(6, 2), storage_options=options)
+    assert_clean(cloudpickle.dumps(plan))
+
+
+def test_pickles_are_whole_in_this_process(server, options):
+    array, lazy, _ = sent(server, options)
+    again = pickle.loads(pickle.dumps(array))
+    assert again.store == array.store
+    assert (again.token, again.store.identity) == (array.token, array.store.identity)
+    assert np.array_equal(again[...], VALUES)
+    assert np.array_equal(pickle.loads(cloudpickle.dumps(lazy)).compute(), VALUES)
+    again = pickle.loads(pickle.dumps(again))  # once more
+
+
+def in_a_fresh_process(code, *data):
+    """What a program prints that unpickles the first of its inputs."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import pickle, sys\ndata = pickle.load(sys.stdin.buffer)\n{code}"],
+        input=pickle.dumps(data),
+        capture_output=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if not k.startswith("AWS_")},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+UNKNOWN = """
+from zarr_dask.errors import CredentialsMissingError
+array = pickle.loads(data[0])
+assert array.store.identity == data[1]
+again = pickle.loads(pickle.dumps(array))
+assert again.store == array.store
+for one in (array, again):
+    try:
+        one[...]
+    except CredentialsMissingError as error:
+        print(error)
+pickle.loads(data[2])()
+"""
+
+
+def test_a_process_that_lacks_them_says_so(server, options):
+    array, lazy, _ = sent(server, options)
+    initializer = pickle.dumps(zd.credentials_of(lazy))
+    said = in_a_fresh_process(UNKNOWN, pickle.dumps(array), array.store.identity, initializer)
+    assert said.count(array.store.url) == 2
+    assert "share_credentials(client, x)" in said
+    assert_clean(said)
+
+
+def test_http_keeps_headers_and_the_query(http_value):
+    store = http_value
+    data = pickle.dumps(store)
+    assert_clean(data)
+    assert pickle.loads(data) == store
+    said = in_a_fresh_process(
+        "import pickle\nfrom zarr_dask.errors import CredentialsMissingError\n"
+        "try:\n    pickle.loads(data[0]).get('a')\n"
+        "except CredentialsMissingError as error:\n    print(error)",
+        data,
+    )
+    assert "http://host/data" in said
+    assert_clean(said)
+
+
+@pytest.fixture
+def http_value():
+    return open_store(f"http://host/data?sig={SECRET}", {"headers": {"Authorization": KEY}})
+
+
+@pytest.mark.slow  # processes that are started anew, with all that they import
+def test_dask_processes_are_given_them(server, options):
+    array, lazy, _ = sent(server, options)
+    with dask.config.set(scheduler="processes", num_workers=1):
+        with pytest.raises(CredentialsMissingError, match=r"multiprocessing\.initializer"):
+            lazy.compute()
+        with dask.config.set({"multiprocessing.initializer": zd.credentials_of(lazy)}):
+            assert np.array_equal(lazy.compute(), VALUES)
+        url = f"{array.store.url}-2"
+        zd.to_zarr(lazy, url, storage_options=options)  # by itself
+        zd.rechunk(array, f"{url}-3", chunks=(6, 2), max_mem="100 MB", storage_options=options)
+    for path in (url, f"{url}-3"):
+        assert np.array_equal(zd.open(path, storage_options=options)[...], VALUES)
+
+
+def test_a_process_that_is_started_with_a_store_has_them(server):
+    """By hand as multiprocessing does it: what is pickled for a child that is being started."""
+    from multiprocessing.context import set_spawning_popen
+
+    array, _, _ = sent(server, server.options)
+    assert_clean(pickle.dumps(array))
+    set_spawning_popen(object())
+    try:
+        data, initializer = pickle.dumps(array), pickle.dumps(zd.credentials_of(array))
+    finally:
+        set_spawning_popen(None)
+    code = "array = pickle.loads(data[0])\nprint(int(array[...].sum()))"
+    assert int(in_a_fresh_process(code, data)) == VALUES.sum()
+    code = "pickle.loads(data[1])()\n" + code
+    assert int(in_a_fresh_process(code, pickle.dumps(array), initializer)) == VALUES.sum()
 
 
 @pytest.mark.slow  # processes that are started anew, with all that they import

@@ -33,6 +33,7 @@ from zarr_dask.views import View
 if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.copy.copy import copy, plan_copy
+    from zarr_dask.jobs.credentials import credentials_of, share_credentials
     from zarr_dask.jobs.load_plan import load_plan
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.read import from_zarr
@@ -65,6 +66,7 @@ __all__ = [
     "copy",
     "create_array",
     "create_group",
+    "credentials_of",
     "delete",
     "digest",
     "errors",
@@ -83,6 +85,7 @@ __all__ = [
     "plan_rechunk",
     "plan_write",
     "rechunk",
+    "share_credentials",
     "survey",
     "to_zarr",
     "verify",
@@ -91,6 +94,7 @@ __all__ = [
 _JOBS = {
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
+    "credentials_of": "zarr_dask.jobs.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
@@ -104,6 +108,7 @@ _JOBS = {
     "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "share_credentials": "zarr_dask.jobs.credentials",
     "survey": "zarr_dask.jobs.survey",
     "to_zarr": "zarr_dask.jobs.write.write",
     "verify": "zarr_dask.jobs.verify.verify",

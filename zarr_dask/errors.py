@@ -28,6 +28,7 @@
     │   ├── ConditionalWriteError                     no value can be put on a condition there
     │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
     │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
+    │   ├── CredentialsMissingError (PermissionError)  they were given to another process alone
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
@@ -73,6 +74,7 @@ __all__ = [
     "ConsolidatedMetadataWarning",
     "CopyError",
     "CorruptObjectError",
+    "CredentialsMissingError",
     "DaskBackendError",
     "DataTypeError",
     "GridError",
@@ -426,6 +428,10 @@ class WrittenOnceError(StoreError, FileExistsError):
 
 class ReadOnlyError(StoreError, PermissionError):
     """A write through a store or node that was opened for reading."""
+
+
+class CredentialsMissingError(StoreError, PermissionError):
+    """A store was opened with credentials in another process, which has not handed them over."""
 
 
 class StoreOutOfReachError(StoreError, RuntimeError):

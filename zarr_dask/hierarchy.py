@@ -153,9 +153,11 @@ def prepare_array_place(
     NodeExistsError, StoreKeyError
         As `check_place`.
     """
-    prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
+    emptied = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
     discard_journals(store, path)
-    remove_leftovers(store, node_format.data_prefix(path), meta)
+    prefix = node_format.data_prefix(path)
+    if prefix not in emptied:
+        remove_leftovers(store, prefix, meta)
 
 
 def prepare_place(
@@ -166,11 +168,16 @@ def prepare_place(
     overwrite: bool,
     is_group: bool,
     warns: bool = True,
-) -> None:
+) -> set[str]:
     """Make room for a node: remove what it replaces, create the groups above.
 
     Consolidated metadata above are out of date then, which is worth a warning unless the caller
     writes them anew (`warns`).
+
+    Returns
+    -------
+    set
+        Prefixes below which there is nothing any more.
 
     Raises
     ------
@@ -180,12 +187,14 @@ def prepare_place(
         If what is replaced belongs to the output of a simulation that is open.
     """
     check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
+    emptied: set[str] = set()
     if overwrite:
         check_no_output(store, path, below=True)
-        _remove_all(store, path)
+        emptied = _remove_all(store, path)
     prepare_above(store, path, node_format)
     if warns:
         warn_of_stale(store, path, node_format)
+    return emptied
 
 
 def prepare_above(store: Store, path: str, node_format: Format) -> None:
@@ -277,14 +286,20 @@ def remove_node(store: Store, path: str) -> None:
             _remove_below(store, path, candidate)
 
 
-def _remove_all(store: Store, path: str) -> None:
-    """Make room: delete what is at a path and below it, with or without a document there."""
-    present = {candidate.name: candidate for candidate, _ in formats_at(store, path)}
-    present |= {candidate.name: candidate for candidate in implied_formats(store, path)}
-    for candidate in present.values():
+def _remove_all(store: Store, path: str) -> set[str]:
+    """Make room: delete what is at a path and below it, with or without a document there.
+
+    Returns the prefixes below which all was deleted.
+    """
+    present = [candidate for candidate, _ in formats_at(store, path)]
+    prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
+    present += implied_formats(store, path, present, prefixes)
+    for candidate in present:
         _remove_documents(store, path, candidate)
-    for candidate in present.values():
-        _remove_below(store, path, candidate)
+    prefixes |= {prefix for candidate in present for prefix in candidate.prefixes(path)}
+    for prefix in sorted(prefixes):
+        store.delete_prefix(prefix)
+    return prefixes
 
 
 def _remove_documents(store: Store, path: str, node_format: Format) -> None:

@@ -4,7 +4,8 @@ One bounded pool per process, made on first use and again in a child after a for
 never enter it: the scheduler's threads are enough.
 
 Threads that only wait, for answers of services, are others: `waiting_threads`, more than there are
-cores and shared by all tasks, so that a process never has more requests on their way than these.
+cores and shared by all tasks. Whatever threads they come from, a process never has more than
+`SIDE_BY_SIDE` requests on their way (`in_flight`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TypeVar
 
-__all__ = ["SIDE_BY_SIDE", "cores", "for_each", "waiting_threads"]
+__all__ = ["SIDE_BY_SIDE", "cores", "for_each", "in_flight", "waiting_threads"]
 
 T = TypeVar("T")
 
 SIDE_BY_SIDE = 32
-"""Requests of batches that a process has on their way at most."""
+"""Requests that a process has on their way at most."""
 
 
 def cores() -> int:
@@ -42,6 +44,30 @@ _THREAD = _Thread()
 
 def _mark_thread() -> None:
     _THREAD.is_ours = True
+
+
+class _InFlight:
+    """How many more requests this process may have on their way."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a new process no request is on its way."""
+        self._changed = threading.Condition()
+        self._free = SIDE_BY_SIDE
+
+    def take(self, most: int) -> int:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0)
+            taken = min(most, self._free)
+            self._free -= taken
+            return taken
+
+    def give_back(self, count: int) -> None:
+        with self._changed:
+            self._free += count
+            self._changed.notify(count)
 
 
 class _Pool:
@@ -70,13 +96,39 @@ class _Pool:
 
 
 _POOL = _Pool()
+_IN_FLIGHT = _InFlight()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.forget)
+    os.register_at_fork(after_in_child=_IN_FLIGHT.forget)
 
 
 def waiting_threads() -> ThreadPoolExecutor:
     """The threads of this process that wait for answers; their work must not wait for others."""
     return _POOL.waiting()
+
+
+@contextmanager
+def in_flight(most: int = 1) -> Iterator[int]:
+    """Wait until this process may send a request, or some at a time.
+
+    Held while they are on their way, and not while anything else is waited for, such as another
+    request or the next attempt.
+
+    Parameters
+    ----------
+    most
+        Requests that there are to be sent.
+
+    Yields
+    ------
+    int
+        How many of them may be on their way at a time; at least one.
+    """
+    taken = _IN_FLIGHT.take(most)
+    try:
+        yield taken
+    finally:
+        _IN_FLIGHT.give_back(taken)
 
 
 def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:

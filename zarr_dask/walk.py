@@ -14,7 +14,7 @@ and warns; writing puts the document there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -188,11 +188,27 @@ def _implied(
             yield candidate
 
 
-def implied_formats(store: Store, path: str) -> list[Format]:
-    """Formats of which there are nodes below a path that has no document of theirs."""
-    documented = {found.name for found, _ in formats_at(store, path)}
-    candidates = [candidate for candidate in FORMATS if candidate.name not in documented]
-    return list(_implied(store, path, candidates, ReadOptions()))
+def implied_formats(
+    store: Store, path: str, documented: Sequence[Format], known: Collection[str]
+) -> list[Format]:
+    """Formats of which there are nodes below a path that has no document of theirs.
+
+    Parameters
+    ----------
+    store, path
+        Where to look.
+    documented
+        Formats of which there is a document at the path.
+    known
+        Prefixes of which it does not matter what lies below them.
+    """
+    names = {candidate.name for candidate in documented}
+    candidates = [
+        candidate
+        for candidate in FORMATS
+        if candidate.name not in names and not set(candidate.prefixes(path)) <= set(known)
+    ]
+    return list(_implied(store, path, candidates, ReadOptions())) if candidates else []
 
 
 def is_implied(store: Store, path: str) -> bool:

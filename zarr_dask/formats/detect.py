@@ -27,7 +27,7 @@ from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
 from zarr_dask.notices import warn
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_far
 
 __all__ = [
     "FORMATS",
@@ -46,8 +46,8 @@ several lie side by side, those in the next one matter only where they are not t
 
 _BATCHES: tuple[_Batch, ...] = (((V3, V2),), ((V1,),))
 """Each batch is asked for if those before have found nothing."""
-_DEAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
-"""The same where requests are dear."""
+_FAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
+"""The same of stores that are far away."""
 
 FORMATS: tuple[Format, ...] = (V3, V2, V1)
 """Formats that the documents of a node tell; where those of several lie at one path, the first
@@ -142,14 +142,14 @@ def find_node(
         As for `read_node`.
     consolidated
         Whether the document that holds nothing but consolidated metadata is wanted besides, where
-        the node would be one of a format that has it; only where requests are dear, because a
+        the node would be one of a format that has it; only of stores that are far away, because a
         request for itself costs nothing elsewhere.
     """
-    is_dear = _are_requests_dear(store)
+    far = is_far(store)
     if format is not None:
         chosen = format_at(store, format, options)
         found: Found = {}
-        if is_dear and consolidated and (besides := consolidated_key(path, chosen)) is not None:
+        if far and consolidated and (besides := consolidated_key(path, chosen)) is not None:
             found = read_documents(store, [*chosen.node_keys(path), besides], options.limits)
         meta = chosen.read(store, path, options, found=found)
         if meta is None:
@@ -159,17 +159,12 @@ def find_node(
                 f"Only format {format!r} was asked for; leave format out to try all of them.",
             )
         return FoundNode(chosen, meta, found)
-    for batch in _DEAR_BATCHES if is_dear else _BATCHES:
-        node = _node_of(batch, store, path, options, consolidated=is_dear and consolidated)
+    for batch in _FAR_BATCHES if far else _BATCHES:
+        node = _node_of(batch, store, path, options, consolidated=far and consolidated)
         if node is not None:
             return node
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
-
-
-def _are_requests_dear(store: Store) -> bool:
-    """Whether each request takes its time and its price, as behind a network."""
-    return store.coalescing.requests > 1
 
 
 def _node_of(

@@ -20,6 +20,7 @@ from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask.graph.checks import check_backend
 from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.grid import Blocks, Shape
 
 __all__ = ["DivisibleSource", "Source", "read_array", "read_shares", "sources_of"]
@@ -110,6 +111,7 @@ def _read_layer(
     source: Source, blocks: Blocks, token: str, name: str | None, shares: BlockSources | None
 ) -> da.Array:
     check_backend()
+    share_with_current_client(source)
     shape, dtype = source.shape, source.dtype
     regions = BlockRegions(blocks, (0,) * len(shape))
     name = name or f"zarr-read-{tokenize(token, regions)}"

@@ -21,6 +21,7 @@ from dask.task_spec import Task, TaskRef
 from dask.threaded import get as threaded_get
 
 from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.grid import Shape
 
 __all__ = ["MergeTree", "StoredWrite", "Target", "join_writes", "write_array"]
@@ -67,6 +68,7 @@ def write_array(
     topic
         Under which each task tells the clients of its cluster that it is done; "" for silence.
     """
+    share_with_current_client(target)
     indices = tuple(range(array.ndim))
     write = f"zarr-write-{tokenize(array.name, token, origin)}"
     regions = BlockRegions(array.chunks, origin)

@@ -20,6 +20,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.grid import Dimension, Fixed, Grid, Region, Shape
+from zarr_dask.jobs.credentials import share_graph
 from zarr_dask.jobs.run import find_workers, run_tasks
 
 if TYPE_CHECKING:
@@ -210,5 +211,7 @@ def _run_dask(
 
     known = checked_array(array)
     gather = write_array(known, _Gather(function), (0,) * known.ndim, token_hex(8))
+    if client is not None:
+        share_graph(client, gather)
     results: list[Any] = gather.compute() if client is None else client.compute(gather).result()
     return results

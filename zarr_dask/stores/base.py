@@ -33,6 +33,7 @@ __all__ = [
     "check_key",
     "coalesce",
     "distribute",
+    "is_far",
     "join",
     "list_sizes",
     "open_value",
@@ -151,6 +152,11 @@ class Store(Protocol):
     def size(self, key: str) -> int | None:
         """Bytes of the value at `key`, or None if there is none."""
         ...
+
+
+def is_far(store: Store) -> bool:
+    """Whether each request takes its time and its price, as behind a network."""
+    return store.coalescing.requests > 1
 
 
 def check_key(key: str) -> None:

@@ -1,24 +1,67 @@
-"""Which storage options let somebody in, and what can be told of the others.
+"""Which storage options let somebody in, where these stay, and what can be told of the others.
 
-Options travel to the processes that use them and nowhere else: they are in the messages that dask
-sends to its workers, unless the workers find credentials in their environment. They are in no
-name, no text of a value, no plan, no journal and no error.
+Credentials that are given in Python stay in the process that they were given to: they are in no
+name, no text of a value, no plan, no journal and no error, and not in what is pickled either. A
+store is pickled with a reference in their place, which is found in the vault of this process or,
+if they were handed over, of another one: to the workers of a cluster by
+`zarr_dask.share_credentials`, to processes that are started by `Credentials`. Children after a
+fork have what their parent had.
+
+A reference is a digest that takes long to work out, so that a short password cannot be guessed
+from it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import scrypt, sha256
 from typing import Any
 
-__all__ = ["identity_of", "redacted", "without_credentials"]
+from zarr_dask.errors import CredentialsMissingError
+
+__all__ = [
+    "Credentials",
+    "identity_of",
+    "is_reference",
+    "keep_credentials",
+    "known_credentials",
+    "packed",
+    "redacted",
+    "references_of",
+    "resolved",
+    "unpacked",
+    "without_credentials",
+]
 
 _CREDENTIAL = re.compile(
     r"key|secret|token|pass|cred|sas|auth|header|cookie|cert|login|user|session|connection_string"
 )
+_REFERENCE = "zarr_dask_credentials"
+"""The option that stands for those that were left out; no file system has one of this name."""
+_WORDS = {"", "anon", "browser", "cache", "cloud", "google_default"}
+"""What gcsfs takes in the place of a token, and lets nobody in by itself."""
+_NOT_PICKLED = (
+    AttributeError,
+    NotImplementedError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    pickle.PicklingError,
+)
+"""What objects raise that cannot be pickled."""
+_MOST_KEPT = 1024
+"""Credentials that a process keeps; those that were used longest ago go first."""
 _SIGNED = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 _SHORTEST = 6  # a shorter text may be part of any word
 
@@ -76,3 +119,228 @@ def _credentials(options: Mapping[str, Any], *, all_of_them: bool = False) -> se
         elif secret and isinstance(value, str) and len(value) >= _SHORTEST:
             found |= {value, *re.findall(r"(?:AccountKey|SharedAccessSignature)=([^;]+)", value)}
     return found
+
+
+# --- what travels ---------------------------------------------------------------------------------
+
+
+def packed(options: str) -> str:
+    """Options as they travel to other processes: with a reference in the place of credentials.
+
+    Only a process that is being started by this one (`multiprocessing`) is given them as they are.
+
+    Examples
+    --------
+    >>> "hunter2" in packed('{"anon": false, "password": "hunter2"}')
+    False
+    >>> packed('{"anon": true, "token": "anon"}')
+    '{"anon": true, "token": "anon"}'
+    """
+    text, reference, secret = _packed(options)
+    if reference:
+        if secret:  # else it has come from elsewhere, and is known by its reference alone
+            _VAULT.keep(reference, secret)
+        _NOTED.add(reference)
+        if _is_starting_a_process():
+            return unpacked(options, "")
+    return text
+
+
+def is_reference(options: str) -> bool:
+    """Whether options hold a reference in the place of credentials."""
+    return _REFERENCE in options
+
+
+def resolved(options: str, place: str) -> str:
+    """Options as they were given.
+
+    Parameters
+    ----------
+    options
+        As `packed` returns them, or as they were given.
+    place
+        Where they lead, for messages.
+
+    Raises
+    ------
+    CredentialsMissingError
+        If this process does not know the credentials.
+    """
+    if not is_reference(options):
+        return options
+    public = json.loads(options)
+    secret = _VAULT.find(public.pop(_REFERENCE))
+    if secret is None:
+        raise CredentialsMissingError(
+            f"{place} was opened with credentials in storage_options, which stay in the process "
+            "that they were given to and are not known to this one. Let every process find them "
+            "by itself (the environment, FSSPEC_... variables, a profile, a role) and leave them "
+            "out of storage_options; or hand them over: zarr_dask.share_credentials(client, x) to "
+            "the workers of a cluster, initializer=zarr_dask.credentials_of(x) to processes that "
+            "are started, for those of dask as its configuration 'multiprocessing.initializer'."
+        )
+    return json.dumps(_merged(public, json.loads(secret)), sort_keys=True)
+
+
+def unpacked(options: str, place: str) -> str:
+    """Options as they were given, as far as this process knows them."""
+    try:
+        return resolved(options, place)
+    except CredentialsMissingError:
+        return options  # they may be handed over before they are used
+
+
+@lru_cache(maxsize=256)
+def _packed(options: str) -> tuple[str, str, str]:
+    """Options without credentials, the reference to those, and themselves; "" for none."""
+    given = json.loads(options)
+    if _REFERENCE in given:
+        return options, given[_REFERENCE], ""
+    public, secret = _parted(given)
+    if not secret:
+        return options, "", ""
+    text = json.dumps(secret, sort_keys=True)
+    digest = scrypt(text.encode(), salt=b"zarr_dask", n=1 << 14, r=8, p=1, dklen=16)
+    public[_REFERENCE] = digest.hex()
+    return json.dumps(public, sort_keys=True), digest.hex(), text
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options that may be seen by anybody, and the others."""
+    public: dict[str, Any] = {}
+    secret: dict[str, Any] = {}
+    for name, value in options.items():
+        if _CREDENTIAL.search(name.lower()) and not _is_harmless(value):
+            secret[name] = value
+        elif isinstance(value, Mapping):
+            public[name], inner = _parted(value)
+            if inner:
+                secret[name] = inner
+        else:
+            public[name] = value
+    return public, secret
+
+
+def _is_harmless(value: Any) -> bool:
+    """Whether a value lets nobody in, whatever the option is called."""
+    return value is None or isinstance(value, bool) or (isinstance(value, str) and value in _WORDS)
+
+
+def _merged(public: Mapping[str, Any], secret: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_parted` has taken apart."""
+    whole = dict(public)
+    for name, value in secret.items():
+        inner = public.get(name)
+        whole[name] = _merged(inner, value) if isinstance(inner, Mapping) else value
+    return whole
+
+
+def _is_starting_a_process() -> bool:
+    """Whether what is pickled now goes to a child of this process, and to nobody else."""
+    context = sys.modules.get("multiprocessing.context")
+    return context is not None and context.get_spawning_popen() is not None
+
+
+class _Noted(threading.local):
+    """The references that are pickled in a thread, while somebody wants to know."""
+
+    references: set[str] | None = None
+
+    def add(self, reference: str) -> None:
+        if self.references is not None:
+            self.references.add(reference)
+
+
+_NOTED = _Noted()
+
+
+@contextmanager
+def _noting_references() -> Iterator[set[str]]:
+    """Which credentials the stores refer to that this thread pickles meanwhile."""
+    before = _NOTED.references
+    _NOTED.references = set()
+    try:
+        yield _NOTED.references
+    finally:
+        _NOTED.references = before
+
+
+def references_of(*values: Any) -> set[str]:
+    """Which credentials the stores refer to that values hold, which must be small.
+
+    They are pickled to find out; what cannot be is passed over.
+    """
+    from cloudpickle import dumps
+
+    with _noting_references() as references:
+        for value in values:
+            with suppress(*_NOT_PICKLED):  # who sends it, if anybody does, is told why
+                dumps(value)
+    return references
+
+
+# --- what a process keeps -------------------------------------------------------------------------
+
+
+class _Vault:
+    """Credentials by their references, as JSON texts; in memory alone."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, str] = OrderedDict()
+        self.renew()
+
+    def renew(self) -> None:
+        """In a new process nobody else holds the lock."""
+        self._lock = threading.Lock()
+
+    def keep(self, reference: str, secret: str) -> None:
+        with self._lock:
+            self._kept[reference] = secret
+            self._kept.move_to_end(reference)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+
+    def find(self, reference: str) -> str | None:
+        with self._lock:
+            if reference in self._kept:
+                self._kept.move_to_end(reference)
+            return self._kept.get(reference)
+
+
+_VAULT = _Vault()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_VAULT.renew)
+
+
+def keep_credentials(secrets: Mapping[str, str]) -> None:
+    """Take what another process has handed over: texts by their references."""
+    for reference, secret in secrets.items():
+        _VAULT.keep(reference, secret)
+
+
+def known_credentials(references: Iterable[str]) -> dict[str, str]:
+    """Texts by their references, as far as this process knows them."""
+    found = {reference: _VAULT.find(reference) for reference in references}
+    return {reference: secret for reference, secret in found.items() if secret is not None}
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Credentials for a process that is being started, as its initializer.
+
+    Pickled for anything else, it holds references alone.
+    """
+
+    references: tuple[str, ...]
+
+    def __call__(self) -> None:
+        """Nothing more: the process has had them since this was unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        secrets = known_credentials(self.references) if _is_starting_a_process() else {}
+        return _handed_over, (self.references, secrets)
+
+
+def _handed_over(references: tuple[str, ...], secrets: Mapping[str, str]) -> Credentials:
+    keep_credentials(secrets)
+    return Credentials(references)

@@ -30,7 +30,7 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ZarrDaskError,
 )
-from zarr_dask.pool import waiting_threads
+from zarr_dask.pool import in_flight, waiting_threads
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -42,7 +42,7 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
-from zarr_dask.stores.credentials import identity_of, redacted
+from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
 from zarr_dask.stores.dialect import for_fsspec
 from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
@@ -65,8 +65,10 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "crea
 _REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of its own
 _MULTIPART = 1 << 25  # values from this size on may be sent in parts
 _PART_RETRIES = 4
+_PARTS_AT_ONCE = 4
 _BATCH = 1000  # keys that are deleted at once
 
+_Asked = TypeVar("_Asked")
 _Result = TypeVar("_Result")
 
 _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
@@ -152,6 +154,9 @@ class FsspecStore:
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.url, packed(self.options), self.policy)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -243,11 +248,25 @@ class FsspecStore:
     def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[Version | Exception | None]:
         fs, root = self._file_system()
         asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
-        found = self._do("read", requests[0][0], lambda: _run(fs, read_parts(fs, asked)))
+        key = requests[0][0]
+        found = self._by_turns(key, asked, lambda some: _run(fs, read_parts(fs, some)))
         return [
             self._checked(key, wanted, tag, value) if isinstance(value, Exception) else value
-            for (key, wanted, tag), value in zip(requests, found or (), strict=True)
+            for (key, wanted, tag), value in zip(requests, found, strict=True)
         ]
+
+    def _by_turns(
+        self, key: str, asked: Sequence[_Asked], read: Callable[[Sequence[_Asked]], list[_Result]]
+    ) -> list[_Result]:
+        """What many requests give, as many at a time as this process may send."""
+        found: list[_Result] = []
+        while left := asked[len(found) :]:
+
+            def ask(at_once: int, left: Sequence[_Asked] = left) -> list[_Result]:
+                return read(left[:at_once])
+
+            found += self._do_several("read", key, ask, len(left)) or ()
+        return found
 
     def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
         """What an exception means: behind the end of a value there is nothing."""
@@ -277,20 +296,14 @@ class FsspecStore:
             else wanted
             for key, wanted, _ in requests
         ]
-        paths = [join(root, key) for key, _, _ in requests]
-        starts, ends = [one.start for one in asked], [_last_asked(one) for one in asked]
-        found: Sequence[Any] | None
-        if reads_through_files(fs):
-            found = [read_file(fs, *one) for one in zip(paths, starts, ends, strict=True)]
-        else:
-            found = self._do(
-                "read",
-                requests[0][0],
-                lambda: _call(fs, "cat_ranges", paths, starts, ends, on_error="return"),
-            )
+        parts = [
+            (join(root, key), one.start, _last_asked(one))
+            for (key, _, _), one in zip(requests, asked, strict=True)
+        ]
+        found = self._by_turns(requests[0][0], parts, partial(_read_parts, fs))
         return [
             None if wanted.start < 0 and sizes[key] is None else self._checked_part(key, one, value)
-            for (key, wanted, _), one, value in zip(requests, asked, found or (), strict=True)
+            for (key, wanted, _), one, value in zip(requests, asked, found, strict=True)
         ]
 
     def _checked_part(self, key: str, wanted: Range, value: Any) -> Any:
@@ -344,7 +357,7 @@ class FsspecStore:
         told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
         told = told or getattr(error.__cause__, "error_code", None)
         if told is None:
-            lost = not _bucket_is_there(self.url, self.options, int(time.monotonic()))
+            lost = not _bucket_is_there(self.url, self._given(), int(time.monotonic()))
         else:
             lost = str(getattr(told, "value", told)) in _LOST
         if lost:
@@ -368,13 +381,16 @@ class FsspecStore:
         timeout = time_to_send(self.policy.timeout, len(value))
         if is_s3(fs):
             retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
-            fs, root = _file_system(self.url, self.options, timeout, retries)
+            fs, root = _file_system(self.url, self._given(), timeout, retries)
         # an answer may never come to one who asks whether to send a body
         seconds = min(2 * timeout, _REQUEST_SECONDS)
+        parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
 
         def put() -> None:
             try:
-                _call(fs, "pipe_file", join(root, key), value, seconds=seconds)
+                with in_flight(parts) as at_once:
+                    given = {"max_concurrency": at_once} if parts > 1 else {}
+                    _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
             except ZarrDaskError:
                 raise
             except library_errors() as error:  # absence too: there is nowhere to write to
@@ -508,14 +524,25 @@ class FsspecStore:
 
     def _file_system(self) -> tuple[Any, str]:
         """The file system and the root on it."""
-        return _file_system(self.url, self.options, self.policy.timeout)
+        return _file_system(self.url, self._given(), self.policy.timeout)
+
+    def _given(self) -> str:
+        """The options with credentials."""
+        return resolved(self.options, self.url)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
         """What a request gives, tried again where that may help; None where there is nothing."""
+        return self._do_several(doing, key, lambda _: ask(), 1)
+
+    def _do_several(
+        self, doing: str, key: str, ask: Callable[[int], _Result], most: int
+    ) -> _Result | None:
+        """As `_do`, of up to `most` requests at a time; `ask` is told how many there may be."""
 
         def attempt() -> _Result | None:
             try:
-                return ask()
+                with in_flight(most) as at_once:
+                    return ask(at_once)
             except _ABSENT as error:
                 self._check_bucket(doing, key, error)
                 return None
@@ -541,6 +568,10 @@ class FsspecStore:
         return OSError(f"{type(error).__name__}: {redacted(str(error), options)}")
 
 
+def _unpickled(url: str, options: str, policy: RetryPolicy) -> FsspecStore:
+    return FsspecStore(url, unpacked(options, url), policy)
+
+
 def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
     """What tells a value from the one before it, out of what a file system knows of it."""
     tag = next((status[name] for name in _TAGS if status.get(name)), None)
@@ -550,6 +581,14 @@ def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
     if tag is None and changed is None:
         return None
     return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+
+
+def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[Any]:
+    """Parts of files, or why they cannot be had."""
+    if reads_through_files(fs):
+        return [read_file(fs, *part) for part in parts]
+    paths, starts, ends = map(list, zip(*parts, strict=True))
+    return list(_call(fs, "cat_ranges", paths, starts, ends, on_error="return"))
 
 
 def _last_asked(wanted: Range) -> int | None:

@@ -45,14 +45,9 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
 
 
 async def read_parts(fs: Any, requests: Sequence[S3Request]) -> list[Version | Exception | None]:
-    """Parts of values, or why they were not read, each by one request."""
-    limit = asyncio.Semaphore(SIDE_BY_SIDE)
-
-    async def read(request: S3Request) -> Version | None:
-        async with limit:
-            return await _read_part(fs, *request)
-
-    found = await asyncio.gather(*map(read, requests), return_exceptions=True)
+    """Parts of values, or why they were not read, each by one request; all at the same time."""
+    asked = [_read_part(fs, *request) for request in requests]
+    found = await asyncio.gather(*asked, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException) and not isinstance(one, Exception):
             raise one

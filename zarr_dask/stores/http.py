@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
-from zarr_dask.pool import SIDE_BY_SIDE, waiting_threads
+from zarr_dask.pool import SIDE_BY_SIDE, in_flight
 from zarr_dask.stores.answers import Span, is_part, range_header, span_of, span_of_unsatisfied
 from zarr_dask.stores.base import (
     WHOLE,
@@ -33,11 +33,12 @@ from zarr_dask.stores.base import (
     Listing,
     Range,
     Version,
-    VersionRequest,
     check_key,
 )
+from zarr_dask.stores.credentials import is_reference, packed, resolved, unpacked
 from zarr_dask.stores.failures import as_store_error, retry_after
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy, retried
+from zarr_dask.stores.versioned import Versioned
 
 __all__ = ["HTTPStore"]
 
@@ -76,7 +77,7 @@ def _tag(answer: _Answer, size: int | None) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class HTTPStore:
+class HTTPStore(Versioned):
     """Values below a URL; made by `HTTPStore.from_url`.
 
     Parameters
@@ -84,7 +85,8 @@ class HTTPStore:
     root
         The URL; a query (a token, for instance) is sent along with every request.
     headers
-        Headers to send, as JSON text so that the store can be hashed.
+        Headers to send, as JSON text so that the store can be hashed; where they and the rest of
+        the URL are known to another process alone, a reference to them.
     timeout
         Seconds to wait for a connection, and for each part of an answer.
     largest
@@ -139,34 +141,29 @@ class HTTPStore:
     @property
     def identity(self) -> str:
         """The URL, and a digest of all that may hold secrets."""
-        return f"{self.url}#{sha256((self.root + self.headers).encode()).hexdigest()[:16]}"
+        root, headers = self._known()
+        return f"{self.url}#{sha256((root + headers).encode()).hexdigest()[:16]}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        root, options = self.root, self.headers
+        if not is_reference(options):
+            root, options = _parted(root, options)
+        return _unpickled, (root, packed(options), self.timeout, self.largest, self.policy)
+
+    def _known(self) -> tuple[str, str]:
+        """Root and headers as they were given.
+
+        Raises
+        ------
+        CredentialsMissingError
+            If they came from another process, which has kept what may hold secrets.
+        """
+        if not is_reference(self.headers):
+            return self.root, self.headers
+        return _joined(self.root, resolved(self.headers, self.url))
 
     def __repr__(self) -> str:
         return f"HTTPStore({self.url!r})"
-
-    def get(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.get`."""
-        return self._part(key, WHOLE)
-
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self.get(key)
-
-    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
-        """See `zarr_dask.stores.base.Store.get_ranges`."""
-        for key, _ in requests:
-            check_key(key)
-        if len(requests) < 2:
-            return [self._part(*request) for request in requests]
-        return list(waiting_threads().map(lambda request: self._part(*request), requests))
-
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, where values have tags."""
-        for key, _, _ in requests:
-            check_key(key)
-        if len(requests) < 2:
-            return [self._version(*request) for request in requests]
-        return list(waiting_threads().map(lambda request: self._version(*request), requests))
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Refused."""
@@ -208,10 +205,6 @@ class HTTPStore:
         return _tag(answer, int(length) if length.isdigit() else None)
 
     # --- requests ---------------------------------------------------------------------------------
-
-    def _part(self, key: str, wanted: Range) -> Buffer | None:
-        found = self._version(key, wanted, None)
-        return None if found is None else found.content
 
     def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
         """A part of a value, with its tag; without content if the value has another one."""
@@ -274,10 +267,11 @@ class HTTPStore:
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
         """The answer to a request, redirects followed; None if there is nothing."""
-        parts = urlsplit(self.root)
+        root, given = self._known()
+        parts = urlsplit(root)
         path = f"{parts.path.rstrip('/')}/{quote(key)}"
         at = parts._replace(path=path, fragment="")
-        own = {**json.loads(self.headers), "Accept-Encoding": "identity", **headers}
+        own = {**json.loads(given), "Accept-Encoding": "identity", **headers}
         for _ in range(_MOST_REDIRECTS + 1):
             answer = self._sent(method, key, at, own, wanted)
             if answer.status in _ABSENT:
@@ -302,7 +296,8 @@ class HTTPStore:
         if at.scheme not in {"http", "https"}:
             raise self._failed(key, f"it has moved to {at.scheme!r}, which is not HTTP")
         try:
-            answer = _send(method, at, headers, self, wanted)
+            with in_flight():
+                answer = _send(method, at, headers, self, wanted)
         except ValueError as error:
             raise self._failed(key, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
@@ -336,6 +331,41 @@ class HTTPStore:
 
 def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+
+
+# --- what travels ---------------------------------------------------------------------------------
+
+_LOGIN, _QUERY, _HEADERS = "login", "token_query", "headers"
+"""Names of options that a URL of HTTP has in itself, and of its headers: all may hold secrets."""
+
+
+def _parted(root: str, headers: str) -> tuple[str, str]:
+    """A URL that may be seen by anybody, and the rest of it with the headers as options."""
+    parts = urlsplit(root)
+    login, _, host = parts.netloc.rpartition("@")
+    told = json.loads(headers)
+    if not (login or parts.query or told):
+        return root, "{}"
+    options = {_LOGIN: login, _QUERY: parts.query, _HEADERS: told}
+    text = json.dumps({name: value for name, value in options.items() if value}, sort_keys=True)
+    return urlunsplit(parts._replace(netloc=host, query="")), text
+
+
+def _joined(root: str, options: str) -> tuple[str, str]:
+    """What `_parted` has taken apart."""
+    told = json.loads(options)
+    parts = urlsplit(root)
+    netloc = f"{told[_LOGIN]}@{parts.netloc}" if told.get(_LOGIN) else parts.netloc
+    whole = parts._replace(netloc=netloc, query=told.get(_QUERY, parts.query))
+    return urlunsplit(whole), json.dumps(told.get(_HEADERS, {}), sort_keys=True)
+
+
+def _unpickled(
+    root: str, options: str, timeout: float, largest: int, policy: RetryPolicy
+) -> HTTPStore:
+    told = unpacked(options, root)
+    given = (root, told) if is_reference(told) else _joined(root, told)
+    return HTTPStore(*given, timeout, largest, policy)
 
 
 # --- connections ----------------------------------------------------------------------------------

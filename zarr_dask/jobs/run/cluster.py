@@ -11,8 +11,10 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, WorkerLostError
+from zarr_dask.jobs.credentials import share_graph
 from zarr_dask.jobs.run.window import Window
 from zarr_dask.jobs.run.workers import Workers
+from zarr_dask.stores.credentials import references_of
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -35,10 +37,15 @@ def run_window(
     options: Mapping[str, Any],
 ) -> None:
     """Call a function with each argument on a cluster; the next are asked for as tasks end."""
+    from zarr_dask.graph.credentials_plugin import share_references
+
+    share_references(client, references_of(function))
     numbers = itertools.count()
     job = token_hex(8)  # two clients of one scheduler must not name tasks alike
 
     def start(argument: Any) -> Any:
+        if not isinstance(argument, int | range):
+            share_references(client, references_of(argument))
         key = f"{name}-{job}-{next(numbers)}"
         return client.submit(function, argument, key=key, pure=False, **options)
 
@@ -59,6 +66,7 @@ def run_window(
 
 def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) -> Any:
     """Compute a collection of one output; if that fails, wait for running tasks of these layers."""
+    share_graph(client, collection)
     future = client.compute(collection)
     try:
         return _result(future, client)

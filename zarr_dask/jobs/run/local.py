@@ -7,11 +7,14 @@ are waited for, unless the job was interrupted: who does that does not want to w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from zarr_dask.jobs.credentials import references_in_graph
+from zarr_dask.jobs.run.lending import LendingPool
 from zarr_dask.jobs.run.workers import Workers, runs_processes
+from zarr_dask.stores.credentials import Credentials, references_of
 
 __all__ = ["LOCAL_WINDOW", "compute_local", "run_local"]
 
@@ -26,6 +29,7 @@ def run_local(
     name: str,
 ) -> None:
     """Call a function on every number; see `zarr_dask.jobs.run.run_tasks`."""
+    import dask
     from dask.base import get_scheduler
     from dask.callbacks import Callback
     from dask.task_spec import Task
@@ -37,15 +41,33 @@ def run_local(
         on_result(result)
 
     tracked = function if runs_processes() else _Tracked(function)
+    options = {}
+    if runs_processes() and dask.config.get("pool", None) is None:
+        options = {"initializer": _Initializer(references_of(function))}
     try:
         with Callback(posttask=report):
             for first in range(0, len(numbers), LOCAL_WINDOW):
                 keys = [(name, number) for number in numbers[first : first + LOCAL_WINDOW]]
-                get({key: Task(key, tracked, key[1]) for key in keys}, keys)
+                get({key: Task(key, tracked, key[1]) for key in keys}, keys, **options)
     except BaseException as error:
         if isinstance(tracked, _Tracked):
             tracked.stop(wait=isinstance(error, Exception))
         raise
+
+
+class _Initializer:
+    """Gives dask's processes credentials when they start, and does what the user wants besides."""
+
+    def __init__(self, references: Iterable[str]) -> None:
+        import dask
+
+        self._credentials = Credentials(tuple(sorted(references)))
+        self._wanted = dask.config.get("multiprocessing.initializer", None)
+
+    def __call__(self) -> None:
+        self._credentials()
+        if self._wanted is not None:
+            self._wanted()
 
 
 class _Tracked:
@@ -82,6 +104,8 @@ def compute_local(
     workers: Workers,
     names: Sequence[str],
     on_result: Callable[[Any], None] | None,
+    *,
+    lends: bool,
 ) -> Any:
     """Compute a collection of one output; see `zarr_dask.jobs.run.compute`."""
     from concurrent.futures import Executor
@@ -97,9 +121,16 @@ def compute_local(
 
     own_pool = not isinstance(dask.config.get("pool", None), Executor)
     if (get_scheduler() or threaded_get) is not threaded_get or not own_pool:
+        options = {}
+        if runs_processes() and own_pool:
+            options = {"initializer": _Initializer(references_in_graph(collection))}
         with Callback(posttask=report):
-            return collection.compute()
-    pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
+            return collection.compute(**options)
+    pool: ThreadPoolExecutor
+    if lends:
+        pool = LendingPool(workers.threads)
+    else:
+        pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
     try:
         with Callback(posttask=report):
             return collection.compute(pool=pool)

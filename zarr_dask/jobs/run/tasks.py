@@ -77,6 +77,8 @@ def compute(
     workers: Workers,
     names: Sequence[str],
     on_result: Callable[[Any], None] | None = None,
+    *,
+    lends: bool = False,
 ) -> Any:
     """Compute a collection of one output; if that fails, wait for the tasks that are running.
 
@@ -90,7 +92,9 @@ def compute(
         Of the layers whose tasks are waited for on a cluster.
     on_result
         Called with what each task of these layers returns; not on a cluster, where that stays.
+    lends
+        Whether tasks wait for a store that is far away, so that others may compute meanwhile.
     """
     if workers.client is None:
-        return compute_local(collection, workers, names, on_result)
+        return compute_local(collection, workers, names, on_result, lends=lends)
     return compute_on_cluster(collection, workers.client, names)

@@ -25,6 +25,7 @@ from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
 from zarr_dask.journal import Journal
+from zarr_dask.stores.base import is_far
 from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.tree import facts_table
 
@@ -482,8 +483,9 @@ def _run(
         return [one.write for one in begun], sum(one.done for one in begun)
 
     nbytes = sum(plan.nbytes for plan in plans)
+    lends = any(is_far(plan.target.store) for plan in plans)
     try:
-        reports = compute_writes(begin, nbytes, client, progress, window)
+        reports = compute_writes(begin, nbytes, client, progress, window, lends=lends)
     except BaseException:
         for plan in plans:
             if plan.swap is not None:

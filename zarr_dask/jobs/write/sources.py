@@ -37,7 +37,7 @@ from zarr_dask.stores.zarr_python import ZarrPythonStore
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["lazy_sources", "place_of_target", "places_of_source"]
+__all__ = ["held_objects", "lazy_sources", "place_of_target", "places_of_source"]
 
 _LEAVES: tuple[type, ...] = (
     str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
@@ -65,11 +65,15 @@ _MOST_REFERENCES = 1_000_000
 
 def lazy_sources(array: da.Array) -> Iterator[Any]:
     """The arrays of this package, of zarr-python and of tensorstore that a graph holds."""
-    kinds = (Array, *_foreign())
+    return held_objects(array.__dask_graph__().layers.values(), (Array, *_foreign()))
+
+
+def held_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
+    """The objects of some types that hang on others, each once."""
     ways: dict[type, _Way | None] = {}
     seen: set[int] = set()
     objects = 0
-    pending: list[Any] = list(array.__dask_graph__().layers.values())
+    pending: list[Any] = list(values)
     while pending:
         value = pending.pop()
         kind = type(value)

@@ -40,6 +40,8 @@ def compute_writes(
     client: Client | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
+    *,
+    lends: bool = False,
 ) -> tuple[Any, ...]:
     """Make one collection or several, and compute them as one, or each in windows.
 
@@ -57,6 +59,8 @@ def compute_writes(
         at first with those that were written before. True for a bar.
     window
         Tasks that the scheduler may know of at a time, of graphs that can be run in windows.
+    lends
+        Whether tasks wait for a store that is far away; see `zarr_dask.jobs.run.lending`.
     """
     from zarr_dask.graph import join_writes
 
@@ -77,7 +81,7 @@ def compute_writes(
         noted = None if steps is None else steps.returned
 
         def whole(write: StoredWrite) -> Any:
-            return compute(write, workers, _writing_layers(write), noted)
+            return compute(write, workers, _writing_layers(write), noted, lends=lends)
 
         separate = _separate(writes, workers, window)
         if separate is not None:

@@ -21,6 +21,7 @@ from zarr_dask.grid import Part
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
+from zarr_dask.jobs.run.lending import sending
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.journal import Job, Journal
@@ -155,7 +156,8 @@ class ArrayTarget:
             array.store.delete(array.key(part.coords))
             return key
         noted = self._noted(key, buffers)  # while the bytes are in the processor's cache
-        array.store.set(array.key(part.coords), buffers)
+        with sending(array.store, values.nbytes):
+            array.store.set(array.key(part.coords), buffers)
         return noted
 
     def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:

@@ -1,0 +1,87 @@
+"""Credentials for the workers of a cluster, beside the graphs, which have none.
+
+They are handed over by a plugin of the workers, which the scheduler gives to those that come later
+as well: once for each client and credential. So it is done by itself where a lazy array is made,
+or a job begins, while a client is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from distributed import Client, WorkerPlugin
+
+from zarr_dask.stores.credentials import keep_credentials, known_credentials, references_of
+
+__all__ = ["share_references", "share_with_client"]
+
+
+class _CredentialsPlugin(WorkerPlugin):
+    """Gives a worker credentials when it begins."""
+
+    idempotent = True
+
+    def __init__(self, secrets: dict[str, str]) -> None:
+        self._secrets = secrets
+
+    def setup(self, worker: Any) -> None:  # noqa: ARG002
+        """Keep them in the worker's process."""
+        keep_credentials(self._secrets)
+
+    def __repr__(self) -> str:
+        return f"<credentials {sorted(self._secrets)}>"
+
+
+class _Shared:
+    """Which credentials the workers of a client have, by their references."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
+
+    def missing(self, client: Client, references: Iterable[str]) -> list[str]:
+        with self._lock:
+            return sorted(set(references) - self._known.get(client, set()))
+
+    def note(self, client: Client, reference: str) -> None:
+        with self._lock:
+            self._known.setdefault(client, set()).add(reference)
+
+
+_SHARED = _Shared()
+
+
+def share_references(client: Client, references: Iterable[str]) -> None:
+    """Hand credentials over to the workers of a cluster, those that come later included.
+
+    A client that is asked from its own event loop does it as soon as that gets to it.
+    """
+    for reference in _SHARED.missing(client, references):
+        secrets = known_credentials([reference])
+        if not secrets:
+            continue  # this process was not given them either
+        plugin = _CredentialsPlugin(secrets)
+        done = client.register_plugin(plugin, name=f"zarr-dask-credentials-{reference}")
+        if client.asynchronous:
+            client.loop.add_callback(lambda done=done: done)
+        _SHARED.note(client, reference)
+
+
+def share_with_client(value: Any) -> None:
+    """Hand over what a value needs that is about to be part of a graph, if there is a client."""
+    client = _current_client()
+    if client is not None:
+        with suppress(OSError):  # a cluster that is gone says so when it is to compute something
+            share_references(client, references_of(value))
+
+
+def _current_client() -> Client | None:
+    try:
+        client = Client.current()
+    except ValueError:
+        return None
+    return client if client.status == "running" else None

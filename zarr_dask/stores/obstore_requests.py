@@ -1,0 +1,501 @@
+"""Requests to S3, Google Cloud Storage and Azure, by obstore.
+
+The client of a bucket, whose making is slow, is found again in a bounded cache of the process.
+Requests of one batch run side by side in the threads of the process that wait.
+
+Services answer 404 for a key that is not there as for a bucket that is not there. The answer says
+which one it means, and where it does not, the bucket is asked for a listing: only a key that is
+missing from a bucket that exists is "nothing". Answers to ranges are checked for being those.
+
+Requests are tried again as `zarr_dask.stores.retry` says, not as the library would: it does not try
+again what was refused with 429. Only the parts of a large value, which it sends by itself, are its
+own business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    ListingError,
+    MissingDependencyError,
+    StoreError,
+    StoreKeyError,
+    StoreUnavailableError,
+    ZarrDaskError,
+)
+from zarr_dask.pool import in_flight
+from zarr_dask.stores.answers import Span, is_part
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Listing,
+    Range,
+    Version,
+    check_key,
+    join,
+)
+from zarr_dask.stores.dialect import WEB, Place, place_of
+from zarr_dask.stores.retry import RetryPolicy, put_if, retried, time_to_send
+from zarr_dask.stores.versioned import Versioned
+
+__all__ = ["ObstoreRequests", "forked_from"]
+
+_MULTIPART = 1 << 25  # values from this size on are sent in parts
+_PART = 1 << 24
+_PARTS_AT_ONCE = 4
+_MOST_PARTS = 10_000  # of one value, on S3
+_BATCH = 1000  # keys that are deleted at once
+_PART_RETRIES = 6  # of each part
+_ATTEMPTS = 3  # to read the end of a value that is replaced again and again
+_ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
+_LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
+_NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
+_STATUS = re.compile(r"status code: (\d{3})")
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_THROTTLED = {429, 503}
+# S3 says some of these with status 400, or in the body of an answer that has begun well
+_PASSING_CODES = {
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "ServerBusy",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
+# that nothing answers, in the words of the library's own view of an error
+_UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
+_UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ObstoreRequests(Versioned):
+    """What the methods of a store ask a service.
+
+    Parameters
+    ----------
+    url
+        Root of the store: scheme, bucket and path.
+    options
+        Options in the words of fsspec, as JSON text, credentials included.
+    policy
+        How requests are tried again.
+    """
+
+    url: str
+    options: str
+    policy: RetryPolicy
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        found = self._head(key)
+        return None if found is None else int(found["size"])
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`: the tag of a value."""
+        found = self._head(key)
+        return None if found is None else _tag(found)
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        found = self._do("read", key, lambda: self._answer(key, WHOLE))
+        if found is None:
+            return None, None
+        value, meta = found
+        return value, (meta["e_tag"], meta["version"])
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`: one request, or parts that appear together."""
+        pieces = _flat(buffers)
+        nbytes = sum(map(len, pieces))
+
+        def put() -> None:
+            obs, client, at = self._at(key, sent=nbytes)
+            obs.put(client, at, pieces, use_multipart=False)
+
+        def put_parts(at_once: int) -> None:
+            obs, client, at = self._at(key, _PART_RETRIES, at_once * _PART)
+            part = max(_PART, -(-nbytes // _MOST_PARTS))
+            given: Any = {"use_multipart": True, "chunk_size": part, "max_concurrency": at_once}
+            obs.put(client, at, pieces, **given)
+
+        if nbytes < _MULTIPART:
+            self._do("write", key, put)
+        else:
+            self._do_several("write", key, put_parts, _PARTS_AT_ONCE)
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If it is an HTTP server, of which most ignore conditions.
+        """
+        check_key(key)
+        if place_of(self.url).scheme in WEB:
+            raise ConditionalWriteError(
+                f"{self.url} is an HTTP server, which does not promise to look at conditions, so "
+                "that two jobs cannot share a stored object there; write whole stored objects."
+            )
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.conditional.ConditionalStore`: ``If-Match``, ``If-None-Match``."""
+        pieces = _flat(buffers)
+
+        def put() -> bool:
+            with self._reporting("write", key), in_flight():
+                obs, client, at = self._at(key, sent=sum(map(len, pieces)))
+                try:
+                    obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
+                except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
+                    return False
+            return True
+
+        return put_if(self.policy, put, lambda: self.get(key), pieces)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self._do(
+            "delete",
+            key,
+            lambda: self._asked(key, lambda obs, client, at: obs.delete(client, at)),
+        )
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        keys = [*self.list(prefix)]
+        for start in range(0, len(keys), _BATCH):
+            self._delete_all(prefix, keys[start : start + _BATCH])
+
+    def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
+        def delete() -> bool:
+            obs, client, root = self.client()
+            try:
+                obs.delete(client, [join(root, key) for key in keys])
+            except FileNotFoundError:  # some services mind that a key has gone already
+                return False
+            return True
+
+        if not self._do("delete", prefix, delete):
+            for key in keys:
+                self.delete(key)
+
+    # --- listing ----------------------------------------------------------------------------------
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        return (key for key, _ in self.list_sizes(prefix))
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        root = place_of(self.url).path
+        pages: Iterator[Any] | None = None
+        last: str | None = None
+
+        def next_page() -> Sequence[Any] | None:
+            nonlocal pages
+            try:
+                if pages is None:  # after a failure it goes on behind what it has
+                    obs, client, _ = self.client()
+                    below = join(root, prefix.rstrip("/")) or None
+                    pages = iter(obs.list(client, below, offset=last, chunk_size=1000))
+                return next(pages, None)
+            except Exception:
+                pages = None
+                raise
+
+        while (page := self._do("list", prefix, next_page)) is not None:
+            for found in page:
+                yield _below(root, found["path"]), int(found["size"])
+            last = page[-1]["path"] if page else last
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+
+        def ask() -> tuple[Any, str]:
+            obs, client, root = self.client()
+            return obs.list_with_delimiter(client, join(root, prefix.rstrip("/")) or None), root
+
+        found, root = self._do("list", prefix, ask)
+        keys = [_below(root, one["path"]) for one in found["objects"]]
+        prefixes = [f"{_below(root, one)}/" for one in found["common_prefixes"]]
+        return Listing(sorted(keys), sorted(prefixes))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def client(self, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
+        """The library, the client of this process, and the path of the root in the bucket.
+
+        The library waits for an answer from the moment when it begins to send, so that a client
+        for large values waits longer; there are only a few of them.
+        """
+        place = place_of(self.url)
+        bucket, timeout = place._replace(path=""), time_to_send(self.policy.timeout, sent)
+        return (*_client(bucket, self.options, timeout, retries), place.path)
+
+    def _at(self, key: str, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
+        check_key(key)
+        obs, client, root = self.client(retries, sent)
+        return obs, client, join(root, key)
+
+    def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result:
+        """What a request gives, tried again where that may help."""
+        return self._do_several(doing, key, lambda _: ask(), 1)
+
+    def _do_several(
+        self, doing: str, key: str, ask: Callable[[int], _Result], most: int
+    ) -> _Result:
+        """As `_do`, of up to `most` requests at a time; `ask` is told how many there may be."""
+
+        def attempt() -> _Result:
+            with self._reporting(doing, key), in_flight(most) as at_once:
+                return ask(at_once)
+
+        return retried(self.policy, attempt)
+
+    def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
+        """What a request gives; None if there is no such key in a bucket that there is."""
+        obs, client, at = self._at(key)
+        try:
+            return ask(obs, client, at)
+        except FileNotFoundError as error:
+            codes = set(_CODE.findall(str(error)))
+            if codes & _LOST_CODES:
+                raise
+            if place_of(self.url).scheme in WEB:
+                return None
+            if not codes & _ABSENT_CODES:  # answers to HEAD have no body, a listing has
+                obs.list_with_delimiter(client, at)
+        return None
+
+    def _head(self, key: str) -> Mapping[str, Any] | None:
+        return self._do("inspect", key, lambda: self._try_head(key))
+
+    def _try_head(self, key: str) -> Mapping[str, Any] | None:
+        return self._asked(key, lambda obs, client, at: obs.head(client, at))
+
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+        """A part of a value, with its tag; without content if the value has another one."""
+        start, stop = wanted
+        if stop is not None and start >= stop:
+            found = self._head(key)
+            return None if found is None else _checked(b"", found, tag)
+        return self._do("read", key, lambda: self._try_version(key, wanted, tag))
+
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+        try:
+            found = self._answer(key, wanted, tag)
+        except _errors("PreconditionError"):
+            return Version(None, None)  # it was replaced
+        except _errors("NotSupportedError"):  # Azure knows no ranges from the end
+            return self._end(key, -wanted.start, tag)
+        except _errors("GenericError") as error:
+            if wanted == WHOLE or not any(words in str(error) for words in _NO_SUCH_RANGE):
+                raise
+            head = self._try_head(key)  # the range begins behind the end, if it is that
+            if head is None or head["size"] <= wanted.start or not head["size"]:
+                return None if head is None else _checked(b"", head, tag)
+            raise
+        return None if found is None else _checked(found[0], found[1], tag)
+
+    def _answer(
+        self, key: str, wanted: Range, tag: Hashable = None
+    ) -> tuple[Buffer, Mapping[str, Any]] | None:
+        """A value or a part of it; its length is that which the answer itself announces."""
+        options: dict[str, Any] = {} if wanted == WHOLE else {"range": _range(wanted)}
+        if isinstance(tag, tuple) and tag[0]:
+            options["if_match"] = tag[0]
+        found = self._asked(
+            key, lambda obs, client, at: obs.get(client, at, options=options or None)
+        )
+        if found is None:
+            return None
+        value = memoryview(found.bytes())
+        first, stop = found.range
+        span = Span(first, stop, int(found.meta["size"]))
+        problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
+        if not is_part(wanted, span):
+            raise StoreError(f"could not read {key!r} in {self.url}: {problem}.")
+        if len(value) != span.stop - span.first:
+            raise StoreUnavailableError(f"could not read {key!r} in {self.url}: {problem}.")
+        return value, found.meta
+
+    def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
+        """The last bytes of a value, found through its size; all of the value that had it."""
+        for _ in range(_ATTEMPTS):
+            head = self._try_head(key)
+            if head is None or not head["size"]:
+                return None if head is None else _checked(b"", head, tag)
+            size = int(head["size"])
+            try:
+                found = self._answer(key, Range(max(size - nbytes, 0), size), _tag(head))
+            except _errors("PreconditionError"):
+                continue  # it was replaced meanwhile
+            return None if found is None else _checked(found[0], found[1], tag)
+        raise StoreError(
+            f"could not read the end of {key!r} in {self.url}: it was replaced {_ATTEMPTS} times "
+            "while it was read."
+        )
+
+    @contextmanager
+    def _reporting(self, doing: str, key: str) -> Iterator[None]:
+        """Failures of the library and of the service are the store's."""
+        what = f"could not {doing} {key!r} in {self.url}"
+        try:
+            yield
+        except ZarrDaskError:
+            raise
+        except _errors("BaseError") as error:
+            if doing == "list" and place_of(self.url).scheme in WEB:
+                raise ListingError(
+                    f"{self.url}/{key} cannot be listed: the server does not know WebDAV's way "
+                    f"({_words(error)}). Open a node by its path, or a group that has consolidated "
+                    "metadata (zarr_dask.consolidate)."
+                ) from _public(error)
+            raise _failed(what, error) from _public(error)
+        except ValueError as error:
+            raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
+        except OSError as error:
+            raise _failed(what, error) from _public(error)
+
+
+def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
+    """Buffers as the library takes them: bytes in one dimension."""
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view.cast("B") for view in views if view.nbytes] or [memoryview(b"")]
+
+
+def _below(root: str, path: str) -> str:
+    return path[len(root) + 1 :] if root else path
+
+
+def _mode(tag: Hashable) -> Any:
+    """The condition that a value still has a tag; None: that there is no value."""
+    if not isinstance(tag, tuple):
+        return "create"
+    e_tag, version = tag
+    given = {"e_tag": e_tag, "version": version}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _range(wanted: Range) -> Any:
+    if wanted.start < 0:
+        return {"suffix": -wanted.start}
+    return {"offset": wanted.start} if wanted.stop is None else (wanted.start, wanted.stop)
+
+
+def _tag(meta: Mapping[str, Any]) -> Hashable:
+    """What tells a value from the one before it; None if the service has no tags."""
+    return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
+
+
+def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
+    """A part of a value, if the value has a tag; there are services that ignore conditions."""
+    found = _tag(meta)
+    return Version(None, None) if tag is not None and found != tag else Version(content, found)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def _errors(name: str) -> type[Exception]:
+    from obstore import exceptions
+
+    found: type[Exception] = getattr(exceptions, name)
+    return found
+
+
+def _words(error: BaseException) -> str:
+    """What the service said, without the library's own view of it and without query strings."""
+    return _QUERY.sub(r"\1", str(error).partition("\n\nDebug source")[0]).strip()
+
+
+def _public(error: Exception) -> Exception:
+    """An error without the queries of URLs, which may let somebody in."""
+    return type(error)(_words(error))
+
+
+def _failed(what: str, error: Exception) -> StoreError:
+    """The error of a store; the library's own view of it says which ones may pass."""
+    said = str(error)
+    told = _STATUS.search(said)
+    status = int(told[1]) if told else 0
+    codes = set(_CODE.findall(said))
+    cut = not told and any(words in said for words in _UNANSWERED)
+    if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
+        return StoreError(f"{what}: {_words(error)}")
+    passing = StoreUnavailableError(f"{what}: {_words(error)}")
+    passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
+    passing.unreachable = cut and any(words in said for words in _UNREACHABLE)
+    return passing
+
+
+# --- what a process keeps -------------------------------------------------------------------------
+
+
+class _Ancestry:
+    """Whether this process was forked from one that had used the library."""
+
+    def __init__(self) -> None:
+        self.parent: int | None = None
+
+    def note(self) -> None:
+        """In a child the threads of the library are not there."""
+        if _client.cache_info().currsize:
+            self.parent = os.getppid()
+        _client.cache_clear()
+
+
+_ANCESTRY = _Ancestry()
+
+
+def forked_from() -> int | None:
+    """The process from which this one was forked, if the library was lost in that."""
+    return _ANCESTRY.parent
+
+
+@lru_cache(maxsize=64)
+def _client(place: Place, options: str, timeout: float, retries: int) -> tuple[Any, Any]:
+    """The library and the client of a bucket, one for all stores of this process in it.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the library is not installed.
+    StoreError
+        If it does not take the options.
+    """
+    try:
+        import obstore
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{place.url} needs obstore, which is not installed: pip install 'zarr-dask[obstore]'"
+        ) from error
+    from zarr_dask.stores.dialect import client_of
+
+    try:
+        return obstore, client_of(place, options, timeout, retries)
+    except (ValueError, TypeError, _errors("BaseError")) as error:
+        raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ANCESTRY.note)
