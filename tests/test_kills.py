@@ -11,8 +11,11 @@ import random
 import time
 from multiprocessing.connection import wait
 
+import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client
+from distributed import wait as wait_for
 from kill_roles import (
     BLOCK,
     BLOCKS,
@@ -26,6 +29,7 @@ from kill_roles import (
     kill,
     run_client,
     run_reader,
+    run_worker,
     start,
     until,
 )
@@ -109,6 +113,29 @@ def kill_and_resume(folder: Folder, victim: str, cluster: Cluster, client, draw:
 def test_killed_jobs_are_resumed(tmp_path, victim):
     seed = int(os.environ.get("ZARR_DASK_KILL_SEED", "0")) or random.randrange(1, 2**32)
     play(Folder(str(tmp_path)), victim, seed)
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("test_kills")
+def test_an_append_whose_result_is_lost_is_made_visible_once(tmp_path):
+    """All workers die after the end, with the result, and others do it all over again."""
+    folder = Folder(str(tmp_path))
+    target = folder.target
+    zd.create_array(target, shape=(3, 4), dtype="f8", chunks=2)[:] = -1
+    cluster = Cluster(folder, "first")
+    try:
+        with Client(cluster.address) as client:
+            future = client.compute(zd.to_zarr(da.ones((4, 4)), target, append=0, compute=False))
+            assert wait_for([future]).done == {future}
+            assert zd.open_array(target).shape == (7, 4)
+            for worker in cluster.workers:
+                kill(worker)
+            cluster.workers.append(start(run_worker, cluster.address, str(tmp_path / "another")))
+            assert future.result(PATIENCE).objects == 6
+    finally:
+        cluster.kill()
+    found = zd.open_array(target)[...]
+    np.testing.assert_array_equal(found, np.concatenate([np.full((3, 4), -1), np.ones((4, 4))]))
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     ResumeError,
     StoreError,
 )
-from zarr_dask.jobs.write import target
+from zarr_dask.jobs.write import growth, target
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
@@ -813,10 +813,11 @@ def test_the_last_task_of_an_append_may_run_again_in_another_process(tmp_path, r
     """A worker dies when it has made the array longer, before anybody knows."""
     zd.create_array(tmp_path / "a", shape=(15, 30), dtype="i8", chunks=10)[...] = -1
     plan = zd.plan_write(source(), tmp_path / "a", append=0, resume=resume)
-    begun = plan.begun("", ends=False)
+    begun = plan.begun("", ends=False, held=True)
     for _ in range(2):
         begun.write.compute()
-        target._GROWN.clear()  # what only the process knew that died
+        growth._GROWN.clear()  # what only the process knew that died
+        target._CHECKED.clear()
     found = zd.open_array(tmp_path / "a")[...]
     np.testing.assert_array_equal(found[15:], expected())
     np.testing.assert_array_equal(found[:15], -1)
@@ -827,7 +828,7 @@ def test_of_two_appends_for_one_end_the_second_does_not_end(tmp_path, monkeypatc
     monkeypatch.setattr(target.ArrayTarget, "_check_place_once", lambda self: None)
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
     plans = [zd.plan_write(source(), tmp_path / "a", append=0) for _ in range(2)]
-    first, second = (plan.begun("", ends=False) for plan in plans)
+    first, second = (plan.begun("", ends=False, held=True) for plan in plans)
     first.write.compute()
     with pytest.raises(MetadataChangedError, match="another job has appended"):
         second.write.compute()

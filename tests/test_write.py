@@ -632,6 +632,24 @@ def test_codecs_in_two_spellings(store):
     assert not store.values
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_filters_without_a_compressor_get_the_usual_one(tmp_path, zarr_format):
+    filters = [{2: numcodecs.Delta("i4"), 3: zarr.codecs.numcodecs.Delta(dtype="<i4")}[zarr_format]]
+    zd.to_zarr(lazy(VALUES.astype("i4")), tmp_path, filters=filters, zarr_format=zarr_format)
+    assert zd.open_array(tmp_path).codecs[-1].name == "blosc"
+    np.testing.assert_array_equal(zarr.open_array(str(tmp_path), mode="r")[...], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("node_format", "codec"),
+    [("v1", "blosc"), ("v2", "blosc"), ("v2", "zstd"), ("v3", "zstd"), ("v3draft", "gzip")],
+)
+def test_codecs_that_are_only_named(store, node_format, codec):
+    zd.to_zarr(lazy(), store, codecs=codec, format=node_format)
+    assert zd.open_array(store).codecs[-1].name == codec
+    np.testing.assert_array_equal(zd.open_array(store)[...], VALUES)
+
+
 def test_names_attributes_fill(store):
     zd.to_zarr(lazy(), store, fill_value=-1, dimension_names=("y", "x"), attributes={"units": "m"})
     array = zd.open_array(store)

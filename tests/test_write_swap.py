@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeTypeError, SourceIsTargetError, StoreError
+from zarr_dask.errors import NodeTypeError, ResumeError, SourceIsTargetError, StoreError
 from zarr_dask.jobs.write import swap as swap_module
+from zarr_dask.journal import Journal
 from zarr_dask.stores import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +136,7 @@ def test_what_cannot_be_swapped(place, tmp_path):
     zd.create_array(tmp_path / "draft", "a", shape=(4, 4), dtype="f8", format="v3draft")
     with pytest.raises(StoreError, match="one folder"):
         zd.to_zarr(x, tmp_path / "draft", "a", mode="swap", format="v3draft")
-    for options in ({"region": np.s_[0:4]}, {"append": 0}, {"resume": True}):
+    for options in ({"region": np.s_[0:4]}, {"append": 0}):
         with pytest.raises(ValueError, match="swap"):
             zd.to_zarr(x, place, "a", mode="swap", **options)
     with pytest.raises(ValueError, match="swap"):
@@ -164,6 +165,7 @@ def test_a_mark_tells_old_from_new_after_each_step(place):
         if steps > 2:
             Path(plan.swap.place, f".zarr-dask-{plan.swap.token}.tmp").unlink()
         plan.swap.end()
+        plan.swap.forget()
         assert_only(place, old + 1)
 
 
@@ -285,3 +287,220 @@ def test_several_swaps_that_fail_leave_nothing(place):
 @pytest.mark.slow
 def test_a_killed_job_leaves_one_array_or_the_other_100_times(place):
     kill_swaps(place, 100)
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+COMPUTED = []
+
+
+def noted(block):
+    COMPUTED.append(block.shape)
+    return block + 1
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands for the death of the process."""
+
+
+def stop_after(count):
+    """A function of blocks that stops at one."""
+
+    def stop(block):
+        if len(COMPUTED) >= count:
+            raise Stopped
+        return noted(block)
+
+    return stop
+
+
+def swapping(place, function=noted, x=None, **options):
+    x = zd.from_zarr(place, "a") if x is None else x
+    x = x.map_blocks(function, dtype="i4", meta=np.empty((0, 0), "i4"))
+    return zd.to_zarr(x, place, "a", mode="swap", **options)
+
+
+@pytest.fixture
+def computed():
+    COMPUTED.clear()
+    return COMPUTED
+
+
+def test_a_swap_that_died_goes_on(place, way, computed):
+    with pytest.raises(Stopped):
+        swapping(place, stop_after(7), resume="run-7")
+    (folder, journal) = beside(place)
+    assert (folder[:11], journal) == (".data.zarr.", "data.zarr.zarr-dask")
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
+    computed.clear()
+    report = swapping(place, resume="run-7", manifest=place.parent / "m")
+    assert (report.objects, len(computed)) == (5, 5)
+    manifest = zd.Manifest.read(place.parent / "m")
+    (place.parent / "m").unlink()
+    assert_only(place, VALUES + 1)
+    assert {"a/zarr.json", "a/c/0/0"} < {one.key for one in manifest.objects}
+    assert zd.verify(place, deep="receipts", manifest=manifest).ok
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_what_can_be_resumed_is_swept_by_nobody(place, computed, compute):
+    later = swapping(place, stop_after(7), resume="run-7", compute=False)
+    with pytest.raises(Stopped):
+        later.compute() if not compute else swapping(place, stop_after(7), resume="run-7")
+    zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap")
+    report = zd.verify(place, sweep=True)
+    assert report.swept == 0
+    assert sorted(one.kind for one in report.findings) == ["journal", "temporary"]
+    assert any("resume=" in one.reason for one in report.findings)
+    computed.clear()
+    assert swapping(place, resume="run-7").objects == 12 - 7
+    assert_only(place, VALUES + 1)
+
+
+@pytest.mark.parametrize("after", ["a new job", "the node was removed", "another mode"])
+def test_what_nobody_resumes_goes(place, computed, after):
+    with pytest.raises(Stopped):
+        swapping(place, stop_after(7), resume="run-7")
+    if after == "a new job":
+        swapping(place)
+        assert_only(place, VALUES + 1)
+    elif after == "another mode":
+        x = da.zeros((2, 2))
+        with pytest.raises(ResumeError, match=r"resume=True|mode="):
+            zd.to_zarr(x, place, "a", mode="w", resume=True)
+        with pytest.raises(ResumeError, match="mode="):
+            zd.to_zarr(da.ones_like(VALUES), place, "a", mode="r+", resume="run-7")
+        zd.to_zarr(da.from_array(VALUES), place, "a", mode="w")
+        assert zd.verify(place, sweep=True).swept == 1
+        assert_only(place, VALUES)
+    else:
+        zd.delete(place, "a")
+        zd.create_array(place, "a", shape=(3,), dtype="i4")[...] = 7
+        zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap")
+        assert_only(place, np.full(3, 7))
+
+
+def die(*_args, **_options):
+    raise Stopped
+
+
+def die_halfway(renames):
+    """The two renames, of which only some are done."""
+
+    def exchange(new, old):
+        for source, target in [(old, f"{new}.old"), (new, old)][:renames]:
+            Path(source).rename(target)
+        raise Stopped
+
+    return exchange
+
+
+def die_when_done(swap, original=swap_module.Swap.remove):
+    return die() if swap.is_done else original(swap)
+
+
+ENDS = {
+    "before": (swap_module, "_exchange", die),
+    "after one rename": (swap_module, "_exchange", die_halfway(1)),
+    "after two renames": (swap_module, "_exchange", die_halfway(2)),
+    "before the old one goes": (swap_module.Swap, "remove", die_when_done),
+    "before the journal goes": (Journal, "remove", die),
+}
+
+
+def swap_and_die(monkeypatch, when, place, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr(*ENDS[when])
+        with pytest.raises(Stopped):
+            swapping(place, resume=True, **options)
+
+
+@pytest.mark.parametrize("when", ENDS)
+def test_a_swap_that_dies_at_its_end_is_not_done_twice(place, way, monkeypatch, computed, when):
+    x = da.from_array(VALUES, chunks=(4, 5))  # after one rename nothing is there to be read
+    swap_and_die(monkeypatch, when, place, x=x)
+    computed.clear()
+    assert swapping(place, x=x, resume=True).objects == 0
+    assert not computed
+    assert_only(place, VALUES + 1)
+    swapping(place, resume=True)  # another job
+    assert_only(place, VALUES + 2)
+
+
+def test_after_the_exchange_another_graph_is_no_reason_to_begin_again(place, monkeypatch, computed):
+    """It reads the array itself, which has other chunks by now."""
+    swap_and_die(monkeypatch, "before the journal goes", place, chunks=(3, 20))
+    computed.clear()
+    with pytest.raises(ResumeError, match="the new one by now"):
+        swapping(place, resume=True, chunks=(3, 20))
+    assert not computed
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES + 1)
+    swapping(place, chunks=(3, 20))
+    assert_only(place, VALUES + 2)
+
+
+def test_several_swaps_end_together(place, monkeypatch, computed):
+    def both(**options):
+        sources = [zd.from_zarr(place, name) for name in "ab"]
+        values = [
+            x.map_blocks(noted, dtype="i4", meta=np.empty((0,) * x.ndim, "i4")) for x in sources
+        ]
+        return zd.to_zarr(values, place, ["a", "b"], mode="swap", **options)
+
+    done = []
+
+    def end(swap, original=swap_module.Swap.end):
+        if done:
+            raise Stopped
+        done.append(swap)
+        original(swap)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(swap_module.Swap, "end", end)
+        with pytest.raises(Stopped):
+            both(resume=True)
+    computed.clear()
+    assert [report.objects for report in both(resume=True)] == [0, 0]
+    assert not computed
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES + 1)
+    assert (zd.open_array(place, "b")[...] == 8).all()
+    assert beside(place) == []
+
+
+RESUMED = """
+import os, signal, sys
+import dask, numpy as np, zarr_dask as zd
+
+place, log, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def noted(block):
+    with open(log, "a") as file:
+        file.write("block\\n")
+    if len(open(log).readlines()) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block + 1
+
+dask.config.set(scheduler="sync")
+x = zd.from_zarr(place, "a").map_blocks(noted, dtype="i4", meta=np.empty((0, 0), "i4"))
+zd.to_zarr(x, place, "a", mode="swap", resume="run-7")
+"""
+
+
+def test_a_killed_swap_goes_on(place, tmp_path):
+    log = tmp_path / "log"
+
+    def run(last):
+        return subprocess.run(
+            [sys.executable, "-c", RESUMED, str(place), str(log), str(last)],
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        ).returncode
+
+    assert run(8) == -signal.SIGKILL
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
+    assert run(0) == 0
+    assert len(log.read_text().splitlines()) == 8 + 12 - 7
+    log.unlink()
+    assert_only(place, VALUES + 1)

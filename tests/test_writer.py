@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -125,6 +126,27 @@ def test_shards_and_other_places_of_the_steps(url, options):
     expected = np.stack([field(step) for step in range(10)], axis=options.get("axis", 0))
     np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
     np.testing.assert_array_equal(zarr.open_group(url, mode="r")["u"][...], expected)
+
+
+def test_verify_counts_steps_that_are_not_published_and_finds_no_fault(url):
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    writers = put_all(url, range(7))
+    zd.Writer.attach(url).publish(3)
+    report = zd.verify(url, deep="decode")
+    assert (report.ok, report.exit_code, report.counts) == (True, 0, {})
+    assert report.to_json()["unpublished"] == report.unpublished == 4
+    assert "4 stored objects of steps that an open output has not published yet" in str(report)
+    strays = Path(url, "u", "c", "1", "9"), Path(url, "u", "c", "9", "9")
+    for stray in strays:
+        stray.mkdir(parents=True, exist_ok=True)
+        (stray / "9").write_bytes(b"?")
+    report = zd.verify(url)
+    assert (report.unpublished, report.counts) == (4, {"stray": 2})
+    for stray in strays:
+        (stray / "9").unlink()
+    close(writers)
+    zd.Writer.attach(url).finish()
+    assert (zd.verify(url).unpublished, zd.verify(url).ok) == (0, True)
 
 
 def test_what_lies_beside_the_hierarchy_and_what_in_it(url, tmp_path):

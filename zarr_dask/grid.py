@@ -33,6 +33,7 @@ __all__ = [
     "Shape",
     "Span",
     "cut",
+    "spans",
 ]
 
 Shape = tuple[int, ...]

@@ -61,6 +61,7 @@ from zarr_dask.stores.wrappers import Below, Wrapper
 __all__ = [
     "Job",
     "Journal",
+    "OpenOutput",
     "Place",
     "check_no_output",
     "default_place",
@@ -69,6 +70,7 @@ __all__ = [
     "given_place",
     "new_journal",
     "open_journals",
+    "output_of",
     "remove_empty_folders",
 ]
 
@@ -133,6 +135,8 @@ class Job:
     """Whether an append has begun to show the new length, or has shown it."""
     ended: bool = False
     """Whether it has ended, and all that began with it; only journals are left to be removed."""
+    swap: str = ""
+    """Tells the folder of an array that takes the place of another one at the end."""
 
     def to_json(self) -> bytes:
         """As the journal holds it."""
@@ -364,6 +368,16 @@ def discard_journals(store: Store, path: str) -> None:
 # --- output of simulations ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class OpenOutput:
+    """What an array belongs to that the ranks of a simulation write."""
+
+    url: str
+    """Of what lies beside the hierarchy, for messages."""
+    axis: int
+    """The dimension along which the array grows."""
+
+
 def check_no_output(
     store: Store, path: str, *, below: bool = False, only_local: bool = False
 ) -> None:
@@ -387,20 +401,30 @@ def check_no_output(
     """
     if only_local and not isinstance(_bare(store, path)[0], LocalStore):
         return
+    output = output_of(store, path)
+    if output is not None:
+        raise _is_output(where(store, path), output.url)
+    place = default_place(store, path) if below else None
+    if place is not None:
+        for key in place.store.list(place.prefix):
+            if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
+                raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+
+
+def output_of(store: Store, path: str) -> OpenOutput | None:
+    """The open output that an array belongs to, if there is one and it keeps its default place."""
     place = default_place(store, path)
     if place is None:
-        return
+        return None
     for group in _prefixes_above(place.prefix):
         text = place.store.get(f"{group}{OUTPUT}")
         if text is None:
             continue
         arrays = load_json(place.store, f"{group}{OUTPUT}", bytes(text)).get("arrays", {})
-        if place.prefix[len(group) :].rstrip("/") in arrays:
-            raise _is_output(where(store, path), f"{place.store.url}/{group}")
-    if below:
-        for key in place.store.list(place.prefix):
-            if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
-                raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+        name = place.prefix[len(group) :].rstrip("/")
+        if name in arrays:
+            return OpenOutput(f"{place.store.url}/{group}", int(arrays[name]["axis"]))
+    return None
 
 
 def _prefixes_above(prefix: str) -> Iterator[str]:

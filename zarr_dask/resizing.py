@@ -57,11 +57,12 @@ def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
     ((7, 3), (slice(2, 7, 1), slice(0, 3, 1)))
     """
     ndim = len(shape)
-    if (
-        len(more) != ndim
-        or not -ndim <= axis < ndim
-        or _without(shape, axis) != _without(more, axis)
-    ):
+    if not -ndim <= axis < ndim:
+        raise GridError(
+            f"values of shape {more} cannot be appended to an array of shape {shape} along "
+            f"dimension {axis}: there is no such dimension."
+        )
+    if len(more) != ndim or _without(shape, axis) != _without(more, axis):
         raise GridError(
             f"values of shape {more} cannot be appended to an array of shape {shape} along "
             f"dimension {axis}: all other dimensions must be equal."

@@ -140,7 +140,7 @@ class FormatV1:
         """See `Format.chain`."""
         if wanted is None:
             wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}]
-        elif isinstance(wanted, Mapping):
+        elif isinstance(wanted, Mapping | str):
             wanted = [wanted]
         if stored.hasobject:
             return [Problem("dtype", str(stored), "elements of a fixed size in v1", "data_type")]

@@ -254,6 +254,9 @@ class StoredWrite(DaskMethodsMixin):
         self._graph = graph
         self._key = key
 
+    def __repr__(self) -> str:
+        return f"<zarr_dask.graph.StoredWrite {self._key[0]}: compute() writes>"
+
     @property
     def dask(self) -> HighLevelGraph:
         """The graph, under the name that dask's own collections have for it."""

@@ -32,6 +32,8 @@ from zarr_dask.stores.urls import Location, real_place
 if TYPE_CHECKING:
     import dask.array as da
 
+    from zarr_dask.jobs.write.swap import Swap
+
 __all__ = [
     "Resume",
     "ResumeOptions",
@@ -124,7 +126,7 @@ class ResumePlan:
         if self.resumed is not None:
             journal, job = self.resumed
             journal.merge()
-            journal.note(replace(self.job, creation=job.creation, begun=job.begun))
+            journal.note(replace(self.job, creation=job.creation, begun=job.begun, swap=job.swap))
             return journal
         if self.place is None:
             return None
@@ -159,8 +161,20 @@ def plan_resume(
     creates: bool,
     options: ResumeOptions,
     grows: bool = False,
+    swap: Swap | None = None,
 ) -> ResumePlan:
     """What a write has to do with journals; nothing is written.
+
+    Parameters
+    ----------
+    values, target, region
+        What is written, and where it is in the end.
+    creates, grows
+        Whether that makes an array, or one longer.
+    options
+        What is asked for.
+    swap
+        How it takes the place of another array, if it does.
 
     Raises
     ------
@@ -173,11 +187,12 @@ def plan_resume(
     if manifest is not None:
         _check_outside(target, "manifest", manifest.store, manifest.key)
     place = _place(target, options.journal, required=required)
-    job = _job(values, target, region, creates=creates, grows=grows, resume=resume)
+    token = "" if swap is None else swap.token
+    job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
     others = [pair for pair in _open_at(target, place) if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        _refuse_other(job, target, others)
+        _refuse_other(job, target, others, swap)
     if same is not None:
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
@@ -276,6 +291,7 @@ def _job(
     creates: bool,
     grows: bool,
     resume: Resume,
+    swap: str = "",
 ) -> Job:
     documents = target.node_format.documents(target.meta, target.path)
     prefix = target.node_format.data_prefix(target.path)
@@ -305,7 +321,9 @@ def _job(
             "dtype": str(values.dtype),
             "shape": list(values.shape),
             "grows": grows,
+            "swaps": bool(swap),
         },
+        swap=swap,
     )
 
 
@@ -332,9 +350,18 @@ def _layout(target: Array) -> str:
     return sha256(joined).hexdigest()[:32]
 
 
-def _refuse_other(job: Job, target: Array, others: Sequence[tuple[Journal, Job]]) -> None:
+def _refuse_other(
+    job: Job, target: Array, others: Sequence[tuple[Journal, Job]], swap: Swap | None
+) -> None:
     """Refuse to take up a job that is not the same, and to write over its work unasked."""
     for journal, other in others:
+        if other.swap and swap is not None and replace(swap, token=other.swap).is_done:
+            raise ResumeError(
+                f"the job with mode='swap' that began at {other.begun} has put its array at "
+                f"{target.where}, and died before it could remove its journal. This call is "
+                "another one: what reads that array reads the new one by now. If nothing is left "
+                f"to do, remove {journal.url}; else pass resume=False to begin anew."
+            )
         if other.resume:
             raise ResumeError(
                 f"another job that began to write to {target.where} at {other.begun} has not "
@@ -360,7 +387,12 @@ def _difference(job: Job, other: Job) -> str:
     if job.facts.get("grows") and job.region != other.region:
         return "the array has grown since, by other means."
     changed = [name for name, value in job.facts.items() if other.facts.get(name) != value]
-    return f"its {' and '.join(changed) or 'region'} was another one."
+    words = [_WORDS.get(name, name) for name in changed]
+    return f"its {' and '.join(words) or 'region'} was another one."
+
+
+_WORDS = {"grows": "append=", "swaps": "mode="}
+"""Facts of a job as users say them."""
 
 
 def _call(job: Job) -> str:

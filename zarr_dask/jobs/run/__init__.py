@@ -12,7 +12,7 @@
 """
 
 from zarr_dask.jobs.run.batches import Batches, run_batches
-from zarr_dask.jobs.run.cluster import listening
+from zarr_dask.jobs.run.cluster import ask_scheduler, listening
 from zarr_dask.jobs.run.connect import connect
 from zarr_dask.jobs.run.tasks import compute, run_tasks
 from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers
@@ -20,6 +20,7 @@ from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers
 __all__ = [
     "Batches",
     "Workers",
+    "ask_scheduler",
     "check_in_reach",
     "compute",
     "connect",

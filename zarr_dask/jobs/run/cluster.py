@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -19,7 +20,7 @@ from zarr_dask.stores.credentials import references_of
 if TYPE_CHECKING:
     from distributed import Client, Worker
 
-__all__ = ["Announced", "compute_on_cluster", "listening", "run_window"]
+__all__ = ["Announced", "ask_scheduler", "compute_on_cluster", "listening", "run_window"]
 
 _ENDED = {"memory", "error", "released", "forgotten"}
 """States of tasks that a worker keeps."""
@@ -151,3 +152,25 @@ def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iter
         yield
     finally:
         client.unsubscribe_topic(topic)
+
+
+def ask_scheduler(operation: str, **message: Any) -> Any:
+    """Let the scheduler do something and wait for it; None where this is no worker of a cluster.
+
+    Parameters
+    ----------
+    operation
+        Name of a handler of the scheduler, such as ``"log_event"`` and ``"events"``.
+    **message
+        Its arguments.
+    """
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    try:
+        worker = get_worker()
+    except ValueError:
+        return None
+    return sync(worker.loop, getattr(worker.scheduler, operation), **message)

@@ -45,6 +45,8 @@ class ArrayReport:
     """Chunks inside shards by state; empty if there are no shards."""
     nbytes: int
     """Bytes stored."""
+    unpublished: int = 0
+    """Stored objects of steps that an open output (`zarr_dask.Writer`) has not published yet."""
 
     @property
     def objects(self) -> dict[State, int]:
@@ -75,6 +77,7 @@ class ArrayReport:
             "objects": self.objects,
             "chunks": dict(self.chunks),
             "stored_bytes": self.nbytes,
+            "unpublished": self.unpublished,
         }
 
 
@@ -128,6 +131,11 @@ class VerifyReport:
         return {s: sum(array.objects[s] for array in self.arrays) for s in STATES}
 
     @property
+    def unpublished(self) -> int:
+        """Stored objects of steps that open outputs have not published yet: nothing is wrong."""
+        return sum(array.unpublished for array in self.arrays)
+
+    @property
     def chunks(self) -> dict[State, int]:
         """Chunks inside shards of all arrays, by state."""
         return {s: sum(array.chunks.get(s, 0) for array in self.arrays) for s in STATES}
@@ -139,8 +147,8 @@ class VerifyReport:
         -------
         dict
             ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept``, ``objects``
-            and ``chunks`` (numbers by state), ``counts`` (findings by kind), ``arrays`` and
-            ``findings`` (lists of objects).
+            and ``chunks`` (numbers by state), ``unpublished`` (a number), ``counts`` (findings by
+            kind), ``arrays`` and ``findings`` (lists of objects).
         """
         return {
             "verify_version": 1,
@@ -151,6 +159,7 @@ class VerifyReport:
             "swept": self.swept,
             "objects": self.objects,
             "chunks": self.chunks,
+            "unpublished": self.unpublished,
             "counts": dict(self.counts),
             "arrays": [array.to_json() for array in self.arrays],
             "findings": [
@@ -173,6 +182,11 @@ class VerifyReport:
         ]
         if any(self.chunks.values()):
             lines.append(f"  chunks in shards: {_numbers(self.chunks)}")
+        if self.unpublished:
+            lines.append(
+                f"  {counted(self.unpublished, 'stored object')} of steps that an open output has "
+                "not published yet"
+            )
         for array in self.arrays:
             if not array.ok:
                 lines.append(f"  {array.path or '/'}: {_numbers(array.objects)}")

@@ -38,7 +38,7 @@ from zarr_dask.jobs.run import find_workers, run_tasks
 from zarr_dask.jobs.verify.census import STATES, Batch, Cells, Census, Depth, Finding, State
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
-from zarr_dask.journal import Place, default_place, open_journals
+from zarr_dask.journal import Place, default_place, open_journals, output_of
 from zarr_dask.manifest import Manifest
 from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
@@ -186,6 +186,10 @@ class _Job:
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
     sums: list[dict[int, tuple[int, int]]] = field(default_factory=list)
+    unpublished: Counter[int] = field(default_factory=Counter)
+    """Objects of steps that are not published, by array."""
+    axes: dict[int, int] = field(default_factory=dict)
+    """Of arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
     swept: int = 0
 
@@ -266,12 +270,25 @@ class _Job:
         if coords is None:
             reason = "no document, and no stored object of the array"
             self.add(Finding("orphan", array.path, key, reason=reason))
+        elif self._is_unpublished(which, coords):
+            self.unpublished[which] += 1
         elif not array.meta.grid.has_cell(coords):
             reason = f"it lies outside the array, whose shape is {array.shape}"
             self.add(Finding("stray", array.path, key, (coords,), reason))
         else:
             counts = array.meta.grid.counts
             present.append(int(np.ravel_multi_index(coords, counts)) if coords else 0)
+
+    def _is_unpublished(self, which: int, coords: tuple[int, ...]) -> bool:
+        """Whether an object is of a step that the ranks of a simulation have not published."""
+        array = self.arrays[which]
+        outside = {n for n, count in enumerate(array.meta.grid.counts) if coords[n] >= count}
+        if len(outside) != 1:
+            return False
+        if which not in self.axes:
+            output = output_of(array.store, array.path)
+            self.axes[which] = -1 if output is None else output.axis
+        return outside == {self.axes[which]}
 
     # --- stored objects ---------------------------------------------------------------------------
 
@@ -477,10 +494,7 @@ class _Job:
             if sweep and left.remove():
                 self.swept += 1
             elif left.state != "running":
-                reason = "that was killed; sweep=True removes it"
-                if left.state == "unknown":
-                    reason = "of which nobody here knows whether it runs; remove it if it does not"
-                reason = f"the folder of a job with mode='swap' {reason}"
+                reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
                 self.add(Finding("temporary", "", left.folder, reason=reason))
 
     def report(self) -> VerifyReport:
@@ -494,9 +508,10 @@ class _Job:
                 states.reshape(array.meta.grid.counts),
                 dict(chunks),
                 nbytes,
+                self.unpublished[which],
             )
-            for array, states, chunks, nbytes in zip(
-                self.arrays, self.states, self.chunks, self.nbytes, strict=True
+            for which, (array, states, chunks, nbytes) in enumerate(
+                zip(self.arrays, self.states, self.chunks, self.nbytes, strict=True)
             )
         )
         return VerifyReport(
@@ -508,6 +523,14 @@ class _Job:
             self.listed,
             self.swept,
         )
+
+
+_LEFT = {
+    "dead": "that was killed; sweep=True removes it",
+    "resumable": "that was killed; the same call with resume= goes on with it",
+    "unknown": "of which nobody here knows whether it runs; remove it if it does not",
+}
+"""What is said of folders, by their state."""
 
 
 def _owner(key: str, places: Mapping[str, int]) -> int | None:

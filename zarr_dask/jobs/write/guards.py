@@ -1,24 +1,141 @@
-"""What may not be written: places that a graph still reads lazily, and one place twice."""
+"""What may not be written.
+
+What does not fit the array, objects that others may write as well, places that a graph still reads
+lazily, and one place twice.
+"""
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import TYPE_CHECKING
 
-from zarr_dask.errors import NodeExistsError, PartialWriteError, SourceIsTargetError
+from zarr_dask.array import Array
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeExistsError,
+    PartialWriteError,
+    SourceIsTargetError,
+)
+from zarr_dask.grid import Region, spans
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.write.sources import lazy_sources, place_of_target, places_of_source
+from zarr_dask.jobs.write.target import Casting, takes
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import dask.array as da
 
     from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.request import WriteRequest
 
-__all__ = ["check_apart", "check_not_read"]
+__all__ = [
+    "check_apart",
+    "check_existing",
+    "check_fits",
+    "check_not_read",
+    "check_whole",
+    "partial_objects",
+]
+
+
+def check_existing(target: Array, request: WriteRequest) -> None:
+    """Refuse to describe an array that exists and keeps what it is.
+
+    Raises
+    ------
+    NodeExistsError
+        If something is said of a new array.
+    """
+    wanted = request.wanted
+    given = {
+        "chunks": wanted.chunks,
+        "shards": wanted.shards,
+        "codecs": wanted.codecs,
+        "dimension_names": wanted.dimension_names,
+        "attributes": wanted.attributes or None,
+        **request.keywords,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise NodeExistsError(
+            f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
+            "them out, or write to another place."
+        )
+
+
+def check_fits(values: da.Array, target: Array, region: Region, casting: Casting) -> None:
+    """Refuse values that have no place in a region.
+
+    Raises
+    ------
+    GridError
+        If the region has steps, or another shape.
+    DataTypeError
+        If the array cannot hold every value of their data type.
+    """
+    shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    if any(s.step != 1 for s in region):
+        raise GridError(
+            f"region {format_region(region)} has steps; regions to write are contiguous."
+        )
+    if values.shape != shape:
+        raise GridError(
+            f"the dask array has shape {values.shape}, the region {format_region(region)} of "
+            f"{target.where} has {shape}."
+        )
+    if not takes(target, values.dtype, casting):
+        raise DataTypeError(
+            f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
+            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
+            "or pass casting='unsafe'."
+        )
+
+
+def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
+    """Stored objects that a region covers only in part: they lie at its borders."""
+    grid = target.meta.grid
+    along = [
+        [(index, whole) for index, _, _, whole in spans(dimension, selected)]
+        for dimension, selected in zip(grid.dimensions, region, strict=True)
+    ]
+    return tuple(_cut_cells(along))
+
+
+def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[int, ...]]:
+    """Coordinates of the cells that are not whole along each dimension, in C order."""
+    if not along:
+        return
+    first, rest = along[0], along[1:]
+    if all(whole for cells in along for _, whole in cells):
+        return
+    everything = [[index for index, _ in cells] for cells in rest]
+    for index, whole in first:
+        others = _cut_cells(rest) if whole else product(*everything)
+        yield from ((index, *other) for other in others)
+
+
+def check_whole(plan: WritePlan) -> None:
+    """Refuse to write a part of a stored object, the rest of which another job may be writing.
+
+    Raises
+    ------
+    PartialWriteError
+        If the region cuts through one.
+    """
+    if not plan.partial:
+        return
+    target, cut = plan.target, plan.partial
+    raise PartialWriteError(
+        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
+        f"{target.where} only in part (the first at {cut[0]}; they have the shape "
+        f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
+        'region to whole stored objects, pass partial="own" if no other job writes there, or '
+        'partial="compare" if the others pass it too.'
+    )
 
 
 def check_not_read(values: da.Array, store: Store, path: str) -> None:

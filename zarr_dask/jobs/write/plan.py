@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate, combinations, groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from math import prod
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -21,11 +21,10 @@ from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
-from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
+from zarr_dask.jobs.write.running import Begun, run_plans
+from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
-from zarr_dask.jobs.write.target import ArrayTarget, Casting, JobsEnd, Records, WriteReport
-from zarr_dask.journal import Journal
-from zarr_dask.stores.base import is_far
+from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
 from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.tree import facts_table
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import StoredWrite
 
-__all__ = ["JointWritePlan", "Partial", "WritePlan"]
+__all__ = ["Partial", "WritePlan"]
 
 Partial = Literal["refuse", "own", "compare"]
 """What becomes of stored objects that a region covers only in part: see `plan_write`."""
@@ -60,15 +59,14 @@ class WritePlan:
     partial: tuple[tuple[int, ...], ...]
     """Coordinates of stored objects that the region covers only in part."""
     creates: bool
+    resume: ResumePlan
+    """Where the journal is, and what the job goes on with."""
     overwrite: bool = False
     before: ArrayMeta | None = None
     """Of an array that grows: what its document says until all is written."""
     casting: Casting = "safe"
     compares: bool = False
     """Whether other jobs may be writing to the objects that are written in part."""
-    resume: ResumePlan | None = None
-    """Where the journal is, and what the job goes on with; None for no journal."""
-
     swap: Swap | None = None
     """Where it is written until it takes the place of an array; None for no such detour."""
     has_ended: bool = False
@@ -126,7 +124,7 @@ class WritePlan:
                 f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
-        if self.resume is not None and (line := self.resume.explain()):
+        if line := self.resume.explain():
             lines.append(line)
         return "\n".join(lines)
 
@@ -229,10 +227,20 @@ class WritePlan:
         topic
             Under which tasks tell the clients of their cluster that they are done.
         """
-        return self.begun(topic, ends=True).write
+        return self.begun(topic, ends=True, held=False).write
 
-    def begun(self, topic: str, *, ends: bool) -> Begun:
-        """The tasks, after making room; `ends` says whether the last of them ends the job."""
+    def begun(self, topic: str, *, ends: bool, held: bool) -> Begun:
+        """The tasks, after making room at the target.
+
+        Parameters
+        ----------
+        topic
+            As for `collection`.
+        ends
+            Whether the last task ends the job; else whoever waits for it does.
+        held
+            Whether this process lives as long as the job.
+        """
         from zarr_dask.graph import write_array
 
         target, resume = self.target, self.resume
@@ -241,37 +249,24 @@ class WritePlan:
         if self.has_ended:
             return self._nothing(token)
         ArrayTarget(target, self.creates, self.before, token=token).check_place()
-        held: BinaryIO | None = None
+        if self.swap is None:
+            self._make_room()
+        journal = resume.begin()
+        mark: BinaryIO | None = None
         if self.swap is not None:
-            held = self.swap.begin(held=not ends)
+            resumed = resume.resumed is not None
+            mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
             target = replace(target, store=self.swap.store, path="")
-        elif self.creates and resume is not None and resume.resumed is not None:
-            prepare_above(target.store, target.path, target.node_format)
-        elif self.creates:
-            prepare_array_place(
-                target.store,
-                target.path,
-                target.node_format,
-                target.meta,
-                overwrite=self.overwrite,
+        done = resume.receipts(target)
+        only = None
+        if done is not None:
+            only = missing_blocks(target, self.blocks, self.region, done)
+        records = None
+        if journal is not None:
+            options = resume.options
+            records = Records(
+                journal, options.needs_journal, options.manifest_place, options.sha256, ends
             )
-        if self.creates and is_session(target.store):  # takes chunks of arrays that it knows alone
-            put_documents(target.store, target.node_format.documents(target.meta, target.path))
-        values = self.values
-        if self.regrouped:
-            values = values.rechunk(self.blocks, method="tasks")
-        origin = tuple(s.start for s in self.region)
-        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
-        journal, only, records = None, None, None
-        if self.resume is not None:
-            journal, done = self.resume.begin(), self.resume.receipts(target)
-            if done is not None:
-                only = missing_blocks(target, self.blocks, self.region, done)
-            if journal is not None:
-                options = self.resume.options
-                records = Records(
-                    journal, options.needs_journal, options.manifest_place, options.sha256, ends
-                )
         writer = ArrayTarget(
             target,
             self.creates,
@@ -280,10 +275,34 @@ class WritePlan:
             self.compares,
             records,
             self.swap,
+            None if self.swap is None else self.target,
             token,
         )
+        values = self.values
+        if self.regrouped:
+            values = values.rechunk(self.blocks, method="tasks")
+        origin = tuple(s.start for s in self.region)
+        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), held)
+        return Begun(write, journal, self._done(only), mark, self.swap)
+
+    def _make_room(self) -> None:
+        """Remove what is replaced, and make the groups above."""
+        target = self.target
+        if not self.creates:
+            return
+        if self.resume.resumed is not None:
+            prepare_above(target.store, target.path, target.node_format)
+        else:
+            prepare_array_place(
+                target.store,
+                target.path,
+                target.node_format,
+                target.meta,
+                overwrite=self.overwrite,
+            )
+        if is_session(target.store):  # takes chunks of arrays that it knows alone
+            put_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def _done(self, missing: Runs | None) -> int:
         """Decoded bytes of the blocks that need not be written any more."""
@@ -298,11 +317,12 @@ class WritePlan:
         """A write of nothing, and the journal that is left to be removed."""
         from zarr_dask.graph import write_array
 
-        found = None if self.resume is None else self.resume.resumed
+        found = self.resume.resumed
         nobody = ArrayTarget(self.target, creates=False, token=token)
         origin = tuple(s.start for s in self.region)
         write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
-        return Begun(write, None if found is None else found[0], self.nbytes)
+        journal = None if found is None else found[0]
+        return Begun(write, journal, self.nbytes, swap=self.swap)
 
     def run(
         self,
@@ -333,7 +353,7 @@ class WritePlan:
             If there is to be a window, but blocks are made from what they have in common.
         """
         self.check_window(window)
-        return _run((self,), client, progress, window)[0]
+        return run_plans((self,), client, progress, window)[0]
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that have something in common.
@@ -361,141 +381,8 @@ class WritePlan:
         return self.target.to_dask()
 
 
-@dataclass(frozen=True, eq=False)
-class JointWritePlan:
-    """Several writes by one graph; made by `plan_write`. No stored object is written by two."""
-
-    plans: tuple[WritePlan, ...]
-
-    @property
-    def tasks(self) -> int:
-        """Number of writing tasks."""
-        return sum(plan.tasks for plan in self.plans)
-
-    @property
-    def objects(self) -> int:
-        """Number of stored objects that are written."""
-        return sum(plan.objects for plan in self.plans)
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes that are written."""
-        return sum(plan.nbytes for plan in self.plans)
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def explain(self) -> str:
-        """The plans in words and numbers."""
-        return "\n".join(plan.explain() for plan in self.plans)
-
-    def _repr_html_(self) -> str:
-        return "".join(plan._repr_html_() for plan in self.plans)
-
-    def to_json(self) -> str:
-        """The plans as a JSON document; see `WritePlan.to_json`."""
-        arrays = [plan.facts() for plan in self.plans]
-        return json.dumps({"job": "write", "arrays": arrays}, indent=2)
-
-    def plot(self) -> Figure:
-        """A panel for each array; see `WritePlan.plot`."""
-        return plot_writes([plan.panel() for plan in self.plans])
-
-    def collection(self, topic: str = "") -> StoredWrite:
-        """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
-        from zarr_dask.graph import join_writes
-
-        begun = [plan.begun(topic, ends=False) for plan in self.plans]
-        return join_writes([one.write for one in begun], _end_of(begun))
-
-    def run(
-        self,
-        client: Client | None = None,
-        progress: WriteProgress | None = None,
-        window: int | None = None,
-    ) -> tuple[WriteReport, ...]:
-        """Do it; see `WritePlan.run`. Several arrays are one submission, but for windows.
-
-        Raises
-        ------
-        ValueError
-            If there is to be a window, but blocks are made from what they have in common, those of
-            two arrays included.
-        """
-        for plan in self.plans:
-            plan.check_window(window)
-        if window is not None:
-            self._check_apart()
-        return _run(self.plans, client, progress, window)
-
-    def _check_apart(self) -> None:
-        """Whether nothing is computed for two of the arrays."""
-        for one, other in combinations(self.plans, 2):
-            common = set(one.values.dask.layers) & set(other.values.dask.layers)
-            if common:
-                raise ValueError(
-                    f"window= was given, but two of the arrays are made from {min(common)!r}, "
-                    "which would be computed again for the second one. Leave window out, or write "
-                    "one array after the other."
-                )
-
-    def stored(self) -> tuple[da.Array, ...]:
-        """The targets as dask arrays."""
-        return tuple(plan.stored() for plan in self.plans)
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A write for which there is room."""
-
-    write: StoredWrite
-    journal: Journal | None
-    """Of its job."""
-    done: int
-    """Decoded bytes that were written before, by the job that it goes on with."""
-    held: BinaryIO | None = None
-    """Says, while it is open, that somebody writes beside the array that is to be replaced."""
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _end_of(begun: Iterable[Begun]) -> JobsEnd:
-    return JobsEnd(tuple(one.journal for one in begun if one.journal is not None))
-
-
-def _run(
-    plans: tuple[WritePlan, ...],
-    client: Client | None,
-    progress: WriteProgress | None,
-    window: int | None,
-) -> tuple[WriteReport, ...]:
-    """Write one array or several, and end their jobs.
-
-    Here, not in the last task: a task may be run again when a worker dies with its result, and an
-    append is known by its journal then.
-    """
-    begun: list[Begun] = []
-
-    def begin(topic: str) -> tuple[list[StoredWrite], int]:
-        begun.extend(plan.begun(topic, ends=False) for plan in plans)
-        return [one.write for one in begun], sum(one.done for one in begun)
-
-    nbytes = sum(plan.nbytes for plan in plans)
-    lends = any(is_far(plan.target.store) for plan in plans)
-    try:
-        reports = compute_writes(begin, nbytes, client, progress, window, lends=lends)
-    except BaseException:
-        for plan in plans:
-            if plan.swap is not None:
-                plan.swap.remove()
-        raise
-    finally:
-        for one in begun:
-            if one.held is not None:
-                one.held.close()
-    return _end_of(begun)(tuple(reports))
 
 
 def _grids(target: Array) -> str:

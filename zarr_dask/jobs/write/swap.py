@@ -7,10 +7,15 @@ without such a call gets two renames; a crash right between them leaves nothing 
 both arrays beside it.
 
 A job that is killed leaves a folder beside the root of the hierarchy,
-``.<name>.zarr-dask-<16 hex digits>.swap``. The next such job and ``zarr_dask.verify(sweep=True)``
-remove it, once it is certain that nobody needs it: a file in the new array, the mark, says on which
-host it is being written, and is locked (``flock``) by the process that runs the job for as long as
-it lives. A folder without a mark holds the old array, after the end.
+``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
+says on which host the array is being written and which journal knows of it, and is locked
+(``flock``) by the process that runs the job for as long as it lives. The mark goes with the array
+to its place, and is removed when the job has ended; a folder without a mark holds the old array,
+after the two have changed places.
+
+A job with a journal (``resume=``) finds its folder again, and goes on there. The others are removed
+by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that nobody needs
+them.
 """
 
 from __future__ import annotations
@@ -18,12 +23,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import re
 import shutil
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -31,12 +37,13 @@ from typing import BinaryIO, Literal
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
+from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 
-__all__ = ["Left", "Swap", "left_beside", "plan_swap"]
+__all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
 
-State = Literal["running", "dead", "unknown"]
+State = Literal["running", "dead", "resumable", "unknown"]
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 _EXCHANGE = 2  # the flag of both systems
 _AT_FDCWD = -100
@@ -49,23 +56,39 @@ class Swap:
 
     place: str
     """Of the old array, as an absolute path without links."""
-    beside: str
-    """Of the new array, until the end."""
+    root: str
+    """What the folder of the new array begins with, as one in the folder around the hierarchy."""
     token: str
     fsync: bool
+
+    @property
+    def beside(self) -> str:
+        """The folder of the new array, until the end."""
+        return f"{self.root}{_PART}{self.token}{_SUFFIX}"
 
     @property
     def store(self) -> LocalStore:
         """Where the new array is written, at the root."""
         return LocalStore(self.beside, self.fsync)
 
-    def begin(self, *, held: bool) -> BinaryIO | None:
-        """Make the folder of the new array, and remove what killed jobs have left.
+    @property
+    def is_done(self) -> bool:
+        """Whether the folders have changed places, by a job whose journal is still there."""
+        return Path(self.place, _mark(self.token)).exists()
+
+    def begin(
+        self, *, held: bool, journal: Journal | None = None, resumed: bool = False
+    ) -> BinaryIO | None:
+        """Make the folder of the new array, or go on in it; remove what killed jobs have left.
 
         Parameters
         ----------
         held
             Whether this process lives as long as the job.
+        journal
+            In which the job keeps its receipts; None if it keeps none.
+        resumed
+            Whether they are of what is in the folder.
 
         Returns
         -------
@@ -77,11 +100,15 @@ class Swap:
         StoreError
             If it cannot be made.
         """
-        around, name = os.path.split(self.beside)
-        for left in left_beside(around, name.removesuffix(f"{_PART}{self.token}{_SUFFIX}")[1:]):
+        around, name = os.path.split(self.root)
+        for left in left_beside(around, name[1:]):
             left.remove()
+        says = b"" if journal is None else os.fsencode(_place_of(journal))
         try:
-            return self._make(held=held)
+            if resumed and Path(self.beside, _mark(self.token)).exists():
+                return self._hold(self.beside, says, held=held)
+            self.remove()
+            return self._make(says, held=held)
         except OSError as error:
             raise StoreError(
                 f"could not make {self.beside} for the array that is to take the place of "
@@ -89,19 +116,29 @@ class Swap:
                 "or write to another place."
             ) from error
 
-    def _make(self, *, held: bool) -> BinaryIO | None:
-        making = Path(f"{self.beside}{_MAKING}")
-        making.mkdir()
-        place = making / _mark(self.token)
-        place.touch()
-        mark = place.open("wb", buffering=0) if held else None  # the caller closes it
-        if mark is not None and _locked(mark):
-            mark.write(_host())
-        making.rename(self.beside)  # so that no folder is without its mark at first
+    def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
+        making = f"{self.beside}{_MAKING}"
+        shutil.rmtree(making, ignore_errors=True)  # of the same job, which died here
+        Path(making).mkdir()
+        mark = self._hold(making, says, held=held)
+        Path(making).rename(self.beside)  # so that no folder is without its mark at first
         return mark
 
+    def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
+        """Say who writes into a folder; the caller closes what is returned."""
+        with ExitStack() as stack:
+            mark = stack.enter_context(Path(folder, _mark(self.token)).open("ab", buffering=0))
+            locked = held and _locked(mark)
+            if locked or not mark.tell():  # else another process of the same job says so
+                mark.truncate(0)
+                mark.write((_host() if locked else b"") + b"\n" + says)
+            if locked:
+                stack.pop_all()
+                return mark
+        return None
+
     def end(self) -> None:
-        """Let the folders change places, and remove the old array.
+        """Let the folders change places, and remove the old array; the mark stays.
 
         May be called again after a crash at any moment, and after the end.
 
@@ -119,11 +156,16 @@ class Swap:
                 "arrays are whole."
             ) from error
         self.remove()
+
+    def forget(self) -> None:
+        """Remove the mark: the job has ended, and its journal is gone."""
         Path(self.place, _mark(self.token)).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove what lies beside: the old array after the end, else the new one."""
-        shutil.rmtree(self.beside, ignore_errors=True)
+        if Path(self.place).exists():  # else these are the only arrays that there are
+            shutil.rmtree(f"{self.beside}{_AWAY}", ignore_errors=True)
+            shutil.rmtree(self.beside, ignore_errors=True)
 
 
 # --- what killed jobs have left -------------------------------------------------------------------
@@ -135,7 +177,8 @@ class Left:
 
     folder: str
     state: State
-    """``"running"``; ``"dead"``, and not needed; ``"unknown"`` where another host may write it."""
+    """``"running"``; ``"dead"``, and not needed; ``"resumable"`` where a journal knows of it;
+    ``"unknown"`` where another host may write it."""
 
     def remove(self) -> bool:
         """Remove it if it is not needed; returns whether that was so."""
@@ -170,13 +213,29 @@ def _state(folder: str, token: str, *, making: bool) -> State:
         return "unknown"  # a crash between two renames: these are the only arrays that there are
     try:
         with Path(folder, _mark(token)).open("rb", buffering=0) as mark:
-            if mark.read() != _host():
-                return "unknown"
-            return "dead" if _locked(mark) else "running"
+            host, _, journal = mark.read().partition(b"\n")
+            if host == _host() and not _locked(mark):
+                return "running"
+            if journal and _is_open(os.fsdecode(journal)):
+                return "resumable"
+            return "dead" if host == _host() else "unknown"
     except FileNotFoundError:
         return "unknown" if making else "dead"
     except OSError:
         return "unknown"
+
+
+def _place_of(journal: Journal) -> str:
+    """Of a journal in local files its folder; of others what they are called."""
+    if isinstance(journal.store, LocalStore):
+        return f"{os.path.realpath(journal.store.root)}/{journal.prefix}"
+    return journal.url
+
+
+def _is_open(journal: str) -> bool:
+    """Whether a journal is there; of one that is no local file nobody can tell."""
+    local = journal.startswith("/")
+    return not local or Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
 
 
 def _locked(mark: BinaryIO) -> bool:
@@ -228,18 +287,28 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
     place, root = (os.path.realpath(p) for p in (f"{store.root}/{path}", store.root))
     around, name = os.path.split(root)
     token = token_hex(8)
-    if not name or Path(place).stat().st_dev != Path(around).stat().st_dev:
+    present = Path(place) if Path(place).exists() else Path(place).parent
+    if not name or present.stat().st_dev != Path(around).stat().st_dev:
         raise StoreError(
             f"{place} is on another file system than {around}, where the new array would be "
             "written, so that it cannot be renamed. Write to another place."
         )
-    return Swap(place, f"{around}/.{name}{_PART}{token}{_SUFFIX}", token, store.fsync)
+    return Swap(place, f"{around}/.{name}", token, store.fsync)
+
+
+def is_halfway(store: Store) -> bool:
+    """Whether a job was killed right between two renames, in some array of a hierarchy."""
+    if not isinstance(store, LocalStore):
+        return False
+    around, name = os.path.split(os.path.realpath(store.root))
+    return any(Path(around).glob(f".{glob.escape(name)}{_PART}*{_SUFFIX}{_AWAY}"))
 
 
 def _exchange(new: str, old: str) -> None:
-    if not _exchanged(new, old):
-        away = f"{new}{_AWAY}"
-        Path(old).rename(away)
+    away = f"{new}{_AWAY}"
+    if Path(away).exists() or not _exchanged(new, old):
+        if not Path(away).exists():  # else a job was killed right here, and goes on
+            Path(old).rename(away)
         try:
             Path(new).rename(old)
         except OSError:

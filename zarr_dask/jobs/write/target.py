@@ -6,7 +6,6 @@ came about; `zarr_dask.jobs.write.write` sees to it that no stored object lies i
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.run.lending import sending
+from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.journal import Job, Journal
@@ -97,6 +97,8 @@ class ArrayTarget:
     """What is kept of the work, besides the array."""
     swap: Swap | None = None
     """What lets the array take the place of another one at the end."""
+    lasting: Array | None = None
+    """The array in its place; None for `array`, which may be written elsewhere."""
     token: str = ""
     """Tells this write from all others, those of the same values included."""
 
@@ -108,16 +110,26 @@ class ArrayTarget:
         MetadataChangedError
             If it has gone, has grown, or is another one: chunks of this one would not be its own.
         """
-        if not self.creates:
-            array = self.array
-            meta = array.meta if self.before is None else self.before
-            current(array.store, array.path, array.node_format, meta, array.options)
+        if self.creates:
+            return
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            current(*place, self.before or array.meta, array.options)
+        except MetadataChangedError:
+            if self.before is None or not self._has_grown(self._open_job()):
+                raise
+            current(*place, array.meta, array.options)  # this task runs again, after the end
+
+    def _has_grown(self, job: Job | None) -> bool:
+        """Whether this job, and no other one, has made the array longer."""
+        return (job is not None and job.growing) or has_grown(self.token)
 
     def _check_place_once(self) -> None:
         if self.creates or self.token in _CHECKED:
             return
         self.check_place()
-        _remember(_CHECKED, self.token)
+        _CHECKED.add(self.token)
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
@@ -219,16 +231,18 @@ class ArrayTarget:
             self._grow(self.before, job)
         if records is not None and records.ends:
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
+        if self.swap is not None and (records is None or records.ends):
+            self.swap.forget()  # and after the journal, which it belongs to
         return result
 
     def _grow(self, before: ArrayMeta, job: Job | None) -> None:
-        """Make the new length visible; the open journal says before that this job does it."""
+        """Make the new length visible; journal and scheduler know before that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
             present = current(*place, before, array.options)
         except MetadataChangedError as error:
-            if (job is not None and job.growing) or self.token in _GROWN:  # this task runs again
+            if self._has_grown(job):  # this task runs again
                 current(*place, array.meta, array.options)
                 return
             raise MetadataChangedError(
@@ -239,8 +253,8 @@ class ArrayTarget:
             ) from error
         if job is not None and self.records is not None:
             self.records.journal.note(replace(job, growing=True))
+        note_growth(self.token)
         put_changed(*place, present, replace(array.meta, attributes=present.attributes))
-        _remember(_GROWN, self.token)
 
     def _open_job(self) -> Job | None:
         """The job to end; None if there is none, or it has been ended before."""
@@ -256,7 +270,7 @@ class ArrayTarget:
 
     def _keep(self, records: Records, place: ManifestPlace) -> None:
         """Write the manifest, with the documents as they are, or are about to be."""
-        array = self.array
+        array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
             for key, text in array.node_format.documents(array.meta, array.path).items()
@@ -270,17 +284,8 @@ class ArrayTarget:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates
 
 
-_CHECKED: OrderedDict[str, None] = OrderedDict()
+_CHECKED = LastTokens()
 """The last writes for which this process has looked at what they write to."""
-_GROWN: OrderedDict[str, None] = OrderedDict()
-"""The last writes that have made an array longer in this process."""
-_MOST_REMEMBERED = 256
-
-
-def _remember(tokens: OrderedDict[str, None], token: str) -> None:
-    tokens[token] = None
-    while len(tokens) > _MOST_REMEMBERED:
-        tokens.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -293,11 +298,16 @@ class JobsEnd:
     """
 
     journals: tuple[Journal, ...]
+    swaps: tuple[Swap, ...] = ()
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """The reports as they are."""
         if len(self.journals) > 1:
             self.journals[0].note_end()
+        for swap in self.swaps:
+            swap.remove()  # what a task that was killed has left of the old array
         for journal in reversed(self.journals):
             journal.remove()
+        for swap in self.swaps:
+            swap.forget()
         return reports

@@ -4,40 +4,41 @@ Blocks that do not fit the stored objects of the target are regrouped by the gra
 task gathers all that an object needs; no two tasks ever touch one object. What would cut through
 objects is refused. The metadata document of a new array is written last, by the last task.
 
-`plan_write` checks and decides everything, `zarr_dask.jobs.write.plan` is what it has decided,
-`zarr_dask.jobs.write.destination` where it goes, `zarr_dask.jobs.write.target` what each task does.
+`plan_write` checks (`guards`) and decides everything; `request` is what was asked, `plan` what has
+been decided, `destination` where it goes, `target` what each task does, `running` how it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
-from zarr_dask.errors import (
-    DataTypeError,
-    GridError,
-    NodeExistsError,
-    NodeNotFoundError,
-    PartialWriteError,
-)
+from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid import Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
 from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.destination import existing_array, grown, new_array
 from zarr_dask.jobs.write.dialect import target_of
-from zarr_dask.jobs.write.guards import check_apart, check_not_read
-from zarr_dask.jobs.write.plan import JointWritePlan, Partial, WritePlan
+from zarr_dask.jobs.write.guards import (
+    check_apart,
+    check_existing,
+    check_fits,
+    check_not_read,
+    check_whole,
+    partial_objects,
+)
+from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.plan import Partial, WritePlan
+from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.swap import Swap, plan_swap
-from zarr_dask.jobs.write.target import Casting, takes
+from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
+from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import check_no_output
 from zarr_dask.stores.conditional import conditional
 from zarr_dask.stores.urls import Location, open_store
@@ -46,60 +47,6 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = ["plan_write", "to_zarr"]
-
-WriteMode = Literal["a", "w", "w-", "r+", "swap"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    """What is asked of the write of one array; see `plan_write`."""
-
-    url: Location | Array
-    component: str | None
-    storage_options: Mapping[str, Any] | None
-    region: Any
-    mode: WriteMode
-    wanted: ArraySpec
-    overwrite: bool
-    append: int | str | None
-    casting: Casting
-    partial: Partial
-    resume: ResumeOptions
-    keywords: Mapping[str, Any]
-
-    @property
-    def creates(self) -> bool:
-        """Whether a new array is asked for."""
-        exists = isinstance(self.url, Array) or self.mode == "r+"
-        return not exists and self.region is None and self.append is None
-
-    def check(self) -> None:
-        """Refuse what contradicts itself."""
-        _check_choice("mode", self.mode, WriteMode)
-        _check_choice("casting", self.casting, Casting)
-        _check_choice("partial", self.partial, Partial)
-        self.resume.check()
-        if self.append is not None and self.region is not None:
-            raise ValueError("append= and region= both say where to write; choose one.")
-        if self.append is not None and self.mode in {"w", "w-"}:
-            raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
-        if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
-            raise ValueError(
-                "mode='swap' replaces the array at a place: give the path and neither region= nor "
-                "append=."
-            )
-        if self.mode == "swap" and self.resume.needs_journal:
-            raise ValueError("mode='swap' keeps no journal: a job that dies leaves the old array.")
-        if self.overwrite and not self.creates:
-            raise ValueError(
-                "overwrite=True replaces an array; mode='r+', region= and append= keep it."
-            )
-
-
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
-
 
 # --- making a plan --------------------------------------------------------------------------------
 
@@ -246,7 +193,7 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
     """
-    request = _Request(
+    request = WriteRequest(
         url=url,
         component=component,
         storage_options=storage_options,
@@ -272,47 +219,17 @@ def plan_write(
     )
     if not isinstance(arr, list | tuple):
         return _plan(arr, request)
-    requests = _one_by_one(request, len(arr))
+    requests = one_by_one(request, len(arr))
     first, *others = zip(arr, requests, strict=True)
     plans = [_plan(*first)]
-    ended = plans[0].has_ended  # its journal is the last one to go
+    ended = plans[0].resume.has_ended  # its journal is the last one to go
     for values, asked in others:
         plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
     check_apart(plans)
     return JointWritePlan(tuple(plans))
 
 
-def _one_by_one(request: _Request, count: int) -> list[_Request]:
-    """What is asked of each of several arrays."""
-    if not count:
-        raise ValueError("there is no array to write: the list of dask arrays is empty.")
-    urls = _for_each(request.url, count, "url")
-    components = _for_each(request.component, count, "component")
-    regions = request.region if isinstance(request.region, list) else [request.region] * count
-    if len(regions) != count:
-        raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
-    manifests = [None] * count
-    if request.resume.manifest is not None:
-        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
-    return [
-        replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
-        for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
-    ]
-
-
-def _several(manifest: Any) -> list[Any]:
-    """One manifest for each array: a second one would take the place of the first."""
-    return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
-
-
-def _for_each(given: Any, count: int, name: str) -> list[Any]:
-    items = list(given) if isinstance(given, list | tuple) else [given] * count
-    if len(items) != count:
-        raise ValueError(f"{name} has {len(items)} items for {count} dask arrays.")
-    return items
-
-
-def _plan(arr: Any, request: _Request) -> WritePlan:
+def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     """The plan of one array."""
     from zarr_dask.graph import checked_array
 
@@ -327,7 +244,7 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         region = checked_region(None, target.shape)
     else:
         target = existing_array(request.url, request.component, request.storage_options)
-        _check_existing(target, request)
+        check_existing(target, request)
         if request.append is None:
             region = checked_region(request.region, target.shape)
         else:
@@ -341,27 +258,27 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
     swap = _swap(target) if request.mode == "swap" else None
     if swap is None:
         check_not_read(values, target.store, target.path)
-    _check_fits(values, target, region, request.casting)
-    resume = None
-    if swap is None:
-        options = request.resume
-        resume = plan_resume(
-            values,
-            target,
-            region,
-            creates=request.creates,
-            grows=request.append is not None,
-            options=options,
-        )
-    over = request.resume.ended or (resume is not None and resume.has_ended)
-    if request.creates and not over and (resume is None or resume.resumed is None):
+    check_fits(values, target, region, request.casting)
+    resume = plan_resume(
+        values,
+        target,
+        region,
+        creates=request.creates and swap is None,
+        grows=request.append is not None,
+        options=request.resume,
+        swap=swap,
+    )
+    if swap is not None and resume.resumed is not None:
+        swap = replace(swap, token=resume.resumed[1].swap)
+    over = request.resume.ended or resume.has_ended
+    if request.creates and not over and resume.resumed is None:
         check_place(target.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
         target=target,
         region=region,
         blocks=target.meta.grid.align(values.chunks, tuple(s.start for s in region)),
-        partial=_partial_objects(target, region),
+        partial=partial_objects(target, region),
         creates=request.creates,
         overwrite=replaces,
         before=before,
@@ -369,22 +286,24 @@ def _plan(arr: Any, request: _Request) -> WritePlan:
         compares=request.partial == "compare",
         resume=resume,
         swap=swap,
-        has_ended=over,
+        has_ended=over or (swap is not None and swap.is_done),
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
-    if plan.partial and request.partial == "refuse" and request.append is None:
-        raise _partial_write(plan)
+    if request.partial == "refuse" and request.append is None:
+        check_whole(plan)
     return plan
 
 
 def _swap(target: Array) -> Swap | None:
     """How an array is replaced at once; None where there is none yet."""
+    formats = [target.node_format]
     try:
-        old = open_array(target.store, target.path)
+        formats.append(open_array(target.store, target.path).node_format)
     except NodeNotFoundError:
-        return None
-    return plan_swap(target.store, target.path, old.node_format, target.node_format)
+        if not is_halfway(target.store):
+            return None
+    return plan_swap(target.store, target.path, *formats)
 
 
 def to_zarr(
@@ -498,66 +417,3 @@ def to_zarr(
             return plan.collection()
         report = plan.run(progress=progress, window=window)
     return plan.stored() if return_stored else report
-
-
-# --- what is checked ------------------------------------------------------------------------------
-
-
-def _partial_write(plan: WritePlan) -> PartialWriteError:
-    target, cut = plan.target, plan.partial
-    return PartialWriteError(
-        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
-        f"{target.where} only in part (the first at {cut[0]}; they have the shape "
-        f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
-        'region to whole stored objects, pass partial="own" if no other job writes there, or '
-        'partial="compare" if the others pass it too.'
-    )
-
-
-def _check_existing(target: Array, request: _Request) -> None:
-    wanted = request.wanted
-    given = {
-        "chunks": wanted.chunks,
-        "shards": wanted.shards,
-        "codecs": wanted.codecs,
-        "dimension_names": wanted.dimension_names,
-        "attributes": wanted.attributes or None,
-        **request.keywords,
-    }
-    named = [name for name, value in given.items() if value is not None]
-    if named:
-        raise NodeExistsError(
-            f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
-            "them out, or write to another place."
-        )
-
-
-def _check_fits(values: da.Array, target: Array, region: Region, casting: Casting) -> None:
-    shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
-    if any(s.step != 1 for s in region):
-        raise GridError(
-            f"region {format_region(region)} has steps; regions to write are contiguous."
-        )
-    if values.shape != shape:
-        raise GridError(
-            f"the dask array has shape {values.shape}, the region {format_region(region)} of "
-            f"{target.where} has {shape}."
-        )
-    if not takes(target, values.dtype, casting):
-        raise DataTypeError(
-            f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
-            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
-            "or pass casting='unsafe'."
-        )
-
-
-def _partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
-    """Stored objects that the region covers only in part: they lie at its borders."""
-    grid = target.meta.grid
-    clean = all(
-        d.is_boundary(s.start) and d.is_boundary(s.stop)
-        for d, s in zip(grid.dimensions, region, strict=True)
-    )
-    if clean:
-        return ()
-    return tuple(part.coords for part in grid.parts(region) if not part.whole)

@@ -1,0 +1,106 @@
+"""Several writes as one plan and one graph: what the arrays have in common is computed once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from zarr_dask.jobs.write.plan import WritePlan
+from zarr_dask.jobs.write.plot import plot_writes
+from zarr_dask.jobs.write.running import end_of, run_plans
+from zarr_dask.jobs.write.submit import WriteProgress
+from zarr_dask.jobs.write.target import WriteReport
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+    from zarr_dask.graph import StoredWrite
+
+__all__ = ["JointWritePlan"]
+
+
+@dataclass(frozen=True, eq=False)
+class JointWritePlan:
+    """Several writes by one graph; made by `plan_write`. No stored object is written by two."""
+
+    plans: tuple[WritePlan, ...]
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return sum(plan.tasks for plan in self.plans)
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects that are written."""
+        return sum(plan.objects for plan in self.plans)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return sum(plan.nbytes for plan in self.plans)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The plans in words and numbers."""
+        return "\n".join(plan.explain() for plan in self.plans)
+
+    def _repr_html_(self) -> str:
+        return "".join(plan._repr_html_() for plan in self.plans)
+
+    def to_json(self) -> str:
+        """The plans as a JSON document; see `WritePlan.to_json`."""
+        arrays = [plan.facts() for plan in self.plans]
+        return json.dumps({"job": "write", "arrays": arrays}, indent=2)
+
+    def plot(self) -> Figure:
+        """A panel for each array; see `WritePlan.plot`."""
+        return plot_writes([plan.panel() for plan in self.plans])
+
+    def collection(self, topic: str = "") -> StoredWrite:
+        """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
+        from zarr_dask.graph import join_writes
+
+        begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
+        return join_writes([one.write for one in begun], end_of(begun))
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> tuple[WriteReport, ...]:
+        """Do it; see `WritePlan.run`. Several arrays are one submission, but for windows.
+
+        Raises
+        ------
+        ValueError
+            If there is to be a window, but blocks are made from what they have in common, those of
+            two arrays included.
+        """
+        for plan in self.plans:
+            plan.check_window(window)
+        if window is not None:
+            self._check_apart()
+        return run_plans(self.plans, client, progress, window)
+
+    def _check_apart(self) -> None:
+        """Whether nothing is computed for two of the arrays."""
+        for one, other in combinations(self.plans, 2):
+            common = set(one.values.dask.layers) & set(other.values.dask.layers)
+            if common:
+                raise ValueError(
+                    f"window= was given, but two of the arrays are made from {min(common)!r}, "
+                    "which would be computed again for the second one. Leave window out, or write "
+                    "one array after the other."
+                )
+
+    def stored(self) -> tuple[da.Array, ...]:
+        """The targets as dask arrays."""
+        return tuple(plan.stored() for plan in self.plans)

@@ -1,0 +1,97 @@
+"""What is asked of the write of one array, or of each of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from zarr_dask.array import Array
+from zarr_dask.create import ArraySpec
+from zarr_dask.jobs.resume import ResumeOptions
+from zarr_dask.jobs.write.plan import Partial
+from zarr_dask.jobs.write.target import Casting
+from zarr_dask.stores.urls import Location
+
+__all__ = ["WriteMode", "WriteRequest", "one_by_one"]
+
+WriteMode = Literal["a", "w", "w-", "r+", "swap"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRequest:
+    """What is asked of the write of one array; see `plan_write`."""
+
+    url: Location | Array
+    component: str | None
+    storage_options: Mapping[str, Any] | None
+    region: Any
+    mode: WriteMode
+    wanted: ArraySpec
+    overwrite: bool
+    append: int | str | None
+    casting: Casting
+    partial: Partial
+    resume: ResumeOptions
+    keywords: Mapping[str, Any]
+
+    @property
+    def creates(self) -> bool:
+        """Whether a new array is asked for."""
+        exists = isinstance(self.url, Array) or self.mode == "r+"
+        return not exists and self.region is None and self.append is None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        _check_choice("mode", self.mode, WriteMode)
+        _check_choice("casting", self.casting, Casting)
+        _check_choice("partial", self.partial, Partial)
+        self.resume.check()
+        if self.append is not None and self.region is not None:
+            raise ValueError("append= and region= both say where to write; choose one.")
+        if self.append is not None and self.mode in {"w", "w-"}:
+            raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
+        if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
+            raise ValueError(
+                "mode='swap' replaces the array at a place: give the path and neither region= nor "
+                "append=."
+            )
+        if self.overwrite and not self.creates:
+            raise ValueError(
+                "overwrite=True replaces an array; mode='r+', region= and append= keep it."
+            )
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
+
+
+def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
+    """What is asked of each of several arrays."""
+    if not count:
+        raise ValueError("there is no array to write: the list of dask arrays is empty.")
+    urls = _for_each(request.url, count, "url")
+    components = _for_each(request.component, count, "component")
+    regions = request.region if isinstance(request.region, list) else [request.region] * count
+    if len(regions) != count:
+        raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
+    manifests = [None] * count
+    if request.resume.manifest is not None:
+        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
+    return [
+        replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
+        for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
+    ]
+
+
+def _several(manifest: Any) -> list[Any]:
+    """One manifest for each array: a second one would take the place of the first."""
+    return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
+
+
+def _for_each(given: Any, count: int, name: str) -> list[Any]:
+    items = list(given) if isinstance(given, list | tuple) else [given] * count
+    if len(items) != count:
+        raise ValueError(f"{name} has {len(items)} items for {count} dask arrays.")
+    return items

@@ -1,0 +1,98 @@
+"""Running one write or several, and ending their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from zarr_dask.array import Array
+from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
+from zarr_dask.jobs.write.swap import Swap
+from zarr_dask.jobs.write.target import JobsEnd, WriteReport
+from zarr_dask.journal import Journal
+from zarr_dask.stores.base import is_far
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from zarr_dask.graph import StoredWrite
+
+__all__ = ["Beginning", "Begun", "end_of", "run_plans"]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A write for which there is room."""
+
+    write: StoredWrite
+    journal: Journal | None
+    """Of its job."""
+    done: int
+    """Decoded bytes that were written before, by the job that it goes on with."""
+    held: BinaryIO | None = None
+    """Says, while it is open, that somebody writes beside the array that is to be replaced."""
+    swap: Swap | None = None
+    """How it takes the place of another array, if it does."""
+
+    def stop(self) -> None:
+        """Remove what nobody can go on with."""
+        if self.swap is not None and self.journal is None:
+            self.swap.remove()
+
+
+class Beginning(Protocol):
+    """The plan of a write, as far as running it goes."""
+
+    @property
+    def target(self) -> Array:
+        """What is written to."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        ...
+
+    def begun(self, topic: str, *, ends: bool, held: bool) -> Begun:
+        """The tasks, after making room at the target."""
+        ...
+
+
+def end_of(begun: Iterable[Begun]) -> JobsEnd:
+    """What ends the jobs of several arrays when all of them are written."""
+    found = list(begun)
+    journals = tuple(one.journal for one in found if one.journal is not None)
+    return JobsEnd(journals, tuple(one.swap for one in found if one.swap is not None))
+
+
+def run_plans(
+    plans: Sequence[Beginning],
+    client: Client | None,
+    progress: WriteProgress | None,
+    window: int | None,
+) -> tuple[WriteReport, ...]:
+    """Write one array or several, and end their jobs.
+
+    Here, not in the last task: a task may be run again when a worker dies with its result, and an
+    append is known by its journal then.
+    """
+    begun: list[Begun] = []
+
+    def begin(topic: str) -> tuple[list[StoredWrite], int]:
+        begun.extend(plan.begun(topic, ends=False, held=True) for plan in plans)
+        return [one.write for one in begun], sum(one.done for one in begun)
+
+    nbytes = sum(plan.nbytes for plan in plans)
+    lends = any(is_far(plan.target.store) for plan in plans)
+    try:
+        reports = compute_writes(begin, nbytes, client, progress, window, lends=lends)
+    except BaseException:
+        for one in begun:
+            one.stop()
+        raise
+    finally:
+        for one in begun:
+            if one.held is not None:
+                one.held.close()
+    return end_of(begun)(tuple(reports))
