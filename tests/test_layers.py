@@ -15,8 +15,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "dimensions", "dtypes", "errors", "gather", "grid", "indexing", "members", "notices"}
-    | {"points", "pool", "scratch", "selection"},
+    {"blocks", "computed", "dimensions", "dtypes", "errors", "gather", "grid", "indexing"}
+    | {"members", "notices", "points", "pool", "scratch", "selection"},
     {"stores"},
     {"codecs"},
     {"formats"},

@@ -20,7 +20,7 @@ import numpy as np
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
-from zarr_dask.errors import GridError, Problem, UnknownCodecError
+from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
 from zarr_dask.formats.documents import (
     Found,
     Limits,
@@ -513,7 +513,7 @@ def normalise_path(path: str | os.PathLike[str] | None) -> str:
     Raises
     ------
     StoreKeyError
-        If a segment is "." or "..".
+        If it is no text, or a segment is "." or "..".
 
     Examples
     --------
@@ -522,7 +522,11 @@ def normalise_path(path: str | os.PathLike[str] | None) -> str:
     """
     from zarr_dask.stores.base import check_key
 
-    text = os.fspath(path or "")
+    text = path or ""
+    if isinstance(text, os.PathLike):
+        text = os.fspath(text)
+    if not isinstance(text, str):
+        raise StoreKeyError(f"path={path!r}: expected a text, names joined by '/'.")
     normal = "/".join(part for part in text.replace("\\", "/").split("/") if part)
     if normal:
         check_key(normal)

@@ -7,6 +7,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.array.core import Array as LayeredArray
+from dask.array.utils import meta_from_array
 
 from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
 
@@ -36,7 +37,7 @@ def checked_array(array: Any) -> da.Array:
     Raises
     ------
     DataTypeError
-        If it is something else.
+        If it is something else, or its blocks are masked.
     GridError
         If sizes are unknown.
     DaskBackendError
@@ -44,9 +45,14 @@ def checked_array(array: Any) -> da.Array:
     """
     check_backend()
     if not isinstance(array, da.Array):
+        hint = "dask.array.from_array makes one of what has a shape, a data type and elements."
+        if isinstance(getattr(array, "data", None), da.Array):  # xarray's
+            hint = "its .data is one."
+        raise DataTypeError(f"expected a dask array, got {_kind(array)}; {hint}")
+    if isinstance(meta_from_array(array), np.ma.MaskedArray):
         raise DataTypeError(
-            f"expected a dask array, got {_kind(array)}; dask.array.from_array makes one of what "
-            "has a shape, a data type and elements."
+            "the dask array is masked, and a mask cannot be stored; fill it first "
+            "(dask.array.ma.filled)."
         )
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise GridError(

@@ -16,7 +16,8 @@ import dask.array as da
 import numpy as np
 from dask.blockwise import Blockwise, optimize_blockwise
 
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.computed import as_numpy
+from zarr_dask.errors import GridError
 from zarr_dask.graph.regions import PackedBlocks, packed, unpacked
 from zarr_dask.graph.write import MergeTree, StoredWrite, Target
 from zarr_dask.grid import Blocks, Grid
@@ -133,6 +134,8 @@ class ComputedBlocks:
         ------
         GridError
             If a block has another shape than dask said.
+        DataTypeError
+            If a block is masked, or of a kind that does not become a NumPy array.
         """
         parts = list(self._grid.parts(region))
         shape = tuple(s.stop - s.start for s in region)
@@ -151,17 +154,13 @@ class ComputedBlocks:
         culled, _ = self.layer.cull({key}, ())
         block = culled[key]()
         expected = tuple(sizes[i] for sizes, i in zip(self.chunks, coords, strict=True))
-        if isinstance(block, np.ma.MaskedArray):
-            raise DataTypeError(
-                f"the block {coords} is masked, and a mask cannot be stored; fill it first "
-                "(da.ma.filled)."
-            )
-        if np.shape(block) != expected:
+        found = as_numpy(block, f"the block {coords}")
+        if found.shape != expected:
             raise GridError(
-                f"the block {coords} has the shape {np.shape(block)}, but dask said {expected}; "
+                f"the block {coords} has the shape {found.shape}, but dask said {expected}; "
                 "give map_blocks the right chunks=."
             )
-        return np.asarray(block)
+        return found
 
 
 def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> ComputedBlocks:

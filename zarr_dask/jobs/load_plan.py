@@ -87,10 +87,10 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
 def _document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise PlanError(f"the plan is not JSON ({error}).") from error
     known = ", ".join(f'"{job}"' for job in _READERS)
-    if not isinstance(document, dict) or document.get("job") not in _READERS:
+    if not isinstance(document, dict) or str(document.get("job")) not in _READERS:
         raise PlanError(f'the document is no plan: expected an object whose "job" is {known}.')
     if document.get("version") != VERSION:
         raise PlanError(

@@ -384,6 +384,7 @@ class LocalStore:
         hint = {
             errno.ENOSPC: " Free some space and run the job again.",
             errno.EACCES: " Check the permissions of the file and of its folders.",
+            errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
         }.get(error.errno or 0, "")
         return StoreError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
@@ -72,12 +72,12 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _without_options(own, options)
     if isinstance(url, MutableMapping):
         return _without_options(MemoryStore.over(url), options)
-    try:
-        text = os.fspath(cast("str | os.PathLike[str]", url))
-    except TypeError as error:
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    # "" would be the folder that the process happens to be in: it is rather a name not filled in
+    if not isinstance(text, str) or not text or "\0" in text:
         raise StoreError(
             f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
-        ) from error
+        )
     scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
     if not scheme:
         return _local(text, options)

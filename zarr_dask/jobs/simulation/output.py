@@ -33,6 +33,7 @@ from zarr_dask.errors import (
     GridError,
     MetadataChangedError,
     MetadataError,
+    NodeExistsError,
     NodeNotFoundError,
     Problem,
     RankError,
@@ -44,6 +45,7 @@ from zarr_dask.formats.base import (
     Format,
     GroupMeta,
     Limits,
+    ancestors,
     checked_attributes,
     load_json,
     normalise_path,
@@ -383,6 +385,11 @@ def _drafts(
         name = normalise_path(given)
         if name in drafts:
             raise TypeError(f"array {given!r} is described twice: {name!r} is another name of it.")
+        if not isinstance(spec, Mapping):
+            raise TypeError(
+                f"array {given!r} is described by {spec!r}: expected an object with its shape, "
+                "dtype and so on."
+            )
         unknown = sorted(set(spec) - _KEYWORDS)
         if unknown or not name:
             raise TypeError(
@@ -403,8 +410,14 @@ def _drafts(
     if isinstance(maps, Mapping) and not set(maps) <= set(request.arrays):
         strange = sorted(set(maps) - set(request.arrays))
         raise GridError(f"owners= names {strange}, which are no arrays of this output.")
-    for draft in drafts.values():
+    for name, draft in drafts.items():
         array = draft.array
+        around = next((above for above in ancestors(name) if above in drafts), None)
+        if around is not None:
+            raise NodeExistsError(
+                f"array {name!r} would lie inside array {around!r}, and an array cannot hold other "
+                "nodes. Choose another name."
+            )
         check_place(store, array.path, array.node_format, overwrite=request.overwrite)
     return drafts
 

@@ -8,6 +8,7 @@ go into them, and, where objects are shared on purpose, which pieces go to other
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -144,8 +145,9 @@ def _of_sizes(shape: Shape, sizes: Blocks) -> Owners:
 
 def _elements(shape: Any) -> Grid:
     try:
-        lengths = (int(shape),) if isinstance(shape, int | np.integer) else tuple(map(int, shape))
-    except (TypeError, ValueError) as error:
+        items = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        lengths = tuple(map(operator.index, items))
+    except TypeError as error:
         raise GridError(f"{shape!r}: expected the shape of one step, or a Grid.") from error
     return Grid.regular(lengths, (1,) * len(lengths))
 

@@ -9,9 +9,10 @@ documents may see one longer than another for a moment, each with all of its ste
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from zarr_dask.errors import StepError, StepsMissingError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
@@ -127,7 +128,7 @@ class Publisher:
         """See `zarr_dask.Writer.publish`."""
         output = self._output
         if step is not None:
-            check_step(output, step)
+            step = checked_step(output, step)
         with output.folder.exclusive():
             self._survey.update()
             wanted = self._stored() if step is None else step + 1
@@ -203,21 +204,20 @@ class Publisher:
                         yield rank, one, index, receipt
 
 
-def check_step(output: Output, step: Any) -> None:
-    """Refuse what is no step of an output.
+def checked_step(output: Output, step: Any) -> int:
+    """The number of a step of an output, as Python has integers; NumPy's are taken too.
 
     Raises
     ------
     StepError
         If it is none.
     """
-    good = False
-    with suppress(TypeError):
-        good = int(step) == step and not isinstance(step, bool) and step >= 0
-    if not good:
+    is_integer = isinstance(step, int | np.integer) and not isinstance(step, bool)
+    if not is_integer or step < 0:
         raise StepError(f"step={step!r}: expected the number of a step, from 0 on.")
     if output.capacity is not None and step >= output.capacity:
         raise StepError(
             f"{output.where} has room for {output.capacity} steps, 0 to {output.capacity - 1}; "
             f"step {step} lies beyond. Create the output with a larger capacity, or with None."
         )
+    return int(step)

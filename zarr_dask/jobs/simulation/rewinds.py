@@ -15,7 +15,7 @@ from zarr_dask.errors import RankError, StepError
 from zarr_dask.jobs.simulation.output import Output
 from zarr_dask.jobs.simulation.progress import Progress, Rewinds
 from zarr_dask.jobs.simulation.progress_files import REWINDS, Appender
-from zarr_dask.jobs.simulation.publish import Publisher, check_step, rewind
+from zarr_dask.jobs.simulation.publish import Publisher, checked_step, rewind
 
 __all__ = ["begin", "begin_all", "check_not_past", "check_run"]
 
@@ -53,7 +53,7 @@ def begin(
     """
     rewinds = Rewinds(output.folder.records(REWINDS))
     if from_step is not None:
-        check_step(output, from_step)
+        from_step = checked_step(output, from_step)
         with output.folder.exclusive():
             rewinds = Rewinds(output.folder.records(REWINDS))
             if not _has_begun(output, rewinds, progress.rewind, from_step, run):
@@ -76,7 +76,7 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
     StepError
         If a rank has not stored what lies before, or the run has begun with another step.
     """
-    check_step(output, from_step)
+    from_step = checked_step(output, from_step)
     with output.folder.exclusive():
         rewinds = Rewinds(output.folder.records(REWINDS))
         if _has_begun(output, rewinds, rewinds.last, from_step, run):

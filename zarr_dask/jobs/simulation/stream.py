@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, StepError
 from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.jobs.simulation.output import Series
@@ -82,15 +83,11 @@ class Stream:
         """
         array, region = self.series.array, self.share.region or ()
         shape = tuple(one.stop - one.start for one in region)
-        if np.shape(block) != shape:
+        found = as_numpy(block, f"array {self.series.name!r}: the block of this rank")
+        if found.shape != shape:
             raise GridError(
                 f"array {self.series.name!r}: the block of this rank has the shape "
-                f"{np.shape(block)}, but its region of a step has {shape}."
-            )
-        if isinstance(block, np.ma.MaskedArray):
-            raise DataTypeError(
-                f"array {self.series.name!r}: the block is masked, and a mask cannot be stored; "
-                "fill it first (numpy.ma.filled)."
+                f"{found.shape}, but its region of a step has {shape}."
             )
         if hasattr(block, "dtype") and not (
             array.meta.data_type.holds(block.dtype)
@@ -101,7 +98,7 @@ class Stream:
                 f"rank {block.dtype}, which does not always fit: convert it with astype, or attach "
                 "with casting='same_kind'."
             )
-        return array.cast(block)
+        return array.cast(found if hasattr(block, "dtype") else block)
 
     def add(self, step: int, pieces: Iterable[tuple[Piece, np.ndarray]]) -> None:
         """Put the pieces of a step into the objects of this rank; write those that are whole."""

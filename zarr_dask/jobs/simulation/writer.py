@@ -39,7 +39,7 @@ from zarr_dask.jobs.simulation.output import (
 from zarr_dask.jobs.simulation.owners import Owners
 from zarr_dask.jobs.simulation.progress import Progress, shortened
 from zarr_dask.jobs.simulation.progress_files import Appender
-from zarr_dask.jobs.simulation.publish import Publisher, check_step, consolidate, lengths
+from zarr_dask.jobs.simulation.publish import Publisher, checked_step, consolidate, lengths
 from zarr_dask.jobs.simulation.rewinds import begin, begin_all, check_not_past, check_run
 from zarr_dask.jobs.simulation.stream import Stream, pieces_of
 from zarr_dask.stores.urls import Location
@@ -364,7 +364,7 @@ class Writer:
             If the store fails; the same step can be put again.
         """
         self._check_attached()
-        check_step(self._output, step)
+        step = checked_step(self._output, step)
         if step < self._first:
             return
         if self._next is not None and step != self._next:

@@ -64,6 +64,8 @@ def compute_writes(
     """
     from zarr_dask.graph import join_writes
 
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"progress={progress!r}: expected a function, True, False or None.")
     workers = find_workers(client)
     with ExitStack() as stack:
         steps = None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.update import current, put_changed
@@ -138,9 +139,9 @@ class ArrayTarget:
         be run again, and at the same time, and end late.
         """
         array = self.array
-        self._check(block, region)
+        computed = self._checked(block, region)
         self._check_place_once()
-        values = array.cast(block)
+        values = array.cast(computed)
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
@@ -178,26 +179,21 @@ class ArrayTarget:
             return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
         return stored_object(key, buffers, with_sha256=self.records.sha256)
 
-    def _check(self, block: Any, region: tuple[slice, ...]) -> None:
-        """Refuse what a graph has computed against its own word."""
+    def _checked(self, block: Any, region: tuple[slice, ...]) -> np.ndarray:
+        """A block as it is, unless the graph has computed it against its own word."""
         shape = tuple(s.stop - s.start for s in region)
-        if np.shape(block) != shape:
+        found = as_numpy(block, f"a block for {self.array.where}")
+        if found.shape != shape:
             raise GridError(
                 f"a block for the region {format_region(region)} of {self.array.where} has the "
-                f"shape {np.shape(block)}, but dask said {shape}; give map_blocks the right "
-                "chunks=."
+                f"shape {found.shape}, but dask said {shape}; give map_blocks the right chunks=."
             )
-        if isinstance(block, np.ma.MaskedArray):
+        if not takes(self.array, found.dtype, self.casting):
             raise DataTypeError(
-                f"a block for {self.array.where} is masked, and a mask cannot be stored; fill it "
-                "first (da.ma.filled)."
-            )
-        dtype = np.asarray(block).dtype
-        if not takes(self.array, dtype, self.casting):
-            raise DataTypeError(
-                f"a block for {self.array.where} has the data type {dtype}, but dask said "
+                f"a block for {self.array.where} has the data type {found.dtype}, but dask said "
                 f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
             )
+        return found
 
     def merge(self, results: Sequence[WriteReport]) -> WriteReport:
         """Add reports up."""

@@ -1,0 +1,155 @@
+"""Python in the README and in docs/ runs as it stands there, but for the names of places."""
+
+import re
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.stores import MemoryStore
+
+ROOT = Path(__file__).resolve().parent.parent
+ELSEWHERE = {"s3://bucket/": "bucket/", "/scratch/me": "scratch", '{"anon": True}': "{}"}
+REMOTE = {"s3://bucket/": "memory://docs/"}
+"""For what only stores behind a network have."""
+
+
+def run(store="run.zarr"):
+    names = ("time", "lat", "lon")
+    values = da.arange(10 * 12 * 14, chunks=-1).reshape(10, 12, 14).rechunk((5, 6, 7))
+    zd.to_zarr(values, store, "temperature", dimension_names=names, mode="w")
+
+
+def dataset(url):
+    def prepare():
+        zd.to_zarr(da.ones((4, 6), chunks=3), url, "t", dimension_names=("time", "x"))
+        zd.consolidate(url)
+
+    return prepare
+
+
+def era5():
+    names = ("time", "lat", "lon")
+    zd.to_zarr(da.ones((40, 8, 8), chunks=(10, 8, 8)), "era5.zarr", "t", dimension_names=names)
+    run("run-7.zarr")
+    zd.create_array("old.zarr", shape=4, dtype="i2", chunks=2, format="v2")
+
+
+def image(*urls):
+    def prepare():
+        pixels = np.arange(2 * 2 * 64 * 64, dtype="u2").reshape(2, 2, 64, 64)
+        cells = (pixels[0] // 500).astype("u2")
+        for url in urls:
+            size = {"y": 1.0, "x": 1.0}
+            zd.ome.write(pixels, url, axes="czyx", scale=size, labels={"cells": cells}, levels=2)
+        return {"x": pixels, "cells": cells, "url": url}
+
+    return prepare
+
+
+def plate():
+    pixels = np.ones((1, 64, 64), "u2")
+    zd.ome.write_plate({"A/1": pixels, "B/3": pixels}, "plate.zarr", axes="cyx", levels=3)
+
+
+def old_image():
+    image("image.zarr", "new.zarr")()
+    zd.ome.migrate("image.zarr", "0.4", "image04.zarr")
+    zd.delete("image.zarr")
+    Path("image04.zarr").rename("image.zarr")
+
+
+def names(**values):
+    return lambda: values
+
+
+def pair():
+    zd.to_zarr(da.ones(6, chunks=3), "a.zarr")
+    zd.to_zarr(da.ones(6, chunks=2), "b.zarr")
+
+
+def selected():
+    run()
+    return {"a": zd.open_array("run.zarr", "temperature"), "mask": np.arange(14) % 2 == 0}
+
+
+def written():
+    return {"x": da.ones((8, 8), chunks=4), "y": da.ones(8, chunks=4)}
+
+
+def sources():
+    a, b = (zd.create_array({}, shape=(8, 64, 64), dtype="f4", chunks=(1, 64, 64)) for _ in "uv")
+    return {"u": a, "v": b, "a": a.to_dask()}
+
+
+def step(shape):
+    return names(rank=0, steps=2, time=0.5, block=np.ones(shape, "f4"), x=np.arange(4096.0))
+
+
+PREPARED = {
+    "README.md 1": (),
+    "README.md 2": (step((512, 512)),),
+    "docs/copy.md 1": (era5,),
+    "docs/dask.md 1": (run,),
+    "docs/ome.md 1": (image("bucket/image.zarr"),),
+    "docs/ome.md 2": (plate,),
+    "docs/ome.md 3": (image("image.zarr"),),
+    "docs/ome.md 4": (image("other.zarr"),),
+    "docs/ome.md 5": (image("image.zarr"), lambda: zd.delete("image.zarr", "labels")),
+    "docs/ome.md 6": (names(**dict.fromkeys(("x", "y0", "y1", "z", "w"), np.ones((1, 8, 8)))),),
+    "docs/ome.md 7": (image("bucket/image.zarr"),),
+    "docs/ome.md 8": (old_image,),
+    "docs/ome.md 9": (image("image.zarr"),),
+    "docs/reading.md 1": (run,),
+    "docs/reading.md 2": (selected,),
+    "docs/resume.md 1": (written,),
+    "docs/resume.md 2": (),
+    "docs/resume.md 3": (written,),
+    "docs/scale.md 1": (sources,),
+    "docs/scale.md 2": (sources,),
+    "docs/simulation.md 1": (step((512, 512)),),
+    "docs/stores.md 1": (written,),
+    "docs/stores.md 2": (dataset("memory://docs/a.zarr"), names(any_store=MemoryStore())),
+    "docs/stores.md 3": (names(x=None), lambda: zd.to_zarr(da.ones(4), "bucket/a.zarr") and None),
+    "docs/verify.md 1": (run,),
+    "docs/verify.md 2": (pair,),
+    "docs/writing.md 1": (),
+    "docs/xarray.md 1": tuple(map(dataset, ("bucket/era5.zarr", "era5.zarr", "runs.zarr"))),
+}
+RAISES = {"docs/resume.md 2": NodeNotFoundError}
+
+
+def examples():
+    found = {}
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        blocks = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+        for number, code in enumerate(blocks, 1):
+            found[f"{path.relative_to(ROOT).as_posix()} {number}"] = code
+    return found
+
+
+EXAMPLES = examples()
+
+
+def test_all_are_tried():
+    assert list(EXAMPLES) == list(PREPARED)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = re.sub(r"(?m)^(?!>>> ).*\n?", "", EXAMPLES[name]) if name in RAISES else EXAMPLES[name]
+    code = code.replace(">>> ", "")
+    for place, here in (REMOTE if "retry" in code else ELSEWHERE).items():
+        code = code.replace(place, here)
+    namespace = {"zd": zd, "np": np, "da": da, "Path": Path}
+    for prepare in PREPARED[name]:
+        namespace |= prepare() or {}
+    if name in RAISES:
+        with pytest.raises(RAISES[name]):
+            exec(code, namespace)  # noqa: S102
+    else:
+        exec(code, namespace)  # noqa: S102

@@ -1,0 +1,115 @@
+"""What users pass by mistake is refused by a typed error, before anything is written."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeExistsError,
+    PlanError,
+    StepError,
+    StoreError,
+    StoreKeyError,
+)
+
+X = da.arange(10, chunks=5)
+
+
+class Foreign:
+    """An array that lies elsewhere, as cupy's do: it does not become one of NumPy by itself."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype, self.ndim = values, values.shape, values.dtype, 1
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __array_function__(self, *args):
+        return NotImplemented
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.arange(4), "from_array"),
+        ([1, 2], "from_array"),
+        (dask.delayed(1), "Delayed"),
+        (xr.DataArray(X), r"\.data is one"),
+        (da.ma.masked_greater(X, 3), "ma.filled"),
+    ],
+    ids=["numpy", "list", "delayed", "xarray", "masked"],
+)
+def test_what_is_no_dask_array(here, values, words):
+    with pytest.raises(DataTypeError, match=words):
+        zd.to_zarr(values, "a.zarr")
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_blocks_that_do_not_become_numpy_arrays(window):
+    x = da.ones(10, chunks=5).map_blocks(Foreign, meta=np.empty(0))
+    with pytest.raises(DataTypeError, match=r"Foreign.*map_blocks"):
+        zd.to_zarr(x, {}, window=window)
+
+
+@pytest.mark.parametrize("place", ["", None, 5, b"a.zarr", "a\0b"])
+def test_what_names_no_place(here, place):
+    with pytest.raises(StoreError, match="does not name a store"):
+        zd.to_zarr(X, place)
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("path", [5, b"a", ["a"]])
+def test_what_is_no_path(path):
+    with pytest.raises(StoreKeyError, match="expected a text"):
+        zd.to_zarr(X, {}, path)
+
+
+def test_progress_that_cannot_be_called(here):
+    with pytest.raises(TypeError, match="progress=5"):
+        zd.to_zarr(X, "a.zarr", progress=5)
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("text", [None, "[]", '{"job": []}', '{"job": "nothing"}'])
+def test_what_is_no_plan(text):
+    with pytest.raises(PlanError):
+        zd.load_plan(text)
+
+
+ARRAYS = {"u": {"shape": (4,), "dtype": "f4", "chunks": (2, 2)}}
+
+
+def test_steps_are_integers(here):
+    """A step of another kind once put blocks where no reader looks."""
+    zd.Writer.create("run.zarr", ARRAYS)
+    block = np.ones(4, "f4")
+    with zd.Writer.attach("run.zarr", 0) as writer:
+        for step in (0.0, True, "0", None):
+            with pytest.raises(StepError):
+                writer.put(step, {"u": block})
+        writer.put(np.int64(0), {"u": block})
+        writer.put(1, {"u": block})
+    assert zd.Writer.attach("run.zarr").finish() == 2
+    assert zd.open_array("run.zarr", "u")[...].tolist() == [[1] * 4] * 2
+
+
+def test_arrays_of_an_output_are_described_and_apart(here):
+    with pytest.raises(TypeError, match="described by 'f4'"):
+        zd.Writer.create("run.zarr", {"u": "f4"})
+    with pytest.raises(NodeExistsError, match="'u/v' would lie inside array 'u'"):
+        zd.Writer.create("run.zarr", {**ARRAYS, "u/v": ARRAYS["u"]})
+    with pytest.raises(GridError, match="shape of one step"):
+        zd.owners((4.5,), 2)
+    assert not list(here.iterdir())
