@@ -558,6 +558,19 @@ def test_the_cli_shows_where_an_array_is(server, url, monkeypatch, capsys):
     assert "obstore" in capsys.readouterr().out
 
 
+def test_the_environment_is_read_again_when_it_has_changed(server, url, monkeypatch):
+    """Whoever sets it after a first attempt that failed need not begin a new process."""
+    zd.create_array(url, shape=(3,), chunks=2, dtype="i4", storage_options=server.options)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    options = {"backend": "obstore", "retry": {"attempts": 1}}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError):
+        zd.open(url, storage_options=options)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    assert zd.open(url, storage_options=options).shape == (3,)
+
+
 KILLED = """
 import json, sys
 from zarr_dask.stores import open_store

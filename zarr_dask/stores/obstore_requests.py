@@ -78,6 +78,8 @@ _PASSING_CODES = {
 _UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
+_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # of the environment
+
 _Result = TypeVar("_Result")
 
 
@@ -249,7 +251,7 @@ class ObstoreRequests(Versioned):
         """
         place = place_of(self.url)
         bucket, timeout = place._replace(path=""), time_to_send(self.policy.timeout, sent)
-        return (*_client(bucket, self.options, timeout, retries), place.path)
+        return (*_client(bucket, self.options, timeout, retries, _environment()), place.path)
 
     def _at(self, key: str, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
         check_key(key)
@@ -472,8 +474,19 @@ def forked_from() -> int | None:
     return _ANCESTRY.parent
 
 
+def _environment() -> int:
+    """A hash of what the library reads of the environment: what is set later makes a new client."""
+    return hash(tuple(item for item in os.environ.items() if item[0].startswith(_READ)))
+
+
 @lru_cache(maxsize=64)
-def _client(place: Place, options: str, timeout: float, retries: int) -> tuple[Any, Any]:
+def _client(
+    place: Place,
+    options: str,
+    timeout: float,
+    retries: int,
+    environment: int,  # noqa: ARG001
+) -> tuple[Any, Any]:
     """The library and the client of a bucket, one for all stores of this process in it.
 
     Raises
