@@ -953,6 +953,7 @@ PROBLEMS = [
 ]
 EXAMPLES = {
     zd.errors.OmeVersionError: zd.errors.OmeVersionError("image.zarr", "0.1", ("0.4", "0.5")),
+    errors.NodeKeyError: errors.NodeKeyError("/a/b", ["b/zarr.json"], "Check the path."),
     NodeNotFoundError: NodeNotFoundError("/a/b", ["zarr.json", ".zarray"], "Check the path."),
     **{
         kind: kind("/a/zarr.json", PROBLEMS)
@@ -1013,6 +1014,8 @@ def test_exceptions_are_public_and_documented(kind):
     ("kind", "builtin"),
     [
         (NodeNotFoundError, FileNotFoundError),
+        (errors.NodeKeyError, KeyError),
+        (errors.NodeKeyError, NodeNotFoundError),
         (NodeExistsError, FileExistsError),
         (MetadataError, ValueError),
         (GridError, ValueError),

@@ -4,6 +4,7 @@
 
     ZarrDaskError
     ├── NodeNotFoundError        (FileNotFoundError)  nothing readable at that path
+    │   └── NodeKeyError         (KeyError)           a path that is not in the group
     ├── NodeExistsError          (FileExistsError)    something is there already
     ├── NodeTypeError            (TypeError)          an array instead of a group, or the reverse
     ├── MetadataError            (ValueError)         a document that breaks the rules of its format
@@ -88,6 +89,7 @@ __all__ = [
     "MissingGroupWarning",
     "MixedFormatsWarning",
     "NodeExistsError",
+    "NodeKeyError",
     "NodeNotFoundError",
     "NodeTypeError",
     "ObjectReplacedError",
@@ -138,6 +140,10 @@ class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.looked_for, self.hint)
+
+
+class NodeKeyError(NodeNotFoundError, KeyError):
+    """No array or group at a path below an open group: ``group[path]``."""
 
 
 class NodeExistsError(ZarrDaskError, FileExistsError):

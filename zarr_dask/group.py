@@ -12,6 +12,7 @@ from zarr_dask.create import ArraySpec, array_meta
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MetadataError,
+    NodeKeyError,
     NodeNotFoundError,
     NodeTypeError,
     StoreKeyError,
@@ -108,8 +109,19 @@ class Group:
         return f"<zarr_dask.Group {self.where} {self.format}>"
 
     def __getitem__(self, path: str) -> Array | Group:
-        """The node at a path below this group."""
-        below = join(self.path, normalise_path(path))
+        """The node at a path below this group.
+
+        Raises
+        ------
+        NodeKeyError
+            If there is none.
+        """
+        try:
+            return self._node_at(join(self.path, normalise_path(path)))
+        except NodeNotFoundError as error:
+            raise NodeKeyError(error.where, error.looked_for, error.hint) from None
+
+    def _node_at(self, below: str) -> Array | Group:
         store = self.store
         try:
             meta = read_as(store, below, self.node_format, self.options)
