@@ -122,6 +122,7 @@ def test_labels_that_are_added_at_the_same_time(image):
     assert zd.ome.validate(flat) == []
 
 
+@pytest.mark.parametrize("version", [pytest.param("0.4", marks=pytest.mark.slow), "0.5"])
 def test_labels_of_several_processes(tmp_path, version):
     zd.ome.write(pixels(8, 8), tmp_path / "i", axes="yx", version=version)
     zd.consolidate(tmp_path / "i")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,12 +19,14 @@ from zarr_dask.group import Group, open_group
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.ome.begin import unfinished_arrays
 from zarr_dask.ome.contents import PyramidPlan
 from zarr_dask.ome.describe import Frame, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
 from zarr_dask.ome.factors import coarser, steps_of
 from zarr_dask.ome.images import Labelled, Request, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attributes
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.read import Image, image_of
@@ -224,7 +226,7 @@ def write_labels(
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
     with archive_or_place(url, place_options) as (place, known):
-        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
+        options |= {"storage_options": known, "overwrite": True}  # as in `write`
         plan = plan_write_labels(place, values, name, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
 
@@ -238,6 +240,7 @@ def plan_add_level(
     *,
     factors: Any = "isotropic",
     method: str | Method | Reduce | None = None,
+    overwrite: bool = False,
     max_mem: str | int | None = None,
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -254,6 +257,8 @@ def plan_add_level(
     method
         How pixels are made; as the image says of its levels (``type``) by default, or ``"mean"``.
         Those of label images are made as they say, or ``"nearest"``.
+    overwrite
+        Replace what is where the level will be, and is none of the image's levels.
     max_mem, client
         As for `zarr_dask.ome.plan_write`.
     storage_options
@@ -271,16 +276,32 @@ def plan_add_level(
         If there is no such method, or it makes values that are no labels.
     """
     image = _opened(url, path, storage_options)
-    group, last = image.group, image.levels[-1]
-    budget = Budget.of(max_mem, client)
+    return _plan_level(image, factors, method, Budget.of(max_mem, client), overwrite, frozenset())
+
+
+def _plan_level(
+    image: Image,
+    factors: Any,
+    method: str | Method | Reduce | None,
+    budget: Budget,
+    overwrite: bool,
+    unfinished: Collection[str],
+) -> ImageWritePlan:
+    """The plan of one more level; as if arrays of jobs that have not ended were not listed yet."""
+    group, levels = image.group, _ended(image, unfinished)
+    last = levels[-1]
     frame = Frame(image.multiscale.axes, last.scale, last.translation)
     (step,) = steps_of(last.shape, frame, 2, factors)
     by_name = dict(zip(frame.names, step, strict=True))
-    additions = [_addition(image, step, _method_of(image, method), budget)]
+    additions = [_addition(image, levels, step, _method_of(image, method), budget)]
     for label in image.labels.values():
-        if len(label.levels) == len(image.levels):
+        own_levels = _ended(label, unfinished)
+        if len(own_levels) == len(levels):
             own = tuple(by_name.get(axis, 1) for axis in label.axes)
-            additions.append(_addition(label, own, _method_of(label, None), budget))
+            additions.append(_addition(label, own_levels, own, _method_of(label, None), budget))
+    if not overwrite:
+        for pyramid, _ in additions:
+            check_place(group.store, pyramid.arrays[0].path, group.node_format, overwrite=False)
     workers = budget.workers
     return ImageWritePlan(
         store=group.store,
@@ -293,6 +314,7 @@ def plan_add_level(
             group, [pyramid.arrays[0].path for pyramid, _ in additions]
         ),
         creates=False,
+        overwrite=overwrite,
         max_mem=budget.max_mem,
         threads=workers.threads,
         threads_per_process=workers.threads_per_process,
@@ -308,16 +330,21 @@ def _method_of(image: Image, method: str | Method | Reduce | None) -> Method:
     return label_method(method) if is_label else method_named(method)
 
 
+def _ended(image: Image, unfinished: Collection[str]) -> tuple[Level, ...]:
+    """The levels of an image without those of a job that died after it had listed them."""
+    return tuple(level for level in image.levels if level.array.path not in unfinished)
+
+
 def _addition(
-    image: Image, step: Shape, method: Method, budget: Budget
+    image: Image, levels: Sequence[Level], step: Shape, method: Method, budget: Budget
 ) -> tuple[PyramidPlan, Callable[[], None]]:
-    """The plan of one more level, and what lists it at the end."""
-    group, last = image.group, image.levels[-1].array
-    name = _next_name([dataset.path for dataset in image.multiscale.datasets])
+    """The plan of a level after some, and what lists it at the end."""
+    group, last = image.group, levels[-1].array
+    datasets = image.multiscale.datasets[: len(levels)]
+    name = _next_name([dataset.path for dataset in datasets])
     array = _like(last, join(group.path, name), coarser(last.shape, step))
-    check_place(group.store, array.path, group.node_format, overwrite=False)
     pyramid = planned(last, (array,), (step,), method, budget)
-    before = image.multiscale.datasets[-1]
+    before = datasets[-1]
     scale, translation = (1.0,) * last.ndim, (0.0,) * last.ndim
     for one in before.transformations:
         scale = tuple(one.scale or scale)
@@ -374,22 +401,24 @@ def add_level(
     url: Location | Group,
     path: str = "",
     *,
+    factors: Any = "isotropic",
+    method: str | Method | Reduce | None = None,
+    overwrite: bool = False,
+    max_mem: str | int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     client: Client | None = None,
     progress: ImageProgress | None = None,
     resume: bool | str = False,
     journal: Location | None = None,
-    **options: Any,
 ) -> WriteReport:
     """Add a coarser level to an image, and to its label images: `plan_add_level`, then run.
 
     Parameters
     ----------
-    url, path, client
+    url, path, factors, method, overwrite, max_mem, storage_options, client
         As for `plan_add_level`.
     progress, resume, journal
         As for `zarr_dask.ome.plan.ImageWritePlan.run`.
-    **options
-        As for `plan_add_level`.
 
     Examples
     --------
@@ -401,7 +430,8 @@ def add_level(
     >>> [level.shape for level in zd.ome.open(store).levels]
     [(300, 400), (150, 200), (75, 100)]
     """
-    place_options = options.pop("storage_options", None)
-    with archive_or_place(url, place_options) as (place, known):
-        plan = plan_add_level(place, path, client=client, storage_options=known, **options)
-        return plan.run(client, progress, resume=resume, journal=journal)
+    with archive_or_place(url, storage_options) as (place, known):
+        image = _opened(place, path, known)
+        unfinished = unfinished_arrays(image.group.store, image.group.path, journal)
+        plan = _plan_level(image, factors, method, Budget.of(max_mem, client), True, unfinished)
+        return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

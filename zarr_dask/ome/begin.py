@@ -7,7 +7,7 @@ stored object without a valid receipt. Documents are written at the end, the out
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     StoreError,
     StoreKeyError,
 )
-from zarr_dask.formats.base import prefix_of, where
+from zarr_dask.formats.base import Limits, prefix_of, read_documents, where
 from zarr_dask.hierarchy import (
     check_place,
     consolidate_group,
@@ -50,7 +50,7 @@ from zarr_dask.receipts import Receipts
 from zarr_dask.stores.base import Appender, Store, list_sizes
 from zarr_dask.stores.urls import Location, real_place
 
-__all__ = ["PyramidJob", "begun", "is_empty"]
+__all__ = ["PyramidJob", "begun", "is_empty", "unfinished_arrays"]
 
 _KIND = "pyramid"
 _ARRAYS = "arrays"
@@ -165,7 +165,7 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
             return resumed
     elif resume:
         _refuse_other(at, found)
-    _make_room(plan)
+    _make_room(plan, _left_behind(plan, [old for _, old in found]))
     for old_journal, old in found:
         _remove_leftovers(plan, old)
         old_journal.remove()
@@ -207,22 +207,50 @@ def _may_go_on(job: PyramidJob) -> bool:
     return True
 
 
-def _check_places(plan: Contents, *, overwrite: bool) -> None:
+def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
+    """Paths of nodes that a job has left that died while it wrote documents.
+
+    There are jobs that have not ended, and the documents say what those of the plan will. Where
+    that of the whole is among them and there is nothing to be done after it, all had been done.
+    """
+    if not any(job.kind == _KIND for job in jobs):
+        return frozenset()
+    keys = [key for documents in plan.documents.values() for key in documents]
+    there = read_documents(plan.store, keys, Limits())
+    left = {
+        path
+        for path, documents in plan.documents.items()
+        if all(there[key] == text for key, text in documents.items())
+    }
+    return frozenset() if plan.path in left and not plan.amends else frozenset(left)
+
+
+def unfinished_arrays(store: Store, path: str, journal: Location | None = None) -> frozenset[str]:
+    """Paths of the arrays that jobs at a place write which have not ended."""
+    place = default_place(store, path) if journal is None else given_place(journal, path)
+    jobs = [job for _, job in open_journals(place)] if place is not None else []
+    told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
+    return frozenset(one for of_one in told for one in of_one if isinstance(one, str))
+
+
+def _check_places(plan: Contents, *, overwrite: bool, left: Collection[str] = frozenset()) -> None:
     store, node_format = plan.store, plan.node_format
     if plan.creates and is_empty(store, plan.path):
         check_place(store, plan.path, node_format, overwrite=overwrite, is_group=True)
         return
     for pyramid in plan.pyramids:
         for array in pyramid.arrays:
-            check_place(store, array.path, node_format, overwrite=overwrite)
+            if array.path not in left:
+                check_place(store, array.path, node_format, overwrite=overwrite)
     for path in plan.groups:
-        check_place(store, path, node_format, overwrite=overwrite, is_group=True)
+        if path not in left:
+            check_place(store, path, node_format, overwrite=overwrite, is_group=True)
 
 
-def _make_room(plan: Contents) -> None:
+def _make_room(plan: Contents, left: Collection[str]) -> None:
     """Remove what is replaced, and what a job that has died has left."""
     store, node_format = plan.store, plan.node_format
-    _check_places(plan, overwrite=plan.overwrite)
+    _check_places(plan, overwrite=plan.overwrite, left=left)
     for begin in plan.first:
         begin()
     if plan.creates:
@@ -230,7 +258,7 @@ def _make_room(plan: Contents) -> None:
             store,
             plan.path,
             node_format,
-            overwrite=plan.overwrite,
+            overwrite=plan.overwrite or plan.path in left,
             is_group=True,
             warns=not plan.consolidated,
         )

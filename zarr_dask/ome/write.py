@@ -273,7 +273,7 @@ def write(
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
     with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
-        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
-        # a job that has died may have made the image visible
+        # what is there may be what a job has left that has died: who begins looks at that
+        options |= {"storage_options": known, "overwrite": True}
         plan = plan_write(x, place, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

@@ -350,6 +350,6 @@ def write_plate(
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
     with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
-        options |= {"storage_options": known, "overwrite": bool(overwrite or resume)}
+        options |= {"storage_options": known, "overwrite": True}  # as in `write`
         plan = plan_write_plate(wells, place, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
