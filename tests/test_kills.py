@@ -97,7 +97,8 @@ def kill_and_resume(folder: Folder, victim: str, cluster: Cluster, client, draw:
         cluster = Cluster(folder, "second")
     done = receipted(folder)  # tasks of the dead client may still be running, and add to them
     begun = time.monotonic()
-    if open_journals(default_place(LocalStore(folder.target), "")):
+    # a client may die between the end of all tasks and that of its journal: all is there then
+    if len(done) < TASKS and open_journals(default_place(LocalStore(folder.target), "")):
         with pytest.raises(NodeNotFoundError, match=f"of {TASKS} stored objects have valid"):
             zd.open(folder.target)
     again = start(run_client, cluster.address, folder)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dask
 import dask.array as da
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -582,6 +583,42 @@ def test_a_manifest_agrees_with_the_files_and_with_sha256sum(tmp_path):
     )
     assert check.returncode == 0, check.stderr
     assert check.stdout.count(": OK") == 13
+
+
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+
+
+def sharded(chunks, *codecs, location="end"):
+    index_codecs = [*RAW, {"name": "crc32c"}]
+    members = {
+        "chunk_shape": list(chunks),
+        "index_codecs": index_codecs,
+        "index_location": location,
+    }
+    return {"name": "sharding_indexed", "configuration": {**members, "codecs": list(codecs)}}
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        [sharded((5, 5), *RAW)],
+        [sharded((5, 5), *RAW, location="start")],
+        [sharded((10, 10), sharded((5, 5), *RAW), GZIP)],
+        [sharded((5, 5), *RAW), GZIP],
+        [{"name": "transpose", "configuration": {"order": [1, 0]}}, sharded((5, 5), *RAW)],
+    ],
+    ids=["shard", "index first", "in a compressed shard", "compressed", "transposed"],
+)
+def test_checksums_are_those_of_the_files_whatever_shards_are_made_of(tmp_path, codecs):
+    values = da.ones((40, 40), chunks=20, dtype="i8").map_blocks(np.triu, dtype="i8")
+    zd.to_zarr(values, tmp_path / "a", codecs=codecs, chunks=(20, 20), manifest=tmp_path / "m")
+    zd.to_zarr(values, tmp_path / "b", codecs=codecs, chunks=(20, 20))  # nobody asks for sums
+    objects = zd.Manifest.read(tmp_path / "m").objects
+    assert len(objects) == 5
+    for one in objects:
+        raw = (tmp_path / "a" / one.key).read_bytes()
+        assert (one.nbytes, one.crc32c) == (len(raw), google_crc32c.value(raw))
+        assert (tmp_path / "b" / one.key).read_bytes() == raw
 
 
 def test_a_manifest_without_sha256_says_how_to_have_them(tmp_path):

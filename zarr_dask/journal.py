@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -190,8 +191,7 @@ class Journal:
         """
         line = receipt.to_line()
         if isinstance(self.store, Appender):
-            name = f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}"
-            self.store.append(f"{self.prefix}{_RECEIPTS}{name}", line)
+            self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
             return
         # a task that is run again replaces its own, and no other array's or stage's of equal keys
         names = [receipt.creation, *(item.key for item in receipt.objects), *receipt.empty]
@@ -242,6 +242,12 @@ class Journal:
         with suppress(StoreError):  # a task that ends late may add to it; the job is over anyway
             self.store.delete_prefix(self.prefix)
         remove_empty_folders(self.store, self.prefix)
+
+
+@lru_cache(maxsize=1)
+def _name_of_process(number: int) -> str:
+    """Tells a process from all others; after a fork it has another number."""
+    return f"{socket.gethostname()}-{number}-{_PROCESS}"
 
 
 def remove_empty_folders(store: Store, prefix: str) -> None:

@@ -29,7 +29,7 @@ from zarr_dask.codecs.base import (
     Size,
 )
 from zarr_dask.codecs.chain import Chain, fill_absent
-from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.checksum import Crc32c, Summed, crc32c, take_wish
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
 from zarr_dask.dtypes import data_type_of, is_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
@@ -160,6 +160,7 @@ class _BoundSharding(BoundSerializer):
         fill = self.spec.fill
         index: list[int] = []
         offset = self._index_size if self._index_first else 0
+        sums, total = take_wish() and not self._index_first, 0
         with Gathered() as gathered:
             for part in self._all_parts:
                 chunk = cut(array, part.out)
@@ -168,6 +169,8 @@ class _BoundSharding(BoundSerializer):
                     continue
                 nbytes = 0
                 for piece in self._inner.encode(chunk):
+                    if sums:
+                        total = crc32c(piece, total)
                     gathered.add(piece)
                     nbytes += len(piece)
                 index += (offset, nbytes)
@@ -175,7 +178,13 @@ class _BoundSharding(BoundSerializer):
         buffers = gathered.buffers()
         places = np.array(index, _INDEX_DTYPE).reshape(self._index_spec.shape)
         encoded = self._index.encode(places)
-        return [*encoded, *buffers] if self._index_first else [*buffers, *encoded]
+        if self._index_first:
+            return [*encoded, *buffers]
+        if sums:
+            for piece in encoded:
+                total = crc32c(piece, total)
+            return Summed([*buffers, *encoded], total)
+        return [*buffers, *encoded]
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:

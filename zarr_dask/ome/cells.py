@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.checksum import summing
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.jobs.plan import format_region
@@ -210,7 +211,9 @@ class _Written:
         """Write the objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
         for part in array.meta.grid.parts(region):
-            key, buffers = array.key(part.coords), encode_part(array, part, pixels)
+            key = array.key(part.coords)
+            with summing(self._records is not None):
+                buffers = encode_part(array, part, pixels)
             if buffers is None:
                 array.store.delete(key)
                 self.empty.append(key[len(prefix) :])

@@ -15,6 +15,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.chain import decoded_here
+from zarr_dask.codecs.checksum import summing
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.plan import format_region
@@ -138,7 +139,8 @@ class Stage:
     ) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""
         target = self.target
-        buffers = encode_part(target, part, values)
+        with summing(self.records is not None):
+            buffers = encode_part(target, part, values)
         if buffers is None:
             target.store.delete(target.key(part.coords))
             return None

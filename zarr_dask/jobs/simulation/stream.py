@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask.codecs.checksum import summing
 from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, StepError
 from zarr_dask.grid import Region, Shape, cut
@@ -190,7 +191,8 @@ class Stream:
         if array.meta.is_unwritten(chunk):
             array.store.delete(key)
             return 0, 0
-        buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)
+        with summing(True):
+            buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)
         stored = stored_object(key, buffers, with_sha256=False)
         array.store.set(key, buffers)
         return stored.nbytes, stored.crc32c

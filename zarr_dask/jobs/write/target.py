@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.checksum import summing
 from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
 from zarr_dask.formats.base import ArrayMeta
@@ -164,7 +165,8 @@ class ArrayTarget:
         if self.compares and not part.whole:
             changed = change_part(array, part, values)
             return key if changed is None else self._noted(key, changed)
-        buffers = encode_part(array, part, values)
+        with summing(self._keeps_receipts):
+            buffers = encode_part(array, part, values)
         if buffers is None:
             array.store.delete(array.key(part.coords))
             return key
@@ -172,6 +174,10 @@ class ArrayTarget:
         with sending(array.store, values.nbytes):
             array.store.set(array.key(part.coords), buffers)
         return noted
+
+    @property
+    def _keeps_receipts(self) -> bool:
+        return self.records is not None and self.records.receipts
 
     def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:
         """What a receipt says of an object; without one no checksum is worked out."""
