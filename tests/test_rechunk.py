@@ -531,6 +531,7 @@ class Slow(Wrapper):
     writing: threading.Event = field(default_factory=threading.Event, compare=False)
     cleaned: threading.Event = field(default_factory=threading.Event, compare=False)
     written: threading.Event = field(default_factory=threading.Event, compare=False)
+    seconds: float = 2
 
     def set(self, key, buffers):
         if self.writing.is_set():
@@ -539,7 +540,7 @@ class Slow(Wrapper):
         self.writing.set()
         try:
             # A job that waits for its tasks before it cleans up is waited for in vain.
-            self.cleaned.wait(2)
+            self.cleaned.wait(self.seconds)
             self.store.set(key, buffers)
         finally:
             self.written.set()
@@ -565,6 +566,21 @@ def test_a_task_that_is_still_writing_when_another_fails_is_waited_for(slabs, tm
     assert temp.written.is_set()
     with dask.config.set(scheduler="sync"):
         replace(plan, source=slabs).run(resume=True)
+    assert list(temp.list()) == []
+
+
+def test_an_interrupted_job_is_cleaned_up_when_nobody_writes_any_more(slabs, tmp_path):
+    temp = Slow(MemoryStore(), seconds=0.3)
+
+    def interrupt(progress):
+        assert temp.writing.is_set()
+        raise KeyboardInterrupt
+
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = staged_plan(slabs, tmp_path / "target", temp=temp, max_mem=2 * STAGED["max_mem"])
+        with pytest.raises(KeyboardInterrupt):
+            plan.run(progress=interrupt)
+    assert temp.written.is_set()
     assert list(temp.list()) == []
 
 

@@ -7,11 +7,12 @@ where tasks run, what becomes of a job that fails, and what is added up is the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.errors import MemoryBudgetError, StoreError
 from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, resume
 from zarr_dask.jobs.plan import counted, format_bytes
@@ -181,7 +182,8 @@ def carry_out(
         run.compare(comparisons)
     except BaseException as error:
         if job.journal is None or not isinstance(error, Exception):
-            job.remove_intermediates()
+            with suppress(StoreError):  # the first error is what matters
+                job.remove_intermediates()
         raise
     arrays = range(len(plan.depths))
     ledger = run.ledger

@@ -1,7 +1,8 @@
 """Running on dask's own schedulers: threads, processes, or one after the other.
 
 dask raises the first error at once and lets the threads go on with what they have begun. Here they
-are waited for, unless the job was interrupted: who does that does not want to wait.
+are waited for, so that nobody writes any more when the job is cleaned up after. Whoever interrupts
+a job twice does not wait.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def run_local(
             for first in range(0, len(numbers), LOCAL_WINDOW):
                 keys = [(name, number) for number in numbers[first : first + LOCAL_WINDOW]]
                 get({key: Task(key, tracked, key[1]) for key in keys}, keys, **options)
-    except BaseException as error:
+    except BaseException:
         if isinstance(tracked, _Tracked):
-            tracked.stop(wait=isinstance(error, Exception))
+            tracked.stop()
         raise
 
 
@@ -91,12 +92,11 @@ class _Tracked:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def stop(self, *, wait: bool) -> None:
-        """Begin no more calls, and wait for those that are running if told to."""
+    def stop(self) -> None:
+        """Begin no more calls, and wait for those that are running."""
         with self._changed:
             self._stopped = True
-            if wait:
-                self._changed.wait_for(lambda: self._running == 0)
+            self._changed.wait_for(lambda: self._running == 0)
 
 
 def compute_local(
@@ -134,8 +134,8 @@ def compute_local(
     try:
         with Callback(posttask=report):
             return collection.compute(pool=pool)
-    except BaseException as error:
-        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:
         pool.shutdown(wait=False)
