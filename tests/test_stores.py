@@ -246,6 +246,12 @@ def test_a_loop_of_links_is_no_absence(local):
     for read in (local.get, lambda key: local.get_ranges([(key, WHOLE)]), local.size):
         with pytest.raises(StoreError, match="'a'"):
             read("a")
+    Path(local.root, "gone").symlink_to("nowhere")
+    assert sorted(local.list()) == ["a", "b", "gone"]
+    assert list(local.list_sizes()) == [("b", 1)]
+    assert local.list_dir().prefixes == []
+    local.set("a", [b"22"])  # in the place of the link
+    assert local.get("a") == b"22"
 
 
 def test_missing_permissions_are_no_absence(local):

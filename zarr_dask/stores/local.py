@@ -54,6 +54,16 @@ def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or leads to one; links that lead round and round do not."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+
+
 def _is_circle(entry: os.DirEntry[str]) -> bool:
     """Whether a folder is a link to one that it lies in."""
     if not entry.is_symlink():
@@ -289,8 +299,14 @@ class LocalStore:
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
         for key, entry in self._walk(prefix):
-            with self._reporting("inspect", key), suppress(FileNotFoundError):  # it has gone
-                yield key, entry.stat().st_size
+            with self._reporting("inspect", key):
+                try:
+                    nbytes = entry.stat().st_size
+                except OSError as error:
+                    if error.errno in {errno.ENOENT, errno.ELOOP}:  # gone, or a link to nothing
+                        continue
+                    raise
+            yield key, nbytes
 
     def list_temporaries(self, prefix: str | None) -> Iterator[tuple[str, float]]:
         """Temporary files below a prefix, which no other listing shows, and when they changed.
@@ -307,7 +323,7 @@ class LocalStore:
                 os.scandir(f"{self.root}/{above}") as entries,
             ):
                 for entry in entries:
-                    if entry.is_dir():
+                    if _is_folder(entry):
                         if prefix is not None and not _is_circle(entry):
                             pending.append(f"{above}{entry.name}/")
                     elif _TEMPORARY.fullmatch(entry.name):
@@ -334,7 +350,7 @@ class LocalStore:
             os.scandir(f"{self.root}/{prefix}") as entries,
         ):
             for entry in entries:
-                if entry.is_dir():
+                if _is_folder(entry):
                     folders.append(entry)
                 elif not _TEMPORARY.fullmatch(entry.name):
                     files.append(entry)
