@@ -73,7 +73,7 @@ class Violations:
         owner: Mapping[str, Any],
         place: str,
         name: str,
-        fits: Callable[[Any], bool],
+        fits: Fits,
         rule: str,
     ) -> Any:
         """A member that must be there; None, and a note, if it does not fit."""
@@ -88,7 +88,7 @@ class Violations:
         owner: Mapping[str, Any],
         place: str,
         name: str,
-        fits: Callable[[Any], bool],
+        fits: Fits,
         rule: str,
     ) -> Any:
         """As `take`, for a member that may be absent."""
