@@ -154,3 +154,12 @@ def test_more_blocks_than_can_be_listed():
         fine.lazy[::-2].to_dask()
     assert fine.lazy[: 1 << 10].to_dask().numblocks == (1 << 10,)
     assert zd.from_zarr(fine, chunks="auto").numblocks == (1 << 13,)
+
+
+@pytest.mark.parametrize(
+    "chunks", [-5, (-5,), ((-1, 5),), ((5, -1),), {0: -3}, 0, (0,), {0: 0}, 1.5, "nope", ((1, 2),)]
+)
+def test_sizes_that_are_none(chunks):
+    array = zd.create_array({}, shape=(4,), dtype="i1", chunks=2)
+    with pytest.raises(GridError, match="gives no blocks"):
+        array.to_dask(chunks)

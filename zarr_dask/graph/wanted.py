@@ -122,8 +122,7 @@ def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, items
         for axis, one in enumerate(wanted)
     )
     for one, extent in zip(plain, grid.shape, strict=True):
-        if isinstance(one, int | np.integer) and one > 0:
-            check_count(-(-extent // int(one)), "blocks")
+        _check_sizes(one, extent)
     blocks = list(normalize_chunks(plain, grid.shape, dtype=np.dtype((np.void, itemsize))))
     if limits:
         fixed = prod(max(sizes) for axis, sizes in enumerate(blocks) if axis not in limits)
@@ -132,6 +131,17 @@ def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, items
         for axis, sizes in merged_blocks(grid, extents, budget).items():
             blocks[axis] = sizes
     return tuple(blocks)
+
+
+def _check_sizes(one: Any, extent: int) -> None:
+    """Refuse what dask would take for sizes of blocks along a dimension, or try to list."""
+    numbers = one if isinstance(one, tuple | list) else (one,)
+    if any(isinstance(size, int | np.integer) and size < 0 for size in numbers) and one != -1:
+        raise ValueError(f"{one} is below 0; -1 stands for all of a dimension.")
+    if isinstance(one, int | np.integer) and one == 0 and extent:
+        raise ValueError("blocks of 0 elements do not fill a dimension.")
+    if isinstance(one, int | np.integer) and one > 0:
+        check_count(-(-extent // int(one)), "blocks")
 
 
 def _text(one: Any) -> str:

@@ -32,6 +32,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and 
 _SIGNATURE = b"PK\x03\x04"
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _ENCRYPTED = 0x1
+_FED = 1 << 14  # bytes that are inflated at a time
 _MOST_INFLATED = 1040  # deflate makes at most 1032 bytes of one
 DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
 """Names of metadata documents, of all formats."""
@@ -196,8 +197,10 @@ class ZipStore:
         self._check(key, entry)
         start = self._start(descriptor, key, entry)
         if entry.method == _DEFLATED:
-            whole = self._inflated(key, entry, read_at(descriptor, start, entry.stored))
-            return whole if wanted == WHOLE else whole[wanted.start : wanted.stop]
+            data = read_at(descriptor, start, entry.stored)
+            if wanted.start < 0 or wanted.stop is None:
+                return self._inflated(key, entry, data, entry.size)[wanted.start : wanted.stop]
+            return self._inflated(key, entry, data, min(wanted.stop, entry.size))[wanted.start :]
         first, last, _ = slice(wanted.start, wanted.stop).indices(entry.size)
         value = read_at(descriptor, start + first, max(last - first, 0))
         if (first, last) == (0, entry.size) and zlib.crc32(value) != entry.crc:
@@ -233,17 +236,30 @@ class ZipStore:
             raise self._broken(key, "the archive ends before it does")
         return start
 
-    def _inflated(self, key: str, entry: _Entry, data: bytes) -> bytes:
+    def _inflated(self, key: str, entry: _Entry, data: Buffer, most: int) -> bytes | memoryview:
+        """The first bytes of an entry; its checksum is that of all of them.
+
+        Bit by bit, because zlib itself takes twice the memory of what it makes.
+        """
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        value, size = memoryview(bytearray(most)), 0
         try:
-            value = inflate.decompress(data, entry.size + 1)
+            for start in range(0, len(data), _FED):
+                piece = inflate.decompress(data[start : start + _FED], most + 1 - size)
+                piece = piece[: most - size] if most < entry.size else piece
+                if size + len(piece) > most:
+                    break
+                value[size : size + len(piece)] = piece
+                size += len(piece)
+                if inflate.eof or (size == most < entry.size):
+                    break
         except zlib.error as error:
             raise self._broken(key, f"it cannot be inflated ({error})") from error
-        if len(value) != entry.size or not inflate.eof:
+        if size != most or (most == entry.size and (not inflate.eof or inflate.unconsumed_tail)):
             raise self._broken(key, f"it does not hold the {entry.size} bytes that it claims")
-        if zlib.crc32(value) != entry.crc:
+        if most == entry.size and zlib.crc32(value) != entry.crc:
             raise self._broken(key, "its checksum does not fit")
-        return value
+        return bytes(value) if size < _PIECE else value.toreadonly()
 
     def _broken(self, key: str, reason: str) -> StoreError:
         name = self.folder + key
