@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import zarr_dask as zd
 from zarr_dask.errors import GridError, SelectionError
 from zarr_dask.indexing import checked_region, checked_shape, parse_basic
 
@@ -83,3 +84,15 @@ def test_regions_keep_every_dimension():
 def test_shapes_that_are_none(shape):
     with pytest.raises(GridError, match="chunks="):
         checked_shape(shape, 2, "chunks")
+
+
+@pytest.mark.parametrize("values", [[1, 2], [[1], [2], [3]], np.zeros((0,))])
+def test_values_that_do_not_fit_a_selection(values):
+    array = zd.create_array({}, shape=(5,), dtype="i2", chunks=2)
+    for write in (
+        lambda: array.__setitem__(slice(0, 3), values),
+        lambda: array.__setitem__([0, 1, 2], values),
+        lambda: array.oindex.__setitem__([0, 1, 2], values),
+    ):
+        with pytest.raises(GridError, match=r"could not be broadcast to the shape \(3,\)"):
+            write()

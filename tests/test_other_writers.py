@@ -218,6 +218,7 @@ def test_base64():
         (lambda: zd.ReadOptions(consolidated="no"), "consolidated"),
         (lambda: zd.ReadOptions(allow_pickle=1), "allow_pickle"),
         (lambda: zd.ReadOptions(limits=5), "limits"),
+        (lambda: zd.open({}, read={"missing": "error"}), "ReadOptions"),
         (lambda: zd.Limits(chunk_bytes=-1), "chunk_bytes"),
         (lambda: zd.Limits(metadata_bytes=1.5), "metadata_bytes"),
     ],

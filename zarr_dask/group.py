@@ -394,7 +394,9 @@ def open(
         store = open_store(url, storage_options)
     if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
-    options = read or ReadOptions()
+    options = ReadOptions() if read is None else read
+    if not isinstance(options, ReadOptions):
+        raise TypeError(f"read={read!r}: expected zarr_dask.ReadOptions(...), or None.")
     consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
         node_format, meta, found = read_or_imply(

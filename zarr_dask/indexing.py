@@ -85,13 +85,20 @@ def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
 
     Raises
     ------
-    ValueError
-        NumPy's own, if the value cannot be broadcast.
+    GridError
+        If the value cannot be broadcast.
     """
     extra = value.ndim - len(shape)
-    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
-        value = value.reshape(value.shape[extra:])
-    return np.broadcast_to(value, shape)
+    given = value.shape
+    if extra > 0 and all(n == 1 for n in given[:extra]):
+        value = value.reshape(given[extra:])
+    try:
+        return np.broadcast_to(value, shape)
+    except ValueError as error:
+        raise GridError(
+            f"values of shape {given} could not be broadcast to the shape {shape} selected: "
+            "each of their dimensions, from the last on, must have its length, or 1."
+        ) from error
 
 
 def parse_basic(key: object, shape: Shape) -> Selection:
