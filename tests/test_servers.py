@@ -16,7 +16,11 @@ import pytest
 
 import zarr_dask as zd
 from tests import object_stores
-from zarr_dask.errors import StoreError
+from tests.interop import ours, tensorstore_peer, zarr_python
+from tests.interop.cases import data, matrix
+from tests.interop.refusals import shared
+from tests.interop.test_matrix import check
+from zarr_dask.errors import NodeNotFoundError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.fsspec import FsspecStore
@@ -37,6 +41,12 @@ pytestmark = [
 def _over_http(monkeypatch):
     """Gcsfs asks over gRPC what kind a bucket is, which the server for tests does not know."""
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with object_stores.s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +133,23 @@ class TestCephFsspec(OnAService):
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
 
 
-def places(slow: tuple[str, ...] = ("ceph",)) -> list:
-    """Each server with each backend that can write to it."""
+def places(*more: tuple[str, str], quick: tuple[str, ...] | None = None) -> list:
+    """Each server with each backend that can write to it and list; `more` are others.
+
+    Those that are not `quick`, by default all on Ceph, are for when there is time.
+    """
     found = [(name, backend) for name in ("azurite", "ceph") for backend in BACKENDS]
-    found.append(("gcs", "fsspec"))
-    return [
-        pytest.param(one, marks=[pytest.mark.slow] if one[0] in slow else [], id="-".join(one))
-        for one in found
-    ]
+    found += [("gcs", "fsspec"), *more]
+
+    def marks(one):
+        is_quick = one[0] != "ceph" if quick is None else "-".join(one) in quick
+        return [] if is_quick else [pytest.mark.slow]
+
+    return [pytest.param(one, marks=marks(one), id="-".join(one)) for one in found]
+
+
+MOTO = [("moto", backend) for backend in BACKENDS]  # most about it is in test_stores_s3.py
+NGINX = ("nginx", "obstore")  # which lists nothing
 
 
 @pytest.fixture
@@ -141,16 +160,107 @@ def place(request):
     return f"{server.root}/{next(NUMBERS)}/a.zarr", {**server.options, "backend": backend}
 
 
+def of_zarr_python(url, options):
+    """The place as a store of zarr-python, through the same library."""
+    import zarr
+    from obstore import store as clients
+
+    told = {"client_options": {"allow_http": True}}
+    if url.startswith("http"):
+        return zarr.storage.ObjectStore(clients.HTTPStore.from_url(url, **told))
+    bucket, _, prefix = url.partition("//")[2].partition("/")
+    if url.startswith("az:") and options["backend"] == "obstore":
+        told |= {
+            "account_name": object_stores.AZURE_ACCOUNT,
+            "account_key": object_stores.AZURE_KEY,
+            "endpoint": options["connection_string"].partition("BlobEndpoint=")[2].rstrip(";"),
+        }
+        return zarr.storage.ObjectStore(clients.AzureStore(bucket, prefix=prefix, **told))
+    theirs = {name: value for name, value in options.items() if name != "backend"}
+    return zarr.storage.FsspecStore.from_url(url, storage_options=theirs)
+
+
+def of_tensorstore(url, options, monkeypatch):
+    """The place in tensorstore's words; it has no words for Azure, and only reads over HTTP."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    if scheme == "http":
+        return {"driver": "http", "base_url": f"http://{bucket}", "path": f"/{path}/"}
+    if scheme == "gs":
+        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", options["endpoint_url"])
+        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret"])
+    return {
+        "driver": "s3",
+        "bucket": bucket,
+        "path": f"{path}/",
+        "endpoint": options["client_kwargs"]["endpoint_url"],
+        "aws_region": "us-east-1",
+        "aws_credentials": {"type": "environment"},
+    }
+
+
+MATRIX = matrix()
+FEW, MANY = 700, 25
+"""Of so many cases of the matrix one is tried, where there is little time and where there is."""
+QUICK = ("moto-obstore", "azurite-obstore", "nginx-obstore", "gcs-fsspec")
+
+
+def subsets(peer: str) -> list:
+    """Places and a part of the matrix that the peer can write and read, which differs by place."""
+    written = {case.id for case in shared(MATRIX, peer, "write")}
+    cases = [case for case in shared(MATRIX, peer, "read") if case.id in written]
+    return [
+        pytest.param(
+            one.values[0],
+            cases[number * 31 :: every],
+            marks=one.marks if every == FEW else [pytest.mark.slow],
+            id=f"{one.id}-{len(cases[number * 31 :: every])}",
+        )
+        for every in (FEW, MANY)
+        for number, one in enumerate(places(*MOTO, NGINX, quick=QUICK))
+    ]
+
+
+@pytest.mark.parametrize(("place", "cases"), subsets("zarr-python"), indirect=["place"])
+def test_the_matrix_through_zarr_python(place, cases):
+    """What is written there is read by either as on a disk (tests/interop), bit for bit."""
+    url, options = place
+    for number, case in enumerate(cases):
+        ours_at, theirs_at = f"{url}/{number}/ours", f"{url}/{number}/theirs"
+        ours.write(case, open_store(ours_at, options), data(case))
+        check(case, zarr_python.read(case, of_zarr_python(ours_at, options)))
+        zarr_python.write(case, of_zarr_python(theirs_at, options), data(case))
+        check(case, ours.read(case, open_store(theirs_at, options)))
+
+
+@pytest.mark.parametrize(("place", "cases"), subsets("tensorstore"), indirect=["place"])
+def test_the_matrix_through_tensorstore(place, cases, monkeypatch):
+    url, options = place
+    if url.startswith("az:"):
+        pytest.skip("tensorstore has no driver for Azure")
+    for number, case in enumerate(cases):
+        ours_at, theirs_at = f"{url}/{number}/ours", f"{url}/{number}/theirs"
+        ours.write(case, open_store(ours_at, options), data(case))
+        theirs = of_tensorstore(ours_at, options, monkeypatch)
+        check(case, tensorstore_peer.read(case, theirs))
+        if theirs["driver"] != "http":  # it only reads there
+            theirs = of_tensorstore(theirs_at, options, monkeypatch)
+            tensorstore_peer.write(case, theirs, data(case))
+            seen = ours.read(case, open_store(theirs_at, options))
+            check(case, seen, attributes=case.format in tensorstore_peer.WRITES_ATTRIBUTES)
+
+
 @pytest.mark.parametrize("place", places(), indirect=True)
-def test_zarr_python_reads_what_is_written_and_back(place):
+def test_zarr_python_reads_a_hierarchy_and_back(place):
     import zarr
 
     url, options = place
-    theirs = {name: value for name, value in options.items() if name != "backend"}
     group = zd.create_group(url, storage_options=options)
-    ours = group.create_array("ours", shape=(6, 10), chunks=(2, 5), shards=(6, 5), dtype="f4")
-    ours[...] = VALUES
-    foreign = zarr.storage.FsspecStore.from_url(url, storage_options=theirs)
+    array = group.create_array("ours", shape=(6, 10), chunks=(2, 5), shards=(6, 5), dtype="f4")
+    array[...] = VALUES
+    foreign = of_zarr_python(url, options)
     assert np.array_equal(zarr.open_group(foreign, mode="r")["ours"][...], VALUES)
     written = zarr.create_array(
         foreign, name="theirs", shape=(6, 10), chunks=(3, 5), shards=(6, 5), dtype="f4"
@@ -171,6 +281,30 @@ def test_dask_writes_and_reads(place):
     again = zd.from_zarr(url, storage_options=options)
     assert np.array_equal(again[:, 2:7].compute(scheduler="threads"), VALUES[:, 2:7])
     assert zd.verify(url, storage_options=options).ok
+
+
+@pytest.mark.parametrize(
+    "place", places(*MOTO, quick=("moto-obstore", "azurite-obstore")), indirect=True
+)
+def test_what_a_job_keeps_in_the_same_service(place):
+    """The options of the target are those of journals, manifests and arrays between."""
+    url, options = place
+    journal, manifest, temp = (f"{url}-{name}" for name in ("journal", "manifest", "temp"))
+    x = da.from_array(VALUES + 1, chunks=(3, 5))
+    zd.to_zarr(x, url, storage_options=options, resume="job", journal=journal, manifest=manifest)
+    assert len(zd.Manifest.read(manifest, options).objects) == 5
+    assert zd.verify(url, storage_options=options, manifest=manifest).ok
+    array = zd.open_array(url, storage_options=options)
+    digest = zd.digest(array, manifest=manifest)
+    assert zd.Manifest.read(manifest, options).digest == digest
+    plan = zd.plan_rechunk(
+        array, f"{url}-2", chunks=(6, 1), temp=temp, storage_options=options, threads=1
+    )
+    plan.run(journal=journal)
+    zd.copy(array, f"{url}-3", target_options=options, journal=journal, resume=True)
+    assert zd.compare(array, zd.open(f"{url}-3", storage_options=options))
+    left = {key.partition("/")[0] for key in open_store(url.rpartition("/")[0], options).list()}
+    assert left == {"a.zarr", "a.zarr-2", "a.zarr-3", "a.zarr-manifest"}
 
 
 @pytest.mark.parametrize("place", places(), indirect=True)
@@ -264,30 +398,90 @@ def test_a_bucket_that_is_not_there_is_an_error(place):
 
 KILLED = """
 import json, sys, warnings
+import dask, dask.array as da
+import numpy as np
+import zarr_dask as zd
+from zarr_dask.stores import open_store
 warnings.simplefilter("ignore")
-from zarr_dask.stores import Range, open_store
-from zarr_dask.stores.described import describe
-store = open_store(sys.argv[1], json.loads(sys.argv[2]))
-number = 0
-while True:
-    store.set("k", [bytes([97 + number % 2]) * (1 << 20)] * (1 + number % 2))
-    print(number, flush=True)
-    number += 1
+what, url, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+
+def value():
+    store, number = open_store(url, options), 0
+    while True:
+        store.set("k", [bytes([97 + number % 2]) * (1 << 20)] * (1 + number % 2))
+        print(number, flush=True)
+        number += 1
+
+def assignment():
+    array, number = zd.open_array(url, mode="r+", storage_options=options), 1
+    while True:
+        array[...] = number
+        print(number, flush=True)
+        number += 1
+
+def said(block):
+    print("block", flush=True)
+    return block + 1
+
+def job():
+    x = da.zeros((8, 60), chunks=(1, 20), dtype="f4").map_blocks(said, dtype="f4")
+    with dask.config.set(scheduler="synchronous"):
+        zd.to_zarr(x, url, storage_options=options, resume=False if "http" in url else "job")
+
+{"value": value, "assignment": assignment, "job": job}[what]()
 """
 
 
-@pytest.mark.parametrize("place", places(slow=("ceph", "azurite")), indirect=True)
-def test_a_killed_writer_leaves_the_old_or_the_new_value(place):
+def writers(*quick: str) -> list:
+    return places(*MOTO, NGINX, quick=quick)
+
+
+def killed(what, place, lines):
+    """Run a writer in a process of its own, and kill it when it has said so many lines."""
     url, options = place
-    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
-    store = open_store(url, options)
-    command = [sys.executable, "-c", KILLED, url, json.dumps(options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        for _ in range(2):
-            assert process.stdout.readline()
+    command = [sys.executable, "-c", KILLED, what, url, json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = [process.stdout.readline() for _ in range(lines)]
         process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split("\n")
+    assert all(said)
+    return len([*said, *filter(None, rest)])
+
+
+@pytest.mark.parametrize("place", writers("moto-obstore"), indirect=True)
+def test_a_killed_writer_leaves_the_old_or_the_new_value(place):
+    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
+    killed("value", place, 2)
+    store = open_store(*place)
     assert as_bytes(store.get("k")) in whole
-    assert list(store.list()) == ["k"]
+    if not place[0].startswith("http"):
+        assert list(store.list()) == ["k"]
+
+
+@pytest.mark.parametrize("place", writers("nginx-obstore"), indirect=True)
+def test_a_killed_assignment_leaves_old_or_new_objects(place):
+    url, options = place
+    array = zd.create_array(url, shape=(8, 60), chunks=(4, 20), dtype="i4", storage_options=options)
+    rounds = killed("assignment", place, 3)
+    found = array[...]
+    for rows in (found[:4], found[4:]):
+        for cell in (rows[:, :20], rows[:, 20:40], rows[:, 40:]):
+            assert cell.min() == cell.max() in {rounds, rounds + 1}
+
+
+@pytest.mark.parametrize("place", writers("azurite-obstore"), indirect=True)
+def test_a_killed_job_is_no_array_and_is_resumed(place):
+    url, options = place
+    killed("job", place, 6)
+    with pytest.raises(NodeNotFoundError):
+        zd.open(url, storage_options=options)
+    can_list = not url.startswith("http")
+    x = da.zeros((8, 60), chunks=(1, 20), dtype="f4") + 1
+    report = zd.to_zarr(x, url, storage_options=options, resume="job" if can_list else False)
+    assert report.objects <= 20 if can_list else report.objects == 24  # 4 were there
+    assert np.array_equal(zd.open(url, storage_options=options)[...], np.ones((8, 60)))
+    if can_list:
+        assert zd.verify(url, storage_options=options).ok
 
 
 # --- HTTP -----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from itertools import count
@@ -569,28 +568,3 @@ def test_the_environment_is_read_again_when_it_has_changed(server, url, monkeypa
         zd.open(url, storage_options=options)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
     assert zd.open(url, storage_options=options).shape == (3,)
-
-
-KILLED = """
-import json, sys
-from zarr_dask.stores import open_store
-store = open_store(sys.argv[1], json.loads(sys.argv[2]))
-number = 0
-while True:
-    store.set("k", [bytes([97 + number % 2]) * (1 << 20)] * (1 + number % 2))
-    print(number, flush=True)
-    number += 1
-"""
-
-
-def test_a_killed_writer_leaves_the_old_or_the_new_value(server, url):
-    whole = {b"a" * (1 << 20), b"b" * (1 << 21)}
-    store = open_store(url, server.options)
-    for writes in (1, 3):
-        command = [sys.executable, "-c", KILLED, url, json.dumps(server.options)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            for _ in range(writes):
-                assert process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-        assert bytes(store.get("k")) in whole
-        assert list(store.list()) == ["k"]

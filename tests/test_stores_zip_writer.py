@@ -334,7 +334,7 @@ def test_what_is_returned_is_read_from_the_archive(path):
     stored = zd.to_zarr(x, path, return_stored=True)
     assert np.array_equal(stored.compute(), VALUES)
     with pytest.raises(ValueError, match="compute=False"):
-        zd.to_zarr(x, path, "b", compute=False)
+        zd.to_zarr(x, path.with_name("y.zip"), compute=False)
     with ZipWriter(path, "w") as writer:
         later = zd.to_zarr(x, writer, compute=False)
         later.compute(scheduler="threads")

@@ -48,6 +48,7 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
+from zarr_dask.stores.wrappers import forkable
 from zarr_dask.walk import implied_formats, is_implied, walk, walk_documents
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "consolidate_group",
     "delete_node",
     "is_free",
+    "is_shown_first",
     "prepare_above",
     "prepare_array_place",
     "prepare_place",
@@ -62,6 +64,7 @@ __all__ = [
     "remove_leftovers",
     "rename_node",
     "stale_paths",
+    "withdraw",
 ]
 
 
@@ -148,6 +151,8 @@ def prepare_array_place(
 ) -> None:
     """Make room for an array: as `prepare_place`, and nothing is left that would be its values.
 
+    Its document is put where the store takes no values without it (`is_shown_first`).
+
     Raises
     ------
     NodeExistsError, StoreKeyError
@@ -158,6 +163,22 @@ def prepare_array_place(
     prefix = node_format.data_prefix(path)
     if prefix not in emptied:
         remove_leftovers(store, prefix, meta)
+    if is_shown_first(store):
+        put_documents(store, node_format.documents(meta, path))
+
+
+def is_shown_first(store: Store) -> bool:
+    """Whether a new array's document is put before its values, for its owner to commit with them.
+
+    Everywhere else it comes last, so that nobody takes the array for whole before it is.
+    """
+    return forkable(store) is not None
+
+
+def withdraw(store: Store, path: str) -> None:
+    """Remove a node whose document came first, because the job that was to write it has failed."""
+    if is_shown_first(store) and formats_at(store, path):
+        remove_node(store, path)
 
 
 def prepare_place(

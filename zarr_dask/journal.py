@@ -40,6 +40,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
     RankError,
+    ResumeError,
     StoreError,
 )
 from zarr_dask.formats.base import (
@@ -56,8 +57,8 @@ from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import Location, beside, open_store
-from zarr_dask.stores.wrappers import Below, Wrapper
+from zarr_dask.stores.urls import Location, beside, open_alike, open_store
+from zarr_dask.stores.wrappers import Below, Wrapper, forkable
 
 __all__ = [
     "Job",
@@ -65,6 +66,7 @@ __all__ = [
     "OpenOutput",
     "Place",
     "check_no_output",
+    "check_resumable",
     "default_place",
     "discard_journals",
     "explained",
@@ -296,9 +298,31 @@ def default_place(store: Store, path: str) -> Place | None:
     return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
 
 
-def given_place(url: Location, path: str) -> Place:
-    """The place of a node's journals below a URL or in a store of their own."""
-    return Place(open_store(url), prefix_of(normalise_path(path)))
+def given_place(url: Location, path: str, like: Store | None = None) -> Place:
+    """The place of a node's journals below a URL or in a store of their own.
+
+    A URL in the service that `like` is in, the node's store, is opened with the same options.
+    """
+    store = open_store(url) if like is None else open_alike(url, like)
+    return Place(store, prefix_of(normalise_path(path)))
+
+
+def check_resumable(store: Store, at: str) -> None:
+    """Refuse to take up jobs in a store that keeps nothing of them before it is committed.
+
+    Objects of equal size may have been there before, so that receipts could not tell.
+
+    Raises
+    ------
+    ResumeError
+        If it is such a store.
+    """
+    if forkable(store) is not None:
+        raise ResumeError(
+            f"{at} keeps all that was written when it is committed, or nothing: of a job that has "
+            "died there is nothing left to go on with. Leave resume= out, and commit after each "
+            "call."
+        )
 
 
 def _bare(store: Store, path: str) -> tuple[Store, str]:
@@ -322,10 +346,29 @@ def new_journal(place: Place, job: Job) -> Journal:
     return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
 
 
-def open_journals(place: Place) -> list[tuple[Journal, Job]]:
-    """The jobs that write to a node and have not ended: running ones, and ones that have died."""
+def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, Job]]:
+    """The jobs that write to a node and have not ended: running ones, and ones that have died.
+
+    Parameters
+    ----------
+    place
+        Where their journals are.
+    needed
+        Whether a store that lists nothing is an error; else nobody can have kept a journal there.
+
+    Raises
+    ------
+    ListingError
+        If it is one.
+    """
     found = []
-    for prefix in place.store.list_dir(place.prefix).prefixes:
+    try:
+        prefixes = place.store.list_dir(place.prefix).prefixes
+    except ListingError:
+        if needed:
+            raise
+        return []
+    for prefix in prefixes:
         if not prefix[len(place.prefix) :].startswith(_FOLDER):
             continue
         job = _job_at(place.store, prefix)

@@ -19,7 +19,7 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError
 from zarr_dask.receipts import Receipts, StoredObject
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import open_store
+from zarr_dask.stores.urls import open_alike, open_store
 
 __all__ = ["Manifest", "ManifestPlace"]
 
@@ -33,9 +33,27 @@ class ManifestPlace:
     store: Store
     key: str
 
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{self.store.url}/{self.key}"
+
     @staticmethod
-    def of(location: str | os.PathLike[str]) -> ManifestPlace:
+    def of(
+        location: str | os.PathLike[str],
+        like: Store | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ManifestPlace:
         """The place that a path or URL names.
+
+        Parameters
+        ----------
+        location
+            A path or URL.
+        like
+            Whose options are used for a URL of the same service.
+        storage_options
+            Options of the store, used instead.
 
         Raises
         ------
@@ -48,7 +66,9 @@ class ManifestPlace:
         else:
             path = PurePosixPath(text)
             folder, name = str(path.parent), path.name
-        return ManifestPlace(open_store(folder), name)
+        if like is None or storage_options is not None:
+            return ManifestPlace(open_store(folder, storage_options), name)
+        return ManifestPlace(open_alike(folder, like), name)
 
 
 @dataclass(frozen=True)
@@ -83,8 +103,17 @@ class Manifest:
         return Manifest(objects, frozenset(prefix + key for key in receipts.empty), array)
 
     @staticmethod
-    def read(location: str | os.PathLike[str]) -> Manifest:
+    def read(
+        location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """The manifest at a path or URL.
+
+        Parameters
+        ----------
+        location
+            The path or URL.
+        storage_options
+            Options of its store.
 
         Raises
         ------
@@ -93,14 +122,18 @@ class Manifest:
         StoreError
             If the store fails.
         """
-        place = ManifestPlace.of(location)
+        return Manifest.at(ManifestPlace.of(location, storage_options=storage_options))
+
+    @staticmethod
+    def at(place: ManifestPlace) -> Manifest:
+        """The manifest at a place; see `read`."""
         text = place.store.get(place.key)
         if text is None:
-            raise ManifestError(f"there is no manifest at {os.fspath(location)}.")
+            raise ManifestError(f"there is no manifest at {place.url}.")
         try:
             return Manifest.from_text(bytes(text))
         except ManifestError as error:
-            raise ManifestError(f"{os.fspath(location)}: {error}") from error
+            raise ManifestError(f"{place.url}: {error}") from error
 
     def write(self, place: ManifestPlace) -> None:
         """Keep the manifest at a place."""

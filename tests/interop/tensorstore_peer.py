@@ -16,26 +16,31 @@ NAME = "tensorstore"
 WRITES_ATTRIBUTES = ("v3",)
 
 
-def _spec(case: Case, path: Path) -> dict[str, Any]:
+Place = Path | dict[str, Any]
+"""A folder, or a store of keys and values as tensorstore describes it."""
+
+
+def _spec(case: Case, path: Place) -> dict[str, Any]:
     driver = {"v3": "zarr3", "v2": "zarr"}[case.format]
-    return {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}}
+    kvstore = path if isinstance(path, dict) else {"driver": "file", "path": f"{path}/"}
+    return {"driver": driver, "kvstore": kvstore}
 
 
-def create(case: Case, path: Path) -> ts.TensorStore:
+def create(case: Case, path: Place) -> ts.TensorStore:
     """Create the array of a case, with nothing written."""
     document = documents.v3_array(case) if case.format == "v3" else documents.v2_array(case)
     spec = _spec(case, path) | {"metadata": document}
     return ts.open(spec, create=True).result()
 
 
-def write(case: Case, path: Path, values: np.ndarray[Any, Any]) -> None:
+def write(case: Case, path: Place, values: np.ndarray[Any, Any]) -> None:
     """Create the array of a case and write the case's region of ``values``."""
     array = create(case, path)
     if case.region is not None:
         array[case.region].write(values[case.region]).result()
 
 
-def read(case: Case, path: Path) -> Seen:
+def read(case: Case, path: Place) -> Seen:
     """Open the array of a case and read all of it."""
     array = ts.open(_spec(case, path), open=True).result()
     values = np.asarray(array.read().result())
@@ -56,7 +61,7 @@ def _names(metadata: dict[str, Any]) -> tuple[str | None, ...] | None:
 
 
 def overwrite(
-    case: Case, path: Path, region: tuple[slice, ...], values: np.ndarray[Any, Any]
+    case: Case, path: Place, region: tuple[slice, ...], values: np.ndarray[Any, Any]
 ) -> None:
     """Write a region of an array that exists."""
     ts.open(_spec(case, path), open=True).result()[region].write(values).result()

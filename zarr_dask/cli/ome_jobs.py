@@ -15,7 +15,7 @@ from zarr_dask.cli.options import CodecsType, GridType, SizeType
 from zarr_dask.cli.printing import say, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress, migration_progress
 from zarr_dask.errors import NodeTypeError, ZarrDaskError
-from zarr_dask.jobs.write.archives import archive_or_place
+from zarr_dask.jobs.archives import archive_or_place
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -12,7 +12,15 @@ from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
 from zarr_dask.errors import NodeExistsError, ResumeError
-from zarr_dask.journal import Job, Journal, Place, default_place, given_place, new_journal
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    Place,
+    check_resumable,
+    default_place,
+    given_place,
+    new_journal,
+)
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.conditional import ConditionalStore
@@ -130,15 +138,16 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     NodeExistsError
         If there is something at the target that may not be replaced.
     ResumeError
-        If there is no place for a journal.
+        If there is no place for a journal, or the target keeps nothing of a job that has died.
     """
+    check_resumable(plan.home[0], plan.where)
     place = _place(plan, journal)
     if place is None:
         raise ResumeError(
             f"{plan.where} has no place beside it for a journal: it is in memory, in an archive, "
             "or the root of a bucket. Say where with journal=, a path or URL outside the hierarchy."
         )
-    for other, job in journals_at(place):
+    for other, job in journals_at(place, needed=True):
         if job.kind == plan.kind and job.token == plan.token:
             other.merge()
             found = plan.bound(job.creation, other)
@@ -215,7 +224,7 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
 
 def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
     store, path = plan.home
-    return default_place(store, path) if journal is None else given_place(journal, path)
+    return default_place(store, path) if journal is None else given_place(journal, path, store)
 
 
 def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:

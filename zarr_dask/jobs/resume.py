@@ -22,7 +22,15 @@ from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.formats.base import ReadOptions, prefix_of
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.journal import Job, Journal, Place, default_place, given_place, new_journal
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    Place,
+    check_resumable,
+    default_place,
+    given_place,
+    new_journal,
+)
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipts
@@ -79,10 +87,9 @@ class ResumeOptions:
         if not isinstance(resume, bool) and not (isinstance(resume, str) and resume):
             raise ValueError(f"resume={resume!r}: expected True, False, or a name for the job.")
 
-    @property
-    def manifest_place(self) -> ManifestPlace | None:
-        """Where the receipts are kept after the job."""
-        return None if self.manifest is None else ManifestPlace.of(self.manifest)
+    def manifest_place(self, target: Store) -> ManifestPlace | None:
+        """Where the receipts of what is written to a store are kept after the job."""
+        return None if self.manifest is None else ManifestPlace.of(self.manifest, target)
 
 
 @dataclass(frozen=True)
@@ -183,13 +190,16 @@ def plan_resume(
         place for a journal where there must be one.
     """
     resume, required = options.resume, options.needs_journal
-    manifest = options.manifest_place
+    if resume:
+        check_resumable(target.store, target.where)
+    manifest = options.manifest_place(target.store)
     if manifest is not None:
         _check_outside(target, "manifest", manifest.store, manifest.key)
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
-    others = [pair for pair in _open_at(target, place) if _in_the_way(pair[1], job)]
+    present = _open_at(target, place, needed=required)
+    others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
         _refuse_other(job, target, others, swap)
@@ -209,7 +219,7 @@ def plan_resume(
 
 def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
     if journal is not None:
-        given = given_place(journal, target.path)
+        given = given_place(journal, target.path, target.store)
         _check_outside(target, "journal", given.store, given.prefix)
         return given
     place = default_place(target.store, target.path)
@@ -232,10 +242,11 @@ def _check_outside(target: Array, what: str, store: Store, key: str) -> None:
         )
 
 
-def _open_at(target: Array, place: Place | None) -> list[tuple[Journal, Job]]:
+def _open_at(target: Array, place: Place | None, *, needed: bool) -> list[tuple[Journal, Job]]:
+    """The jobs that have not ended; those at `place` must be found if that is needed."""
+    found = [] if place is None else journals_at(place, needed=needed)
     default = default_place(target.store, target.path)
-    places = [place] if default == place else [place, default]
-    return [pair for one in places if one is not None for pair in journals_at(one)]
+    return found if default is None or default == place else [*found, *journals_at(default)]
 
 
 def _in_the_way(other: Job, job: Job) -> bool:
@@ -279,7 +290,8 @@ def grown_before(
     if options.ended:
         return back
     job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
-    found = _open_at(present, _place(present, options.journal, required=True))
+    place = _place(present, options.journal, required=True)
+    found = _open_at(present, place, needed=True)
     return back if any(_is_same(job, other) and other.growing for _, other in found) else None
 
 

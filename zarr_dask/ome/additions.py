@@ -17,7 +17,7 @@ from zarr_dask.formats.update import change_attributes, put_new
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.group import Group, open_group
 from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.write.archives import archive_or_place
+from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.begin import unfinished_arrays
 from zarr_dask.ome.contents import PyramidPlan

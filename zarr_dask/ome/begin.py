@@ -28,6 +28,7 @@ from zarr_dask.formats.base import Limits, prefix_of, read_documents, where
 from zarr_dask.hierarchy import (
     check_place,
     consolidate_group,
+    is_shown_first,
     prepare_above,
     prepare_place,
     put_documents,
@@ -37,6 +38,7 @@ from zarr_dask.jobs.rechunk.plan import digest
 from zarr_dask.journal import (
     Job,
     Journal,
+    check_resumable,
     default_place,
     discard_journals,
     given_place,
@@ -134,10 +136,12 @@ def _sizes(plan: Contents) -> dict[str, int]:
 def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
     """Go on with the same job if that is asked for and there is one; else begin."""
     at = where(plan.store, plan.path)
+    if resume:
+        check_resumable(plan.store, at)
     required = bool(resume) or journal is not None
     place = default_place(plan.store, plan.path)
     if journal is not None:
-        place = given_place(journal, plan.path)
+        place = given_place(journal, plan.path, plan.store)
     if place is None and required:
         raise ResumeError(
             f"{at} has no place beside it for a journal, which resume= needs: it is in memory, in "
@@ -153,7 +157,7 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
         objects=plan.objects,
         facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
     )
-    found = [] if place is None else open_journals(place)
+    found = [] if place is None else open_journals(place, needed=required)
     same = [pair for pair in found if resume and pair[1].token == job.token]
     if same:
         kept, old = same[0]
@@ -263,11 +267,12 @@ def _make_room(plan: Contents, left: Collection[str]) -> None:
             warns=not plan.consolidated,
         )
         discard_journals(store, plan.path)
-    if plan.creates and is_empty(store, plan.path):
-        return
-    for pyramid in plan.pyramids:
-        for array in pyramid.arrays:
-            store.delete_prefix(prefix_of(array.path))
+    if not (plan.creates and is_empty(store, plan.path)):
+        for pyramid in plan.pyramids:
+            for array in pyramid.arrays:
+                store.delete_prefix(prefix_of(array.path))
+    if is_shown_first(store):
+        _put_nodes(store, plan.documents)
 
 
 def is_empty(store: Store, path: str) -> bool:

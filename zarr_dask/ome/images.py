@@ -14,6 +14,7 @@ from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, R
 from zarr_dask.formats.base import Format, normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Shape
+from zarr_dask.jobs.archives import Archives
 from zarr_dask.ome.contents import PyramidPlan
 from zarr_dask.ome.describe import (
     FORMATS,
@@ -31,7 +32,7 @@ from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.source import Budget, check_apart, checked_pixels, planned
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location
 from zarr_dask.stores.wrappers import ReadOnly
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def requested(
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[Request, str]:
     """Where images go, and the path below the store."""
-    store, below = open_store(url, storage_options), normalise_path(path)
+    below = normalise_path(path)
+    store = Archives().open(url, storage_options)
     at = where(store, below)
     checked_version(version, at)
     if isinstance(store, ReadOnly):

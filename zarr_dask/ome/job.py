@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.hierarchy import withdraw
 from zarr_dask.jobs.bars import bar
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, run_tasks
+from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, forks_for, run_tasks
 from zarr_dask.jobs.write.submit import compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.begin import PyramidJob, begun
 from zarr_dask.ome.cells import CellReport, CellTarget, CellWriter, merged
 from zarr_dask.ome.contents import Contents, PyramidPlan
 from zarr_dask.receipts import Receipts
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def run_plan(
     """Carry out a plan; see `zarr_dask.ome.plan.ImageWritePlan.run`."""
     workers = find_workers(client)
     _check_memory(plan, workers)
-    check_in_reach(plan.store)
+    check_in_reach(plan.store, client)
     job = begun(plan, resume, journal)
     done = job.receipts()
     reports: list[CellReport] = []
@@ -62,6 +65,7 @@ def run_plan(
         if progress is True:
             told = stack.enter_context(bar("writing", plan.total))
         steps = _Steps(told if callable(told) else None, plan.total)
+        stack.push(partial(_withdraw, plan))
         for wave in _waves(plan.pyramids):
             for stage in range(max(len(pyramid.stages) for pyramid in wave)):
                 reports += _run_stage(job, wave, stage, done, workers, steps)
@@ -69,6 +73,15 @@ def run_plan(
     job.finish()
     total = merged(reports)
     return WriteReport(total.objects, total.empty, plan.nbytes, total.stored)
+
+
+def _withdraw(plan: Contents, failed: type[BaseException] | None, *_: object) -> None:
+    """If a job fails, remove what a store was told before the pixels."""
+    if failed is None:
+        return
+    arrays = [array.path for pyramid in plan.pyramids for array in pyramid.arrays]
+    for path in [plan.path] if plan.creates else [*arrays, *plan.groups]:
+        withdraw(plan.store, path)
 
 
 def _waves(pyramids: Sequence[PyramidPlan]) -> Iterator[Sequence[PyramidPlan]]:
@@ -143,9 +156,11 @@ def _run_stage(
         steps.add(report.nbytes)
 
     if any(missing for _, _, missing in graphs):
-        reports.append(_compute(graphs, workers, steps))
+        reports.append(_compute(job.plan.store, graphs, workers, steps))
     if tasks:
-        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, f"zarr-pyramid-{stage + 1}")
+        name = f"zarr-pyramid-{stage + 1}"
+        into = [job.plan.store]
+        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=into)
     return reports
 
 
@@ -191,18 +206,22 @@ def _handed_over(pyramid: PyramidPlan, stage: int, workers: Workers) -> da.Array
 
 
 def _compute(
-    graphs: Sequence[tuple[CellWriter, da.Array, Sequence[int]]], workers: Workers, steps: _Steps
+    store: Store,
+    graphs: Sequence[tuple[CellWriter, da.Array, Sequence[int]]],
+    workers: Workers,
+    steps: _Steps,
 ) -> CellReport:
     """Run tasks whose super-cells come from graphs, by one submission."""
     from zarr_dask.graph import write_array
 
+    forks = forks_for([store], workers.client)
     total = sum(int(values.nbytes) for _, values, _ in graphs)
 
     def collection(topic: str) -> tuple[list[StoredWrite], int]:
         writes = [
             write_array(
                 values,
-                CellTarget(writer),
+                CellTarget(writer) if forks is None else forks.target(CellTarget(writer)),
                 (0,) * values.ndim,
                 f"{values.name}-{token_hex(8)}",
                 None if len(missing) == writer.stage.tasks else _runs(missing),
@@ -216,6 +235,9 @@ def _compute(
         steps.add(step.nbytes)
 
     reports = compute_writes(collection, total, workers.client, told)
+    if forks is not None:
+        reports = tuple(map(forks.take, reports))
+        forks.merge()
     return merged(reports)
 
 

@@ -32,6 +32,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import is_consolidated
 from zarr_dask.hierarchy import consolidate_group
+from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.migrate.migrate import MigrationPlan, MigrationReport
 from zarr_dask.jobs.migrate.nodes import (
     NodePlan,
@@ -41,7 +42,6 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.model import SUPPORTED, detect_version
 from zarr_dask.ome.named import listable

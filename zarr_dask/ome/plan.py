@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask.array import Array
 from zarr_dask.formats.base import where
 from zarr_dask.grid import Shape
+from zarr_dask.jobs.archives import ends_archives
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.contents import Contents, PyramidPlan
@@ -80,6 +81,7 @@ class ImageWritePlan(Contents):
         """The plan, where what is at its place may be replaced or not."""
         return replace(self, overwrite=overwrite)
 
+    @ends_archives(lambda plan: [plan.store])
     def run(
         self,
         client: Client | None = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.write.archives import archive_or_place
+from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.begin import is_empty
 from zarr_dask.ome.downsample import Method, Reduce

@@ -13,8 +13,8 @@ from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.boxes import is_dask
-from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.members import is_int
 from zarr_dask.ome.describe import checked_attributes

@@ -21,6 +21,7 @@ __all__ = [
     "Appender",
     "Buffer",
     "Coalescing",
+    "Forkable",
     "IndexRange",
     "Listing",
     "OpenValue",
@@ -253,6 +254,32 @@ class Appender(Protocol):
         Other processes must not append to the same value: network file systems would let the
         bytes of one overwrite those of another.
         """
+        ...
+
+
+# --- changes that are merged ----------------------------------------------------------------------
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """A store whose changes are kept only when its owner commits them, all of them or none.
+
+    What another process writes into a copy of it must be merged, or it is lost. Such a store takes
+    values only of arrays whose documents it has; nobody else sees these before the commit.
+    """
+
+    def fork(self) -> Store:
+        """A copy as the store is now, which can be pickled and keeps what is changed in it apart.
+
+        Raises
+        ------
+        StoreError
+            If no copy can be had now.
+        """
+        ...
+
+    def merge(self, forks: Sequence[Store]) -> None:
+        """Take over what was changed in copies; nothing happens where that is done again."""
         ...
 
 

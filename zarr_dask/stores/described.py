@@ -21,6 +21,7 @@ from zarr_dask.stores.retry import Retrying, described_policy
 from zarr_dask.stores.urls import open_store
 from zarr_dask.stores.wrappers import Below, ReadOnly
 from zarr_dask.stores.zip import ZipStore
+from zarr_dask.stores.zip_writer import ZipWriter
 
 __all__ = ["describe", "open_described"]
 
@@ -68,6 +69,11 @@ def describe(store: Store) -> dict[str, Any]:
         options = {} if isinstance(store, HTTPStore) else _public(store.settings())
         options |= {"retry": retry} if retry else {}
         return {"url": _without_login(store.url), **({"options": options} if options else {})}
+    if isinstance(store, ZipWriter):
+        raise StoreError(
+            f"{store.root} is a zip archive, which one process writes in one go, and not what runs "
+            "a plan in parts: run the plan itself, or write into a folder and zip that."
+        )
     raise StoreError(
         f"{store.url} cannot be named in a file: it is in the memory of this process, or a store "
         "that has no URL. Use a path or a URL."

@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.cache import Cache
-from zarr_dask.stores.dialect import WEB, serves
+from zarr_dask.stores.dialect import SCHEMES, WEB, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.plain import completed
 from zarr_dask.stores.retry import DEFAULT, Retrying, policy_of
-from zarr_dask.stores.wrappers import Below, Wrapper
+from zarr_dask.stores.wrappers import Below, Wrapper, innermost
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
 
@@ -27,6 +27,7 @@ __all__ = [
     "beside",
     "inside",
     "located",
+    "open_alike",
     "open_store",
     "overlap",
     "real_place",
@@ -92,6 +93,25 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     return _remote(text, options)
 
 
+def open_alike(url: Location, like: Store) -> Store:
+    """The store at a path or URL, with the options of another store where both are of one service.
+
+    By that journals, manifests and what lies between stages can be put into the object store that
+    a job writes to. Options, which may be credentials, go to no other host.
+    """
+    from zarr_dask.stores.fsspec import FsspecStore
+    from zarr_dask.stores.obstore import ObstoreStore
+
+    other = innermost(like)
+    if isinstance(url, str) and "::" not in url and isinstance(other, FsspecStore | ObstoreStore):
+        one, another = urlsplit(url), urlsplit(other.url)
+        buckets = one.scheme in SCHEMES and one.scheme not in WEB
+        same_host = buckets or one.netloc == another.netloc
+        if one.scheme == another.scheme and same_host:
+            return type(other).from_url(url, other.settings(), other.policy)
+    return open_store(url)
+
+
 def _remote(url: str, options: dict[str, Any]) -> Store:
     """The store at a URL by obstore, which is faster, or by fsspec, which knows more."""
     from zarr_dask.stores.fsspec import FsspecStore
@@ -114,8 +134,7 @@ def backend_of(store: Store) -> str | None:
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
-    while isinstance(store, Wrapper):
-        store = store.store
+    store = innermost(store)
     if isinstance(store, ObstoreStore):
         return "obstore"
     return "fsspec" if isinstance(store, FsspecStore) else None

@@ -15,6 +15,7 @@ from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import (
     Buffer,
     Coalescing,
+    Forkable,
     Listing,
     OpenValue,
     Range,
@@ -29,7 +30,16 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.conditional import conditional
 
-__all__ = ["Below", "Faulty", "ReadOnly", "Recording", "Request", "Wrapper"]
+__all__ = [
+    "Below",
+    "Faulty",
+    "ReadOnly",
+    "Recording",
+    "Request",
+    "Wrapper",
+    "forkable",
+    "innermost",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,19 @@ class Wrapper:
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
         return self.store.size(key)
+
+
+def innermost(store: Store) -> Store:
+    """What all wrappers of a store are around."""
+    while isinstance(store, Wrapper):
+        store = store.store
+    return store
+
+
+def forkable(store: Store) -> Forkable | None:
+    """The store within all wrappers, if what tasks elsewhere write must be merged into it."""
+    found = innermost(store)
+    return found if isinstance(found, Forkable) else None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ A local store becomes ours, which is faster. A memory store is shared with zarr-
 what either writes. Any other store is used through zarr-python's own asynchronous interface.
 
 zarr-python is never imported here: whoever hands over one of its objects has done so. Icechunk's
-sessions are such stores, of Zarr v3 alone: what is no key of that is answered by an error there.
+sessions are such stores, of Zarr v3 alone: what is no key of that is answered by an error there. A
+session that can be written is a `SessionStore`: tasks in other processes write to forks of it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import ReadOnly
 
-__all__ = ["ZarrPythonStore", "is_session", "place_in_zarr_python", "store_of_zarr_python"]
+__all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
 _NO_KEY = "invalid zarr key format"  # what Icechunk says of keys that are not of Zarr v3
@@ -65,6 +66,8 @@ def store_of_zarr_python(given: Any) -> Store | None:
         store = LocalStore(str(given.root.absolute()))
     elif type(given) is zarr.storage.MemoryStore:
         store = MemoryStore.over(_Buffers.over(given._store_dict))  # noqa: SLF001  (no other way)
+    elif _is_session(given):
+        store = SessionStore(given)
     else:
         store = ZarrPythonStore(given)
     return ReadOnly(store) if given.read_only else store
@@ -205,8 +208,51 @@ class ZarrPythonStore:
         except (OSError, NotImplementedError) as error:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {error}") from error
         except _icechunk_errors() as error:
-            words = str(error).partition("\n\ncontext")[0]
-            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {_words_of(error)}") from error
+
+
+class SessionStore(ZarrPythonStore):
+    """The store of a session of Icechunk that can be written; see `zarr_dask.stores.base.Forkable`.
+
+    In another process it can only be read, as it was when it was sent there: what is written there
+    would be lost. Forks, which their owner merges, can be written wherever they are.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _is_fork(self.store.session):
+            return SessionStore, (self.store,)
+        return ReadOnly, (self.fork(),)
+
+    def fork(self) -> SessionStore:
+        """See `zarr_dask.stores.base.Forkable.fork`."""
+        try:
+            return SessionStore(self.store.session.fork().store)
+        except ValueError as error:  # versions before 2, of sessions with changes
+            raise StoreError(
+                f"no fork of {self.url} can be given to other processes ({error}). Commit what was "
+                "changed before, use a newer Icechunk, or compute with threads."
+            ) from error
+
+    def merge(self, forks: Sequence[Store]) -> None:
+        """See `zarr_dask.stores.base.Forkable.merge`."""
+        sessions = [fork.store.session for fork in forks if isinstance(fork, SessionStore)]
+        changed = [session for session in sessions if session.has_uncommitted_changes]
+        try:
+            if changed:
+                self.store.session.merge(*changed)
+        except _icechunk_errors() as error:
+            raise StoreError(f"cannot merge forks into {self.url}: {_words_of(error)}") from error
+
+
+def _is_session(given: Any) -> bool:
+    """Whether a store of zarr-python is that of a session of Icechunk that can be written."""
+    session: Any = getattr(given, "session", None)
+    return hasattr(session, "merge") and hasattr(session, "fork") and not session.read_only
+
+
+def _is_fork(session: Any) -> bool:
+    kind = getattr(sys.modules.get("icechunk"), "ForkSession", None)
+    return isinstance(kind, type) and isinstance(session, kind)
 
 
 def _icechunk_errors() -> tuple[type[Exception], ...]:
@@ -215,15 +261,9 @@ def _icechunk_errors() -> tuple[type[Exception], ...]:
     return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
 
 
-def is_session(store: Store) -> bool:
-    """Whether what another process writes into a copy of a store must be merged to be kept.
-
-    Such are the writable sessions of Icechunk, forked or not.
-    """
-    if not isinstance(store, ZarrPythonStore):
-        return False
-    session: Any = getattr(store.store, "session", None)
-    return hasattr(session, "merge") and not session.read_only
+def _words_of(error: Exception) -> str:
+    """What Icechunk says, without the trace behind it."""
+    return str(error).partition("\n\ncontext")[0]
 
 
 def _byte_request(wanted: Range) -> Any:

@@ -42,6 +42,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
 from zarr_dask.jobs.abreast import abreast, waiting_for
+from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.copy.moving import MovePlan, plan_move
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
@@ -52,7 +53,7 @@ from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.sources import place_of_target
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store, overlap
+from zarr_dask.stores.urls import Location, open_alike, overlap
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -142,10 +143,11 @@ def plan_copy(
     """
     options = read or (src.options if isinstance(src, Array | Group) else ReadOptions())
     root = _opened(src, storage_options, options)
-    store, below = open_store(dst, target_options), normalise_path(path)
+    below = normalise_path(path)
+    store = Archives(replaces=overwrite and not below).open(dst, target_options)
     node_format = format_for_new(store, format or root.format, below)
     if temp is not None:
-        open_store(temp)  # raises where it cannot be had
+        open_alike(temp, store)  # raises where it cannot be had
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     nodes = dict(_nodes(root))

@@ -26,7 +26,14 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_documents
-from zarr_dask.hierarchy import check_place, prepare_place, put_documents, remove_leftovers
+from zarr_dask.hierarchy import (
+    check_place,
+    is_shown_first,
+    prepare_place,
+    put_documents,
+    remove_leftovers,
+    withdraw,
+)
 from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
@@ -255,6 +262,12 @@ class CopyPlan(JointPlan):
             target = member.target
             prefix = self.node_format.data_prefix(target.path)
             remove_leftovers(self.store, prefix, target.meta)
+        if is_shown_first(self.store):
+            put_documents(self.store, self.documents)
+
+    def withdraw(self) -> None:
+        """See `JointPlan`."""
+        withdraw(self.store, self.path)
 
 
 def _depth(path: str) -> int:

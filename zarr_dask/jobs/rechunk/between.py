@@ -16,14 +16,15 @@ from zarr_dask.array import Array
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.grid import Blocks, Cells, Shape
+from zarr_dask.jobs.archives import beside_archive
 from zarr_dask.jobs.rechunk.plan import digest
 from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.urls import Location, beside, inside, open_store, real_place
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.urls import Location, beside, inside, open_alike, real_place
+from zarr_dask.stores.wrappers import innermost
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -189,16 +190,13 @@ def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
         If there is none.
     """
     if temp is not None:
-        return open_store(temp), ""
-    found = beside(target.store, ".")
+        return open_alike(temp, target.store), ""
+    found = beside(target.store, ".") or beside_archive(target.store)
     if found is not None:
         return found
-    store = target.store
-    while isinstance(store, Wrapper):
-        store = store.store
-    if isinstance(store, MemoryStore):
+    if isinstance(innermost(target.store), MemoryStore):
         return None, ""
     raise StoreError(
         f"{target.where} has no place beside it for the blocks of the dask array: it is the root "
-        "of a bucket. Say where they go with temp=, a path or URL."
+        "of a bucket, or a session. Say where they go with temp=, a path or URL."
     )

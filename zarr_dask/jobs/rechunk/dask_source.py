@@ -24,6 +24,7 @@ from zarr_dask.errors import PlanError, ResumeError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.archives import ends_archives
 from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.between import FORMAT, Between, Room, base_for, grids_between
@@ -191,6 +192,7 @@ class DaskRechunkPlan:
 
     # --- doing it ---------------------------------------------------------------------------------
 
+    @ends_archives(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,

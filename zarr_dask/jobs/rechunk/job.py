@@ -29,6 +29,7 @@ from zarr_dask.hierarchy import (
     put_documents,
 )
 from zarr_dask.jobs import beginning
+from zarr_dask.jobs.archives import beside_archive
 from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.rechunk.copying import Records, Stage
 from zarr_dask.jobs.rechunk.running import Calls, Numbered
@@ -36,7 +37,7 @@ from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
 from zarr_dask.journal import LAST, STAGES, Job, Journal
 from zarr_dask.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.stores.urls import Location, beside, open_store
+from zarr_dask.stores.urls import Location, beside, open_alike
 
 __all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
 
@@ -222,8 +223,11 @@ class RechunkJob:
         """Where intermediate arrays lie: the same whoever asks."""
         name = f"zarr-dask-temporary-{self.creation[:12]}"
         if self.plan.temp is not None:
-            return open_store(self.plan.temp), name
+            return open_alike(self.plan.temp, self.plan.target.store), name
         store = self.plan.target.store
+        archive = beside_archive(store)
+        if archive is not None:
+            return archive[0], f"{archive[1]}.{name}"
         return beside(store, f".{name}") or (store, f".{name}")
 
     def remove_intermediates(self) -> None:

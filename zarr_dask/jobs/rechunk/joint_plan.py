@@ -19,7 +19,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.errors import PlanError
-from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place
+from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place, withdraw
+from zarr_dask.jobs.archives import ends_archives
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.html import ArrayRow, joint_html
 from zarr_dask.jobs.rechunk.joint_job import JointJob, Member, MemberJob, StageLike
@@ -244,6 +245,16 @@ class JointPlan(ABC):
         for job in jobs:
             job.publish()
 
+    @property
+    def writes_to(self) -> list[Store]:
+        """The stores of all targets."""
+        return [self.home[0], *(member.target.store for member in self.members)]
+
+    def withdraw(self) -> None:
+        """Remove what a store was told of the targets before their values: the job has failed."""
+        for member in self.members:
+            withdraw(member.target.store, member.target.path)
+
     def bound(self, creation: str, journal: Journal | None) -> JointJob:
         """The job with its receipts; `journal` is None where there is no place for them."""
         return JointJob(self, creation, journal)
@@ -266,6 +277,7 @@ class JointPlan(ABC):
 
     # --- doing it ---------------------------------------------------------------------------------
 
+    @ends_archives(lambda plan: plan.writes_to)
     def run(
         self,
         client: Client | None = None,
@@ -307,8 +319,8 @@ class JointPlan(ABC):
             If a source cannot be read or a target not be written.
         """
         for member in self.members:
-            check_in_reach(member.source.store)
-            check_in_reach(member.target.store)
+            check_in_reach(member.source.store, client)
+            check_in_reach(member.target.store, client)
         ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
         return JointReport(
             arrays=tuple(

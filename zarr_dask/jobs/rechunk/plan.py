@@ -17,6 +17,8 @@ from zarr_dask.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.grid import Region
 from zarr_dask.group import open_array
+from zarr_dask.hierarchy import withdraw
+from zarr_dask.jobs.archives import ends_archives
 from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
 from zarr_dask.jobs.rechunk.html import stages_html
 from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
@@ -29,8 +31,9 @@ from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, seconds
 from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import Journal
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import Location, open_store, real_place
+from zarr_dask.stores.urls import Location, open_alike, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -238,7 +241,7 @@ class RechunkPlan:
             "threads": self.threads,
             "threads_per_process": self.threads_per_process,
             "overwrite": self.overwrite,
-            "temp": None if self.temp is None else describe(open_store(self.temp)),
+            "temp": None if self.temp is None else describe(open_alike(self.temp, target.store)),
             "creation": self.creation,
             "notes": list(self.notes),
             "explained": self.explain().splitlines(),
@@ -300,6 +303,15 @@ class RechunkPlan:
         """As `matching`, as plans of several arrays have it."""
         return [self.matching(threads)]
 
+    @property
+    def writes_to(self) -> list[Store]:
+        """The store of the target, as plans of several arrays have those."""
+        return [self.target.store]
+
+    def withdraw(self) -> None:
+        """Remove what a store was told of the target before its values: the job has failed."""
+        withdraw(self.target.store, self.target.path)
+
     def as_job(self) -> Lone:
         """The plan as `zarr_dask.jobs.beginning` takes it."""
         return Lone(self)
@@ -308,6 +320,7 @@ class RechunkPlan:
         """The job with its receipts; `journal` is None where there is no place for them."""
         return RechunkJob(self, creation, journal)
 
+    @ends_archives(lambda plan: plan.writes_to)
     def run(
         self,
         client: Client | None = None,
@@ -352,7 +365,7 @@ class RechunkPlan:
             the target is there then.
         """
         for store in (self.source.store, self.target.store):
-            check_in_reach(store)
+            check_in_reach(store, client)
         ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
         return RechunkReport(
             nbytes=self.nbytes,

@@ -16,6 +16,7 @@ from zarr_dask.formats.base import normalise_path
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
+from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.boxes import is_dask
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
@@ -33,7 +34,7 @@ from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+from zarr_dask.stores.urls import Location, overlap, real_place
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -204,13 +205,12 @@ def plan_rechunk(
     >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
     262144
     """
-    if temp is not None:
-        open_store(temp)  # raises where it cannot be had
+    archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     if not isinstance(source, list | tuple):
         wanted = Wanted(chunks, shards, dtype, codecs, format, region)
-        place = (open_store(target, storage_options), normalise_path(path))
+        place = (archives.open(target, storage_options), normalise_path(path))
         if is_dask(source):
             form = format_for_new(place[0], format or "v3", place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
@@ -229,7 +229,7 @@ def plan_rechunk(
     plans = tuple(
         _plan(
             one,
-            open_store(place, storage_options),
+            archives.open(place, storage_options),
             normalise_path(below),
             Wanted(cells, outer, kind, codecs, format, part),
             resources,

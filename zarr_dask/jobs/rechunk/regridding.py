@@ -13,21 +13,22 @@ from typing import Any
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
 from zarr_dask.create import converted, plain_chain, quick_chain, regridded
-from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError
+from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
+from zarr_dask.hierarchy import is_shown_first
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
 from zarr_dask.jobs.rechunk.job import narrower
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
-from zarr_dask.jobs.rechunk.planner import alternatives
+from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
 from zarr_dask.jobs.rechunk.sampling import ratios
 from zarr_dask.jobs.rechunk.speeds import speeds_of
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout
 from zarr_dask.jobs.run import Workers
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location, open_alike
 
 __all__ = [
     "NewArray",
@@ -159,6 +160,8 @@ def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: boo
     ------
     MemoryBudgetError
         If there is too little memory for one stored object of the new one.
+    StoreError
+        If there is no place for what lies between several stages.
     """
     part, made = new.region, new.array
     workers = resources.workers
@@ -176,6 +179,8 @@ def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: boo
         resources.model,
         between,
     )
+    if resources.temp is None and is_shown_first(made.store):
+        ways = _without_between(ways, made)
     return RechunkPlan(
         source=array,
         region=part,
@@ -191,6 +196,18 @@ def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: boo
         ratios=sample,
         notes=new.notes,
     )
+
+
+def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternative]:
+    """The ways without arrays between, which are never shown and have no place in such a store."""
+    direct = [way for way in ways if len(way.stages) == 1]
+    if not direct:
+        raise StoreError(
+            f"{made.where} can be written within max_mem in several stages only, and the store "
+            "takes no arrays between them. Say with temp=, a path or URL, where they go, or give "
+            "more memory (max_mem=)."
+        )
+    return direct
 
 
 def _contiguous(region: Any, array: Array) -> Region:
@@ -286,7 +303,7 @@ def layout_between(
         ratio=ratio,
         kind=repr(meta.data_type),
         compressed=compressed,
-        in_flight=_in_flight(target.store if temp is None else open_store(temp)),
+        in_flight=_in_flight(target.store if temp is None else open_alike(temp, target.store)),
     )
 
 

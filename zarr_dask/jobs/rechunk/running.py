@@ -21,6 +21,7 @@ from zarr_dask.jobs.rechunk.stages import CostModel, Working, seconds
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.journal import Journal
 from zarr_dask.pool import cores, for_each
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ class Runnable(Protocol[J_co]):
     def threads_per_process(self) -> int: ...
     @property
     def model(self) -> CostModel: ...
+    @property
+    def writes_to(self) -> Sequence[Store]: ...
     def matchings(self, threads: int) -> Sequence[Comparison]: ...
+    def withdraw(self) -> None: ...
     def as_job(self) -> JobPlan[J_co]: ...
 
 
@@ -184,6 +188,8 @@ def carry_out(
         if job.journal is None or not isinstance(error, Exception):
             with suppress(StoreError):  # the first error is what matters
                 job.remove_intermediates()
+        with suppress(StoreError):
+            plan.withdraw()
         raise
     arrays = range(len(plan.depths))
     ledger = run.ledger
@@ -255,7 +261,8 @@ class _Run:
 
         name = f"zarr-copy-{number + 1}"
         calls = self.job.calls(number, tasks)
-        run_tasks(*calls, self.workers, note, name, self.ledger.begin)
+        into = self.plan.writes_to
+        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
 
     def compare(self, comparisons: Sequence[Comparison]) -> None:
         """Compare sources and targets."""

@@ -15,7 +15,7 @@ from zarr_dask.jobs.run.batches import Batches, run_batches
 from zarr_dask.jobs.run.cluster import ask_scheduler, listening
 from zarr_dask.jobs.run.connect import connect
 from zarr_dask.jobs.run.tasks import compute, run_tasks
-from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers
+from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers, forks_for
 
 __all__ = [
     "Batches",
@@ -25,6 +25,7 @@ __all__ = [
     "compute",
     "connect",
     "find_workers",
+    "forks_for",
     "listening",
     "run_batches",
     "run_tasks",

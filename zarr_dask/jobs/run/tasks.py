@@ -11,10 +11,12 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any
 
+from zarr_dask.jobs.forks import Forked, Forks
 from zarr_dask.jobs.run.cluster import Announced, compute_on_cluster, listening, run_window
 from zarr_dask.jobs.run.local import LOCAL_WINDOW, compute_local, run_local
 from zarr_dask.jobs.run.window import Window
-from zarr_dask.jobs.run.workers import Workers
+from zarr_dask.jobs.run.workers import Workers, forks_for
+from zarr_dask.stores.base import Store
 
 __all__ = ["Chosen", "compute", "run_tasks"]
 
@@ -26,6 +28,7 @@ def run_tasks(
     on_result: Callable[[Any], None],
     name: str,
     on_begin: Callable[[Any], None] | None = None,
+    writes_to: Iterable[Store] = (),
 ) -> None:
     """Call a function with each of many arguments, mostly numbers, in any order.
 
@@ -44,7 +47,16 @@ def run_tasks(
     on_begin
         Called with None, in a thread of the client, whenever a worker of a cluster begins a call:
         once more for each that was lost with a worker.
+    writes_to
+        What the calls write to. What they have stored in forks (`zarr_dask.jobs.forks`) is merged
+        when all of them have come to an end.
     """
+    forks = forks_for(writes_to, workers.client)
+    if forks is not None:
+        calls = (forks.call(function, argument) for argument in arguments)
+        run_tasks(_called, calls, workers, _taking(forks, on_result), name, on_begin)
+        forks.merge()
+        return
     waiting = iter(arguments)
     if workers.client is None:
         while some := list(islice(waiting, LOCAL_WINDOW)):
@@ -58,6 +70,14 @@ def run_tasks(
     topic = f"{name}-{token_hex(8)}"
     with listening(workers, topic, on_begin):
         run_window(Announced(function, topic), waiting, client, window, on_result, name, {})
+
+
+def _taking(forks: Forks, on_result: Callable[[Any], None]) -> Callable[[Forked], None]:
+    return lambda forked: on_result(forks.take(forked))
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    return call()
 
 
 class Chosen:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, StoreOutOfReachError
+from zarr_dask.jobs.forks import Forks
 from zarr_dask.pool import cores
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.wrappers import Wrapper
-from zarr_dask.stores.zarr_python import is_session
+from zarr_dask.stores.wrappers import forkable, innermost
 from zarr_dask.stores.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Workers", "check_in_reach", "find_workers", "runs_processes"]
+__all__ = ["Workers", "check_in_reach", "find_workers", "forks_for", "runs_processes"]
 
 _PATIENCE = 60.0
 """Seconds to wait for workers that start."""
@@ -65,30 +66,71 @@ def _current_client() -> Client | None:
     return owner if isinstance(owner, Client) else None
 
 
-def check_in_reach(store: Store) -> None:
+def check_in_reach(store: Store, client: Client | None = None, *, merges: bool = True) -> None:
     """Refuse a store that this process alone can write where tasks run in other processes.
+
+    Parameters
+    ----------
+    store
+        What is to be written.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+    merges
+        Whether the caller gets the forks of the store back that tasks write to.
 
     Raises
     ------
     StoreOutOfReachError
-        If a cluster is the current scheduler, or dask's own processes are.
+        If a cluster is the scheduler, or dask's own processes are.
+    StoreError
+        If tasks would write to forks of the store, and it cannot be forked now.
     """
-    while isinstance(store, Wrapper):
-        store = store.store
-    if not (isinstance(store, MemoryStore | ZipWriter) or is_session(store)):
+    forks = forkable(store) is not None
+    alone = isinstance(innermost(store), MemoryStore | ZipWriter) or (forks and not merges)
+    if not (alone or forks) or not _is_elsewhere(client):
         return
-    client = _current_client()
-    if client is None:
-        elsewhere = runs_processes()
-    else:
-        workers = client.scheduler_info(n_workers=-1).get("workers") or {}
-        elsewhere = any(not address.startswith("inproc://") for address in workers)
-    if elsewhere:
-        raise StoreOutOfReachError(
-            f"{store.url} can be written by this process alone, and dask's processes or the "
-            "distributed scheduler run each task in another process: what it writes would be lost. "
-            "Write to a local or remote store, or compute with threads."
+    if not alone:
+        Forks([store])
+        return
+    raise StoreOutOfReachError(
+        f"{store.url} can be written by this process alone, and dask's processes or the "
+        "distributed scheduler run each task in another process: what it writes would be lost. "
+        + (
+            "Leave compute=False out, so that it is merged at the end, or compute with threads."
+            if forks
+            else "Write to a local or remote store, or compute with threads."
         )
+    )
+
+
+def _is_elsewhere(client: Client | None) -> bool:
+    """Whether tasks run in other processes than this one."""
+    client = client or _current_client()
+    if client is None:
+        return runs_processes()
+    workers = client.scheduler_info(n_workers=-1).get("workers") or {}
+    return any(not address.startswith("inproc://") for address in workers)
+
+
+def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | None:
+    """Forks of what tasks write to; None where they can write to the stores themselves.
+
+    Parameters
+    ----------
+    stores
+        What tasks write to.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+
+    Raises
+    ------
+    StoreError
+        If a store cannot be forked now.
+    StoreOutOfReachError
+        If other processes cannot reach it.
+    """
+    written = [store for store in stores if forkable(store) is not None]
+    return Forks(written) if written and _is_elsewhere(client) else None
 
 
 def _cluster_workers(client: Client) -> Workers:

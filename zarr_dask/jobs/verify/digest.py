@@ -87,19 +87,22 @@ def digest(
     >>> zd.digest(a) == zd.digest(np.arange(24, dtype="f4").reshape(4, 6))
     True
     """
-    kept = None if manifest is None else Manifest.read(manifest)
+    stored = array if isinstance(array, Array) else None
+    place = None
+    if manifest is not None:
+        place = ManifestPlace.of(manifest, None if stored is None else stored.store)
+    kept = None if place is None else Manifest.at(place)
     total = (0, 0)
 
     def add(share: Sum) -> None:
         nonlocal total
         total = added(total, share)
 
-    stored = array if isinstance(array, Array) else None
     boxes = boxes_for(array.shape, array.dtype, [stored] if stored is not None else [])
     run_boxes(partial(sum_of, shape=tuple(array.shape)), array, boxes, add, client, "digest")
     text = digest_text(array.shape, array.dtype, total)
-    if kept is not None and manifest is not None:
-        replace(kept, digest=text).write(ManifestPlace.of(manifest))
+    if kept is not None and place is not None:
+        replace(kept, digest=text).write(place)
     return text
 
 

@@ -39,7 +39,7 @@ from zarr_dask.jobs.verify.census import STATES, Batch, Cells, Census, Depth, Fi
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
 from zarr_dask.journal import Place, default_place, open_journals, output_of
-from zarr_dask.manifest import Manifest
+from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
@@ -154,8 +154,12 @@ def verify(
     """
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
-    kept = Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest
     job = _Job.of(url, path, deep, storage_options, read)
+    kept = (
+        Manifest.at(ManifestPlace.of(manifest, job.store))
+        if isinstance(manifest, str | PathLike)
+        else manifest
+    )
     begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
     job.list_keys()
     job.look(client)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from zarr_dask.jobs.archives import check_outlives, ends_archives
+from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.running import end_of, run_plans
@@ -67,9 +69,13 @@ class JointWritePlan:
         """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
         from zarr_dask.graph import join_writes
 
+        for plan in self.plans:
+            check_outlives(plan.target.store)
+            check_in_reach(plan.target.store, merges=False)
         begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
         return join_writes([one.write for one in begun], end_of(begun))
 
+    @ends_archives(lambda plan: [one.target.store for one in plan.plans])
     def run(
         self,
         client: Client | None = None,

@@ -15,17 +15,18 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.hierarchy import prepare_above, prepare_array_place, put_documents
+from zarr_dask.hierarchy import is_shown_first, prepare_above, prepare_array_place, withdraw
+from zarr_dask.jobs.archives import check_outlives, ends_archives
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.run import check_in_reach, forks_for
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.stores.zarr_python import is_session
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import StoredWrite
+    from zarr_dask.graph import StoredWrite, Target
 
 __all__ = ["Partial", "WritePlan"]
 
@@ -227,9 +228,11 @@ class WritePlan:
         topic
             Under which tasks tell the clients of their cluster that they are done.
         """
+        check_outlives(self.target.store)
+        check_in_reach(self.target.store, merges=False)
         return self.begun(topic, ends=True, held=False).write
 
-    def begun(self, topic: str, *, ends: bool, held: bool) -> Begun:
+    def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
         """The tasks, after making room at the target.
 
         Parameters
@@ -240,11 +243,13 @@ class WritePlan:
             Whether the last task ends the job; else whoever waits for it does.
         held
             Whether this process lives as long as the job.
+        client
+            As for `run`.
         """
         from zarr_dask.graph import write_array
 
         target, resume = self.target, self.resume
-        check_in_reach(target.store)
+        check_in_reach(target.store, client)
         token = token_hex(8)
         if self.has_ended:
             return self._nothing(token)
@@ -257,6 +262,7 @@ class WritePlan:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
             target = replace(target, store=self.swap.store, path="")
+        creates, before = self._left_to_show()
         done = resume.receipts(target)
         only = None
         if done is not None:
@@ -265,12 +271,17 @@ class WritePlan:
         if journal is not None:
             options = resume.options
             records = Records(
-                journal, options.needs_journal, options.manifest_place, options.sha256, ends
+                journal,
+                options.needs_journal,
+                options.manifest_place(target.store),
+                options.sha256,
+                ends,
+                self.creates,
             )
-        writer = ArrayTarget(
+        writer: Target = ArrayTarget(
             target,
-            self.creates,
-            self.before,
+            creates,
+            before,
             self.casting,
             self.compares,
             records,
@@ -278,31 +289,52 @@ class WritePlan:
             None if self.swap is None else self.target,
             token,
         )
+        forks = forks_for([target.store], client)
+        if forks is not None:
+            writer = forks.target(writer)
         values = self.values
         if self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), mark, self.swap)
+        return Begun(write, journal, self._done(only), mark, self.swap, forks)
 
     def _make_room(self) -> None:
         """Remove what is replaced, and make the groups above."""
-        target = self.target
         if not self.creates:
             return
+        target = self.target
+        place = (target.store, target.path, target.node_format)
         if self.resume.resumed is not None:
-            prepare_above(target.store, target.path, target.node_format)
+            prepare_above(*place)
         else:
-            prepare_array_place(
-                target.store,
-                target.path,
-                target.node_format,
-                target.meta,
-                overwrite=self.overwrite,
-            )
-        if is_session(target.store):  # takes chunks of arrays that it knows alone
-            put_documents(target.store, target.node_format.documents(target.meta, target.path))
+            prepare_array_place(*place, target.meta, overwrite=self.overwrite)
+
+    def _left_to_show(self) -> tuple[bool, ArrayMeta | None]:
+        """What the last task has to show: that there is an array, or that one has grown.
+
+        Nothing to a store that takes no values without that; it is told here.
+        """
+        if not is_shown_first(self.target.store):
+            return self.creates, self.before
+        if self.before is not None:
+            self._put_length(self.before, self.target.meta)
+        return False, None
+
+    def withdraw(self) -> None:
+        """Take back what a store was told before its values, because the job has failed."""
+        target = self.target
+        if self.creates:
+            withdraw(target.store, target.path)
+        elif self.before is not None and is_shown_first(target.store):
+            self._put_length(target.meta, self.before)
+
+    def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
+        target = self.target
+        place = (target.store, target.path, target.node_format)
+        present = current(*place, before, target.options)
+        put_changed(*place, present, replace(after, attributes=present.attributes))
 
     def _done(self, missing: Runs | None) -> int:
         """Decoded bytes of the blocks that need not be written any more."""
@@ -324,6 +356,7 @@ class WritePlan:
         journal = None if found is None else found[0]
         return Begun(write, journal, self.nbytes, swap=self.swap)
 
+    @ends_archives(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,

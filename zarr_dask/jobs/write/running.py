@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array import Array
+from zarr_dask.jobs.forks import Forks
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
@@ -34,6 +35,17 @@ class Begun:
     """Says, while it is open, that somebody writes beside the array that is to be replaced."""
     swap: Swap | None = None
     """How it takes the place of another array, if it does."""
+    forks: Forks | None = None
+    """What its tasks write to, where that must be merged."""
+
+    def merged(self, result: Any) -> WriteReport:
+        """What the tasks have reported, when all that they have stored is in the store."""
+        if self.forks is None:
+            report: WriteReport = result
+            return report
+        report = self.forks.take(result)
+        self.forks.merge()
+        return report
 
     def stop(self) -> None:
         """Remove what nobody can go on with."""
@@ -54,8 +66,12 @@ class Beginning(Protocol):
         """Decoded bytes that are written."""
         ...
 
-    def begun(self, topic: str, *, ends: bool, held: bool) -> Begun:
+    def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
         """The tasks, after making room at the target."""
+        ...
+
+    def withdraw(self) -> None:
+        """Take back what a store was told before its values, because the job has failed."""
         ...
 
 
@@ -80,16 +96,18 @@ def run_plans(
     begun: list[Begun] = []
 
     def begin(topic: str) -> tuple[list[StoredWrite], int]:
-        begun.extend(plan.begun(topic, ends=False, held=True) for plan in plans)
+        begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
         return [one.write for one in begun], sum(one.done for one in begun)
 
     nbytes = sum(plan.nbytes for plan in plans)
     lends = any(is_far(plan.target.store) for plan in plans)
     try:
-        reports = compute_writes(begin, nbytes, client, progress, window, lends=lends)
+        results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
+        reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
     except BaseException:
-        for one in begun:
+        for plan, one in zip(plans, begun, strict=False):
             one.stop()
+            plan.withdraw()
         raise
     finally:
         for one in begun:

@@ -80,6 +80,8 @@ class Records:
     """Whether receipts have the SHA-256 of stored objects as well."""
     ends: bool = True
     """Whether the last task ends the job; else whoever waits for it does."""
+    creates: bool = False
+    """Whether the job makes the array, so that the manifest has its document as well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +281,7 @@ class ArrayTarget:
         ]
         receipts = collect(records.journal.receipts(), records.journal.creation)
         prefix = array.node_format.data_prefix(array.path)
-        created = documents if self.creates else []
+        created = documents if records.creates else []
         Manifest.of(receipts, prefix, created, array.where).write(place)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:

@@ -21,8 +21,8 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
+from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
-from zarr_dask.jobs.write.archives import archive_or_place
 from zarr_dask.jobs.write.destination import existing_array, grown, new_array
 from zarr_dask.jobs.write.dialect import target_of
 from zarr_dask.jobs.write.guards import (
@@ -193,10 +193,12 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
     """
+    replaces = (overwrite or mode == "w") and not component
+    place, options = Archives(replaces=replaces).instead_of(url, storage_options)
     request = WriteRequest(
-        url=url,
+        url=place,
         component=component,
-        storage_options=storage_options,
+        storage_options=options,
         region=region,
         mode=mode,
         wanted=ArraySpec(
@@ -382,38 +384,31 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
-    replaces = (overwrite or mode == "w") and not component
-    with archive_or_place(url, storage_options, replaces=replaces) as (place, place_options):
-        if place is not url and not compute and not return_stored:
-            raise ValueError(
-                f"{place.url} is a zip archive, which is there when this call has ended: leave "
-                "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
-            )
-        plan = plan_write(
-            arr,
-            place,
-            component,
-            place_options,
-            region,
-            mode,
-            chunks=chunks,
-            shards=shards,
-            codecs=codecs,
-            fill_value=fill_value,
-            dimension_names=dimension_names,
-            attributes=attributes,
-            format=format,
-            overwrite=overwrite,
-            append=append,
-            casting=casting,
-            partial=partial,
-            resume=resume,
-            journal=journal,
-            manifest=manifest,
-            sha256=sha256,
-            **keywords,
-        )
-        if not compute and not return_stored:
-            return plan.collection()
-        report = plan.run(progress=progress, window=window)
+    plan = plan_write(
+        arr,
+        url,
+        component,
+        storage_options,
+        region,
+        mode,
+        chunks=chunks,
+        shards=shards,
+        codecs=codecs,
+        fill_value=fill_value,
+        dimension_names=dimension_names,
+        attributes=attributes,
+        format=format,
+        overwrite=overwrite,
+        append=append,
+        casting=casting,
+        partial=partial,
+        resume=resume,
+        journal=journal,
+        manifest=manifest,
+        sha256=sha256,
+        **keywords,
+    )
+    if not compute and not return_stored:
+        return plan.collection()
+    report = plan.run(progress=progress, window=window)
     return plan.stored() if return_stored else report

@@ -1,0 +1,82 @@
+"""Memory while much more than it goes through one process, from and to an object store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import zarr_dask as zd
+from benchmarks.s3_server import s3_server
+from zarr_dask.stores import open_store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("memory-remote"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
+]
+
+BLOCK = 8 << 20
+BLOCKS = 256  # 2 GiB
+THREADS = 2
+MORE = 64_000_000
+BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+
+# The first blocks are for what is imported and opened once.
+STREAM = """
+import json, sys
+import dask, dask.array as da
+import zarr_dask as zd
+what, url, options, block, blocks = json.loads(sys.argv[1])
+def memory(name):
+    return int(open("/proc/self/status").read().split(name)[1].split()[0]) * 1024
+def read(count):
+    x = zd.from_zarr(url, storage_options=options)
+    assert x.blocks[:count].sum().compute() == count * block // 4
+def write(count):
+    x = da.ones(count * block // 4, chunks=block // 4, dtype="f4")
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    zd.to_zarr(x, url, mode="w", codecs=codecs, storage_options=options)
+run = {"read": read, "write": write}[what]
+with dask.config.set(scheduler="threads", num_workers=2):
+    run(4)
+    before = memory("VmRSS:")
+    open("/proc/self/clear_refs", "w").write("5")
+    run(blocks)
+print(memory("VmHWM:") - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with s3_server(0.0) as endpoint:
+        yield endpoint
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_two_gibibytes_through_one_process(endpoint, backend, what):
+    url = f"s3://bucket/{backend}-{what}"
+    options = {
+        "key": "AKIAEXAMPLE",
+        "secret": "nobody-asks",
+        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
+        "backend": backend,
+    }
+    if what == "read":
+        shape, chunk = (BLOCKS * BLOCK // 4,), BLOCK // 4
+        array = zd.create_array(
+            url, shape=shape, chunks=chunk, dtype="f4", codecs=[BYTES], storage_options=options
+        )
+        array[:chunk] = 1
+        store = open_store(url, options)
+        value = store.get("c/0")
+        for number in range(1, BLOCKS):  # the server keeps equal values once
+            store.set(f"c/{number}", [value])
+    given = json.dumps([what, url, options, BLOCK, BLOCKS])
+    said = subprocess.run(
+        [sys.executable, "-c", STREAM, given], check=True, capture_output=True, text=True
+    ).stdout
+    assert int(said) < THREADS * BLOCK + MORE

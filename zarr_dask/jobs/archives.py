@@ -1,0 +1,167 @@
+"""Zip archives as the target of a job: written in one go, and there when the job has ended.
+
+A plan whose target is the path of an archive holds a `JobArchive`, of which nothing exists before
+the plan is run; whatever runs the plan ends the archive (`ends_archives`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.wrappers import innermost
+from zarr_dask.stores.zip import ZipStore
+from zarr_dask.stores.zip_writer import ZipWriter
+
+__all__ = [
+    "Archives",
+    "JobArchive",
+    "archive_or_place",
+    "beside_archive",
+    "check_outlives",
+    "ends_archives",
+]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class JobArchive(ZipWriter):
+    """An archive that the plan that holds it opens and ends by itself."""
+
+
+class Archives:
+    """The stores that one plan writes to; each archive among them is opened once.
+
+    Parameters
+    ----------
+    replaces
+        Whether the plan replaces all that is at its target, so that an archive need not be added
+        to.
+    """
+
+    def __init__(self, *, replaces: bool = False) -> None:
+        self._replaces = replaces
+        self._opened: dict[str, tuple[str, JobArchive]] = {}
+
+    def open(self, url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
+        """The store at a path or URL, to be written; see `zarr_dask.stores.urls.open_store`.
+
+        Raises
+        ------
+        StoreError
+            If there can be no such store, or two folders of one archive are named.
+        """
+        store = open_store(url, storage_options)
+        if not isinstance(url, str | os.PathLike) or not isinstance(store, ZipStore):
+            return store
+        folder = store.folder.rstrip("/")
+        present = self._opened.get(store.root)
+        if present is None:
+            mode: Literal["w", "a"] = "w" if self._replaces and not folder else "a"
+            present = folder, JobArchive(store.root, mode, folder=folder)
+            self._opened[store.root] = present
+        if present[0] != folder:
+            raise StoreError(
+                f"{store.root} is a zip archive of which two folders are named, {present[0]!r} and "
+                f"{folder!r}: name the archive alone, and give paths in it."
+            )
+        return present[1]
+
+    def instead_of(
+        self, url: Any, storage_options: Mapping[str, Any] | None
+    ) -> tuple[Any, Mapping[str, Any] | None]:
+        """An archive that is opened for the path of one; all else as it was given."""
+        if isinstance(url, list | tuple):
+            return [self.instead_of(one, storage_options)[0] for one in url], storage_options
+        if not isinstance(url, str | os.PathLike):
+            return url, storage_options
+        store = self.open(url, storage_options)
+        return (store, None) if isinstance(store, JobArchive) else (url, storage_options)
+
+
+def ends_archives(
+    stores: Callable[[Any], Iterable[Store]],
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Let a method of a plan end the archives of the plan.
+
+    They appear when the method returns, and not at all if it raises.
+
+    Parameters
+    ----------
+    stores
+        What a plan writes to.
+    """
+
+    def decorate(run: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(run)
+        def ending(*args: _P.args, **options: _P.kwargs) -> _R:
+            with ExitStack() as stack:
+                for store in map(innermost, stores(args[0])):
+                    if isinstance(store, JobArchive):
+                        stack.enter_context(store)
+                return run(*args, **options)
+
+        return ending
+
+    return decorate
+
+
+def check_outlives(store: Store) -> None:
+    """Refuse to hand out tasks that would run after the plan has ended its archive.
+
+    Raises
+    ------
+    ValueError
+        If the plan has one.
+    """
+    if isinstance(innermost(store), JobArchive):
+        raise ValueError(
+            f"{store.url} is a zip archive, which is there when this call has ended: leave "
+            "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
+        )
+
+
+def beside_archive(store: Store) -> tuple[Store, str] | None:
+    """The folder that an archive is in, and its name there; None for other stores."""
+    found = innermost(store)
+    if not isinstance(found, ZipWriter):
+        return None
+    folder, name = os.path.split(found.root)
+    return LocalStore(folder), name
+
+
+@contextmanager
+def archive_or_place(
+    url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
+) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Where a job writes: a new archive for the path of one, all else as it was given.
+
+    The archive appears at the end of the block, and not at all if that ends by an error.
+
+    Parameters
+    ----------
+    url, storage_options
+        What the user gave.
+    replaces
+        Whether the job replaces all that is at `url`, so that an archive need not be added to.
+
+    Yields
+    ------
+    tuple
+        What to write to, and its options.
+    """
+    archive = open_store(url, storage_options) if isinstance(url, str | os.PathLike) else url
+    if not isinstance(archive, ZipStore):
+        yield url, storage_options
+        return
+    mode: Literal["w", "a"] = "w" if replaces and not archive.folder else "a"
+    with ZipWriter(archive.root, mode, folder=archive.folder.rstrip("/")) as writer:
+        yield writer, None
