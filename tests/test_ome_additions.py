@@ -15,6 +15,7 @@ from tests.test_ome_write import ORACLES, check_levels, pixels
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
+    MetadataChangedError,
     MetadataError,
     NodeExistsError,
     OmeVersionError,
@@ -133,6 +134,36 @@ def test_labels_of_several_processes(tmp_path, version):
     names = {f"cells-{first + i}" for first in (0, 100, 200) for i in range(3)}
     assert set(zd.ome.open(tmp_path / "i").labels) == names
     assert zd.open_group(tmp_path / "i").stale() == []
+    assert zd.ome.validate(tmp_path / "i") == []
+
+
+def test_labels_and_a_level_at_the_same_time(tmp_path):
+    """Nothing is listed that would not fit the rest."""
+    cells = pixels(8, 8, dtype="u1")
+
+    def meanwhile(act):
+        """A store where something else is added before the first document of this job."""
+        once = iter([act])
+
+        def fault(verb, key):
+            if verb == "set" and key.endswith("zarr.json"):
+                for other in once:
+                    other()
+
+        return Faulty(LocalStore(str(tmp_path / "i")), fault)
+
+    zd.ome.write(pixels(8, 8), tmp_path / "i", axes="yx", levels=1)
+    zd.ome.write_labels(tmp_path / "i", cells, "first")
+    with pytest.raises(MetadataChangedError, match="2 levels"):
+        zd.ome.write_labels(meanwhile(lambda: zd.ome.add_level(tmp_path / "i")), cells, "second")
+    assert zd.ome.validate(tmp_path / "i") == []
+    zd.ome.write_labels(tmp_path / "i", cells, "second", overwrite=True)
+    assert len(zd.ome.open(tmp_path / "i").labels["second"].levels) == 2
+    with pytest.raises(MetadataChangedError, match="label images third"):
+        zd.ome.add_level(meanwhile(lambda: zd.ome.write_labels(tmp_path / "i", cells, "third")))
+    assert zd.ome.validate(tmp_path / "i") == []
+    zd.ome.add_level(tmp_path / "i", overwrite=True)
+    assert [len(one.levels) for one in zd.ome.open(tmp_path / "i").labels.values()] == [3] * 3
     assert zd.ome.validate(tmp_path / "i") == []
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.create import regridded
-from zarr_dask.errors import GridError, MetadataError, NodeExistsError, Problem, ReadOnlyError
+from zarr_dask.errors import (
+    GridError,
+    MetadataChangedError,
+    MetadataError,
+    NodeExistsError,
+    Problem,
+    ReadOnlyError,
+)
 from zarr_dask.formats.base import GroupMeta, where
 from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.formats.update import change_attributes, put_new
@@ -141,7 +148,10 @@ def plan_write_labels(
     return replace(
         plan,
         first=(partial(_make_list, group, labels, version),),
-        amends=(partial(_list_label, group, labels, version, name),),
+        amends=(
+            partial(_check_levels, image),
+            partial(_list_label, group, labels, version, name),
+        ),
         consolidated=_consolidated_around(group, [below]),
     )
 
@@ -169,6 +179,27 @@ def _make_list(group: Group, path: str, version: str) -> None:
     if find(group, "labels") is None:
         meta = GroupMeta(Metadata(version, labels=()).to_attributes())
         put_new(group.store, group.node_format.documents(meta, path))
+
+
+def _check_levels(image: Image) -> None:
+    """Refuse to list a label image with other levels than its image has by now."""
+    now = _opened(image.group, "", None)
+    if len(now.levels) != len(image.levels):
+        raise MetadataChangedError(
+            f"{image.group.where} has got {len(now.levels)} levels while a label image with "
+            f"{len(image.levels)} was written, which is not listed. Write it again, with "
+            "overwrite=True."
+        )
+
+
+def _check_labels(image: Image, known: Collection[str]) -> None:
+    """Refuse to list a level that label images lack which were added meanwhile."""
+    added = sorted(set(_opened(image.group, "", None).labels) - set(known))
+    if added:
+        raise MetadataChangedError(
+            f"{image.group.where} has got the label images {', '.join(added)} while a level was "
+            "written, which is not listed. Add it again, with overwrite=True."
+        )
 
 
 def _list_label(group: Group, path: str, version: str, name: str) -> None:
@@ -309,7 +340,10 @@ def _plan_level(
         node_format=group.node_format,
         pyramids=tuple(pyramid for pyramid, _ in additions),
         groups={},
-        amends=tuple(amend for _, amend in reversed(additions)),
+        amends=(
+            partial(_check_labels, image, tuple(image.labels)),
+            *(amend for _, amend in reversed(additions)),
+        ),
         consolidated=_consolidated_around(
             group, [pyramid.arrays[0].path for pyramid, _ in additions]
         ),
