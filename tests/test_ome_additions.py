@@ -269,6 +269,24 @@ def test_levels_refused(tmp_path):
         zd.ome.add_level(ReadOnly(LocalStore(str(url))))
 
 
+def test_a_level_of_another_pyramid_is_never_replaced(tmp_path):
+    url = tmp_path / "image"
+    zd.ome.write(pixels(40, 40), url, axes="yx", levels=2)
+    group = zd.open_group(url, mode="r+")
+    ome = group.attributes["ome"]
+    (both,) = ome["multiscales"]
+    first, second = both["datasets"]
+    first["path"] = "//0/"  # slashes that nobody needs
+    ome["multiscales"] = [
+        both | {"datasets": [one], "name": one["path"]} for one in (first, second)
+    ]
+    group.update_attributes({"ome": ome})
+    before = files(url)
+    with pytest.raises(NodeExistsError, match="'1' is listed already"):
+        zd.ome.add_level(url, overwrite=True)
+    assert files(url) == before
+
+
 def test_a_level_whose_place_is_taken(tmp_path):
     url = tmp_path / "image"
     zd.ome.write(pixels(40, 40), url, axes="yx", levels=2)

@@ -18,7 +18,7 @@ from zarr_dask.errors import (
     Problem,
     ReadOnlyError,
 )
-from zarr_dask.formats.base import GroupMeta, where
+from zarr_dask.formats.base import GroupMeta, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.formats.update import change_attributes, put_new
 from zarr_dask.grid import Grid, Shape
@@ -375,7 +375,13 @@ def _addition(
     """The plan of a level after some, and what lists it at the end."""
     group, last = image.group, levels[-1].array
     datasets = image.multiscale.datasets[: len(levels)]
-    name = _next_name([dataset.path for dataset in datasets])
+    others = [
+        dataset.path
+        for one in image.metadata.multiscales or ()
+        for dataset in one.datasets
+        if one is not image.multiscale
+    ]
+    name = _next_name([one.path for one in datasets], others)
     array = _like(last, join(group.path, name), coarser(last.shape, step))
     pyramid = planned(last, (array,), (step,), method, budget)
     before = datasets[-1]
@@ -393,14 +399,17 @@ def _addition(
     return pyramid, partial(_list_level, group, number, dataset)
 
 
-def _next_name(paths: Sequence[str]) -> str:
-    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``."""
-    last = paths[-1]
+def _next_name(paths: Sequence[str], others: Sequence[str]) -> str:
+    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``; none that another pyramid of the group has."""
+    taken = {normalise_path(path) for path in (*paths, *others)}
+    last = normalise_path(paths[-1])
     stem = last.rstrip("0123456789")
     digits = last[len(stem) :]
     name = f"{stem}{int(digits) + 1}" if digits else f"{last}-{len(paths)}"
-    if name in paths:
-        raise NodeExistsError(f"the image has a level {name!r} already, before the last one.")
+    if name in taken:
+        raise NodeExistsError(
+            f"a level {name!r} is listed already, before the last one or in another pyramid."
+        )
     return name
 
 
