@@ -400,7 +400,7 @@ def _addition(
 
 
 def _next_name(paths: Sequence[str], others: Sequence[str]) -> str:
-    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``; none that another pyramid of the group has."""
+    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``; none that another pyramid has."""
     taken = {normalise_path(path) for path in (*paths, *others)}
     last = normalise_path(paths[-1])
     stem = last.rstrip("0123456789")
