@@ -1,13 +1,19 @@
-"""Python in the README and in docs/ runs as it stands there, but for the names of places."""
+"""Python in the README and in docs/ runs as it stands there, but for the names of places.
+
+Commands are read as the command line would read them, and not run.
+"""
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import dask.array as da
 import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.cli import main
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.stores import MemoryStore
 
@@ -122,16 +128,28 @@ PREPARED = {
 RAISES = {"docs/resume.md 2": NodeNotFoundError}
 
 
-def examples():
+def blocks(kinds):
+    """The blocks of some kinds in all documents, by document and number."""
     found = {}
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        blocks = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
-        for number, code in enumerate(blocks, 1):
+        text = path.read_text(encoding="utf-8")
+        fenced = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+        codes = [code for kind, code in fenced if kind in kinds]
+        for number, code in enumerate(codes, 1):
             found[f"{path.relative_to(ROOT).as_posix()} {number}"] = code
     return found
 
 
-EXAMPLES = examples()
+def commands():
+    """The commands in all blocks for a shell, but for those that say what could be given."""
+    for code in blocks({"", "console", "sh"}).values():
+        for line in code.replace("\\\n", " ").splitlines():
+            for command in line.removeprefix("$ ").partition("  #")[0].split("&&"):
+                if command.strip().startswith("zarr-dask ") and "[" not in command:
+                    yield " ".join(command.partition(" > ")[0].split())
+
+
+EXAMPLES = blocks({"python"})
 
 
 def test_all_are_tried():
@@ -153,3 +171,13 @@ def test_runs(name, tmp_path, monkeypatch):
             exec(code, namespace)  # noqa: S102
     else:
         exec(code, namespace)  # noqa: S102
+
+
+@pytest.mark.parametrize("command", sorted(set(commands())))
+def test_commands_are_known(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").touch()
+    words, found = shlex.split(command)[1:], main
+    while isinstance(found, click.Group):
+        found = found.get_command(click.Context(found), words.pop(0))
+    assert found.make_context(command, words).params
