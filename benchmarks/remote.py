@@ -2,7 +2,8 @@
 
 ``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
 threads of dask. "obstore alone" sends the very requests that zarr_dask sends, with as many at a
-time (32 when reading, 2 when writing), and does nothing with the answers. What each has read or
+time (32 when reading, 18 when writing), and does nothing with the answers. Each writes to a new
+place each time. What each has read or
 written is compared with what it should be, outside of the measured time.
 """
 
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import dask
@@ -23,10 +25,12 @@ import numpy as np
 
 import zarr_dask as zd
 from benchmarks.s3_server import s3_server
+from zarr_dask.jobs.run.lending import MOST_SENDING
 from zarr_dask.stores import Range, Recording, open_store
 
 LATENCY = 0.02
 WORKERS = 2
+PUTS = WORKERS + MOST_SENDING
 KEY = "AKIAEXAMPLE"
 REPEATS = 3
 
@@ -56,9 +60,9 @@ def show(what: str, seconds: float, ours: float | None = None) -> None:
     print(f"  {what:<34} {seconds:7.3f} s{compared}", flush=True)
 
 
-def threads(function: Callable[[], object]) -> Callable[[], object]:
+def threads(function: Callable[[], object], workers: int = WORKERS) -> Callable[[], object]:
     def run() -> object:
-        with dask.config.set(scheduler="threads", num_workers=WORKERS):
+        with dask.config.set(scheduler="threads", num_workers=workers):
             return function()
 
     return run
@@ -205,13 +209,16 @@ def writing(endpoint: str) -> None:
     values = np.random.default_rng(2).random(shape, "f4")
     x = da.from_array(values, chunks=shard, name=False)
 
+    numbers = count()
+
     def write() -> None:
-        zd.to_zarr(x, "s3://bucket/w", shards=shard, chunks=chunk, mode="w", storage_options=given)
+        place = f"s3://bucket/w{next(numbers)}"
+        zd.to_zarr(x, place, shards=shard, chunks=chunk, mode="w", storage_options=given)
 
     ours = best(threads(write))
     show("zarr_dask, dask threads", ours)
-    assert np.array_equal(zd.open_array("s3://bucket/w", storage_options=given)[...], values)
-    store = open_store("s3://bucket/w", given)
+    assert np.array_equal(zd.open_array("s3://bucket/w0", storage_options=given)[...], values)
+    store = open_store("s3://bucket/w0", given)
     stored = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
     assert len(stored) == 64
     from obstore.store import S3Store
@@ -226,17 +233,18 @@ def writing(endpoint: str) -> None:
     )
 
     def put() -> None:
-        with ThreadPoolExecutor(WORKERS) as pool:
-            list(pool.map(lambda one: client.put(f"o/{one[0]}", one[1]), stored))
+        number = next(numbers)
+        with ThreadPoolExecutor(PUTS) as pool:
+            list(pool.map(lambda one: client.put(f"o{number}/{one[0]}", one[1]), stored))
 
-    show("obstore alone, 2 puts at a time", best(put), ours)
-    copies = open_store("s3://bucket/o", given)
+    show(f"obstore alone, {PUTS} puts at a time", best(put), ours)
+    copies = open_store(f"s3://bucket/o{next(numbers) - 1}", given)
     assert all(copies.get(key) == value for key, value in stored)
     import zarr
 
     def with_zarr_python() -> None:
         target = zarr.create_array(
-            "s3://bucket/z",
+            f"s3://bucket/z{next(numbers)}",
             shape=shape,
             chunks=chunk,
             shards=shard,
@@ -247,18 +255,21 @@ def writing(endpoint: str) -> None:
         da.store(x, target, lock=False)
 
     show("dask + zarr-python + s3fs", best(threads(with_zarr_python)), ours)
-    assert np.array_equal(zd.open_array("s3://bucket/z", storage_options=given)[...], values)
+    last = f"s3://bucket/z{next(numbers) - 1}"
+    assert np.array_equal(zd.open_array(last, storage_options=given)[...], values)
     write_with_tensorstore(endpoint, x, shard, chunk, ours)
-    assert np.array_equal(zd.open_array("s3://bucket/t", storage_options=given)[...], values)
+    assert np.array_equal(zd.open_array("s3://bucket/t0", storage_options=given)[...], values)
 
 
 def write_with_tensorstore(
     endpoint: str, x: da.Array, shard: tuple[int, ...], chunk: tuple[int, ...], ours: float
 ) -> None:
+    numbers = count()
+
     def write() -> None:
         target = open_with_tensorstore(
             endpoint,
-            "t/",
+            f"t{next(numbers)}/",
             create=True,
             delete_existing=True,
             schema={
@@ -278,7 +289,7 @@ def write_with_tensorstore(
         ]
         dask.compute(*tasks)
 
-    show("tensorstore, two writes at a time", best(threads(write)), ours)
+    show(f"tensorstore, {PUTS} writes at a time", best(threads(write, PUTS)), ours)
 
 
 # --- opening --------------------------------------------------------------------------------------

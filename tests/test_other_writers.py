@@ -226,9 +226,3 @@ def test_base64():
 def test_options_that_mean_nothing_are_refused(make, word):
     with pytest.raises((TypeError, ValueError), match=word):
         make()
-
-
-def test_a_wrong_codec_is_named_where_the_user_has_put_it():
-    for codecs, place in ((["nope"], "0"), (["gzip", "nope"], "1"), ([{"name": "gzip"}], "0")):
-        with pytest.raises(MetadataError, match=rf"codecs\[{place}\]"):
-            zd.create_array({}, shape=4, dtype="i4", codecs=codecs, order="F")

@@ -269,7 +269,7 @@ def test_what_was_cut_off_is_fetched_again(layout, store, read):
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("store", [CutOff, RemoteCutOff])
 @pytest.mark.parametrize("layout", PIECES_LAYOUTS)
-def test_what_is_always_cut_off_is_corrupt_after_two_fetches(layout, store, read):
+def test_what_is_always_cut_off_is_corrupt_after_some_fetches(layout, store, read):
     recording, array = opened(store(), layout)
     array[READS[read]]
     coords = FIRST.get(layout, (1, 0))
@@ -281,7 +281,8 @@ def test_what_is_always_cut_off_is_corrupt_after_two_fetches(layout, store, read
         array.read(READS[read], threads=1)
     assert caught.value.key == key
     assert caught.value.coords[0] == coords
-    assert 2 <= recording.per_key()[key] <= 2 * once
+    most = 4 if store is RemoteCutOff else 2  # a network cuts off several times in a row
+    assert most <= recording.per_key()[key] <= most * once
 
 
 def test_a_damaged_file_is_read_twice(tmp_path):

@@ -396,6 +396,7 @@ def test_a_load_with_faults(url, options, faults):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_ten_thousand_faults(url, options, faults):
     """Nothing is lost, nothing is wrong, and nobody waits for ever."""
     faults.rate, faults.seed = 0.25, 7

@@ -347,7 +347,7 @@ def _translated(
     if not any_codecs and new in TARGETS:
         translation = translate(meta, new, keys)
         if not isinstance(translation.meta, ArrayMeta):
-            raise MetadataError.of(at, list(translation.problems))
+            raise MetadataError.of(f"{at} (give other codecs=)", list(translation.problems))
         meta = translation.meta
     elif meta.fill is None and not new.has_undefined_fill:
         meta = replace(meta, fill=meta.data_type.zero)

@@ -8,9 +8,10 @@ are written last and removed first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from zarr_dask.errors import (
     ListingError,
@@ -41,10 +42,10 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
-from zarr_dask.journal import check_no_output, discard_journals
+from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
 from zarr_dask.notices import warn
-from zarr_dask.pool import for_each
-from zarr_dask.stores.base import Store, join
+from zarr_dask.pool import abreast, for_each
+from zarr_dask.stores.base import Store, is_far, join
 from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
@@ -158,10 +159,11 @@ def prepare_array_place(
     NodeExistsError, StoreKeyError
         As `check_place`.
     """
-    emptied = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
-    discard_journals(store, path)
+    room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
+    if room.has_journals:
+        discard_journals(store, path)
     prefix = node_format.data_prefix(path)
-    if prefix not in emptied:
+    if prefix not in room.emptied:
         remove_leftovers(store, prefix, meta)
     if is_shown_first(store):
         put_documents(store, node_format.documents(meta, path))
@@ -181,6 +183,15 @@ def withdraw(store: Store, path: str) -> None:
         remove_node(store, path)
 
 
+class Room(NamedTuple):
+    """What is known of a place where there is room for a node."""
+
+    emptied: frozenset[str] = frozenset()
+    """Prefixes below which there is nothing."""
+    has_journals: bool = True
+    """Whether there may be journals of jobs that wrote there."""
+
+
 def prepare_place(
     store: Store,
     path: str,
@@ -189,16 +200,11 @@ def prepare_place(
     overwrite: bool,
     is_group: bool,
     warns: bool = True,
-) -> set[str]:
+) -> Room:
     """Make room for a node: remove what it replaces, create the groups above.
 
     Consolidated metadata above are out of date then, which is worth a warning unless the caller
     writes them anew (`warns`).
-
-    Returns
-    -------
-    set
-        Prefixes below which there is nothing any more.
 
     Raises
     ------
@@ -208,14 +214,13 @@ def prepare_place(
         If what is replaced belongs to the output of a simulation that is open.
     """
     check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
-    emptied: set[str] = set()
+    room = Room()
     if overwrite:
-        check_no_output(store, path, below=True)
-        emptied = _remove_all(store, path)
+        room = _made_room(store, path)
     prepare_above(store, path, node_format)
     if warns:
         warn_of_stale(store, path, node_format)
-    return emptied
+    return room
 
 
 def prepare_above(store: Store, path: str, node_format: Format) -> None:
@@ -253,6 +258,7 @@ def _warn_of_mixture(
 
 def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
     """Write documents in their order."""
+    forget_nodes_above()
     for key, document in documents.items():
         store.set(key, [document])
 
@@ -307,12 +313,32 @@ def remove_node(store: Store, path: str) -> None:
             _remove_below(store, path, candidate)
 
 
-def _remove_all(store: Store, path: str) -> set[str]:
-    """Make room: delete what is at a path and below it, with or without a document there.
+def _made_room(store: Store, path: str) -> Room:
+    """Delete what is at a path and below it, with or without a document there."""
+    outputs = partial(check_no_output, store, path, below=True)
+    formats = partial(formats_at, store, path)
+    if not is_far(store):
+        has_journals = outputs()
+        return Room(_remove_all(store, path, formats()), has_journals)
+    around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
+    has_journals, found, is_empty = abreast(outputs, formats, partial(_is_empty, store, around))
+    if is_empty and not found:
+        return Room(around, has_journals)
+    return Room(_remove_all(store, path, found), has_journals)
 
-    Returns the prefixes below which all was deleted.
+
+def _is_empty(store: Store, prefixes: Iterable[str]) -> bool:
+    return all(next(iter(store.list(prefix)), None) is None for prefix in prefixes)
+
+
+def _remove_all(
+    store: Store, path: str, found: Iterable[tuple[Format, NodeMeta | None]]
+) -> frozenset[str]:
+    """Delete the nodes that were found at a path and all below it.
+
+    Returns the prefixes below which there is nothing.
     """
-    present = [candidate for candidate, _ in formats_at(store, path)]
+    present = [candidate for candidate, _ in found]
     prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
     present += implied_formats(store, path, present, prefixes)
     for candidate in present:
@@ -320,10 +346,11 @@ def _remove_all(store: Store, path: str) -> set[str]:
     prefixes |= {prefix for candidate in present for prefix in candidate.prefixes(path)}
     for prefix in sorted(prefixes):
         store.delete_prefix(prefix)
-    return prefixes
+    return frozenset(prefixes)
 
 
 def _remove_documents(store: Store, path: str, node_format: Format) -> None:
+    forget_nodes_above()
     for key in (*node_format.node_keys(path), *(() if path else node_format.root_documents())):
         store.delete(key)
 

@@ -33,6 +33,7 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
+from time import monotonic
 from typing import Any
 
 from zarr_dask.errors import (
@@ -54,7 +55,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
-from zarr_dask.stores.base import Appender, Buffer, Store, join, list_sizes
+from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, beside, open_alike, open_store
@@ -70,6 +71,7 @@ __all__ = [
     "default_place",
     "discard_journals",
     "explained",
+    "forget_nodes_above",
     "given_place",
     "new_journal",
     "open_journals",
@@ -334,10 +336,52 @@ def _bare(store: Store, path: str) -> tuple[Store, str]:
 
 
 def _holds_node(store: Store) -> bool:
+    if not is_far(store):
+        return _looked_for_node(store)
+    return _ABOVE.holds_node(store)
+
+
+def _looked_for_node(store: Store) -> bool:
     try:
         return bool(formats_at(store, ""))
     except StoreError:
         return False  # a folder that may not be looked into is nobody's hierarchy
+
+
+class _Above:
+    """Whether places around hierarchies are hierarchies themselves, of stores that are far away.
+
+    A job asks several times; an answer is believed for some seconds, and no longer than until this
+    process has written or removed a document.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bool, float]] = {}
+
+    def holds_node(self, store: Store) -> bool:
+        """Whether there is a node at the root of a store."""
+        known, asked = self._known.get(store.identity, (False, 0.0))
+        if asked and monotonic() - asked < _BELIEVED:
+            return known
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        found = _looked_for_node(store)
+        self._known[store.identity] = (found, monotonic())
+        return found
+
+    def forget(self) -> None:
+        """A document was written or removed."""
+        self._known.clear()
+
+
+_ABOVE = _Above()
+_BELIEVED = 5.0
+_MOST_KNOWN = 256
+
+
+def forget_nodes_above() -> None:
+    """A document was written or removed, so that places of journals may be others."""
+    _ABOVE.forget()
 
 
 def new_journal(place: Place, job: Job) -> Journal:
@@ -429,10 +473,11 @@ class OpenOutput:
 
 def check_no_output(
     store: Store, path: str, *, below: bool = False, only_local: bool = False
-) -> None:
+) -> bool:
     """Refuse to change an array that the ranks of a simulation write.
 
-    Those that were given a journal of their own are not found.
+    Those that were given a journal of their own are not found. Returns whether there may be
+    journals of what lies at the path and, with `below`, below it.
 
     Parameters
     ----------
@@ -449,15 +494,19 @@ def check_no_output(
         If it belongs to an output that is open (`zarr_dask.Writer`).
     """
     if only_local and not isinstance(_bare(store, path)[0], LocalStore):
-        return
+        return True
     output = output_of(store, path)
     if output is not None:
         raise _is_output(where(store, path), output.url)
     place = default_place(store, path) if below else None
-    if place is not None:
-        for key in place.store.list(place.prefix):
-            if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
-                raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+    if place is None:
+        return True
+    there_are_some = False
+    for key in place.store.list(place.prefix):
+        there_are_some = True
+        if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
+            raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+    return there_are_some or not is_far(place.store)  # a folder may be there without a value
 
 
 def output_of(store: Store, path: str) -> OpenOutput | None:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["SIDE_BY_SIDE", "cores", "for_each", "in_flight", "waiting_threads"]
+__all__ = ["SIDE_BY_SIDE", "abreast", "cores", "for_each", "in_flight", "waiting_threads"]
 
 T = TypeVar("T")
 
@@ -129,6 +129,19 @@ def in_flight(most: int = 1) -> Iterator[int]:
         yield taken
     finally:
         _IN_FLIGHT.give_back(taken)
+
+
+def abreast(*functions: Callable[[], Any]) -> list[Any]:
+    """What functions return that wait for answers, called at the same time in threads of their own.
+
+    Raises
+    ------
+    Exception
+        The error of the first function that has one, when all have ended.
+    """
+    with ThreadPoolExecutor(len(functions), "zarr_dask-abreast") as threads:
+        futures = [threads.submit(function) for function in functions]
+    return [future.result() for future in futures]
 
 
 def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:

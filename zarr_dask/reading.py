@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -248,8 +249,15 @@ class Reader:
             raise self._located(error, wanted) from None
 
     def _read_again(self, wanted: _Object) -> None:
-        """Read what did not decode: the transfer may have been cut off, the object replaced."""
+        """Read what did not decode: the transfer may have been cut off, the object replaced.
+
+        A network may do so several times in a row, a disk does not.
+        """
         try:
+            for _ in range(_MORE_FROM_AFAR if self._together > 1 else 0):
+                with suppress(CorruptObjectError):
+                    self._attempt(wanted, again=True)
+                    return
             self._attempt(wanted, again=True)
         except ObjectReplacedError as error:
             raise ObjectReplacedError(
@@ -449,6 +457,7 @@ class _Begun:
         )
 
 
+_MORE_FROM_AFAR = 2  # times that an object is read once more if it still does not decode
 _REPLACED: Sequence[Buffer] = ()  # what is handed on of an object that was replaced meanwhile
 
 

@@ -21,7 +21,6 @@ from zarr_dask.codecs.registry import (
     Stored,
     Unremarkable,
     chain_from_v3,
-    codec_from_v3,
     completed,
     encoded_type,
     is_array_codec,
@@ -141,10 +140,6 @@ class FormatV3:
             items = [items]
         encoded = encoded_type(items, data_type, ndim)
         documents = [completed(item, _shuffled_bytes(encoded)) for item in items]
-        made = [codec_from_v3(item, f"codecs[{i}]") for i, item in enumerate(documents)]
-        wrong = [problem for one in made if isinstance(one, list) for problem in one]
-        if wrong:  # where the user has put it, before anything else is put in
-            return wrong
         if not any(is_serializer(item) for item in documents):
             position = sum(is_array_codec(item) for item in documents)
             elements = stored if encoded == data_type else encoded.dtype

@@ -216,7 +216,7 @@ def _draw(axis: Axes, grid: Grid, colour: str, pair: tuple[int, int], name: str)
     height, width = (grid.shape[dimension] for dimension in pair)
     drawn = False
     for borders, draw, length in ((down, axis.hlines, width), (across, axis.vlines, height)):
-        if borders is None:
+        if len(borders) > _MAX_LINES:
             axis.fill_between([0, width], 0, height, color=colour, alpha=0.12, linewidth=0)
             continue
         label = "" if drawn else name
@@ -226,11 +226,8 @@ def _draw(axis: Axes, grid: Grid, colour: str, pair: tuple[int, int], name: str)
         axis.plot([], [], color=colour, label=name)
 
 
-def _borders(grid: Grid, dimension: int) -> list[int] | None:
-    """Where cells begin and the last one ends; None if there are too many to draw."""
+def _borders(grid: Grid, dimension: int) -> list[int]:
     cut = grid.dimensions[dimension]
-    if cut.count >= _MAX_LINES:
-        return None
     return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
 
 

@@ -2,9 +2,12 @@
 
 A task that writes a stored object computes and encodes it, and then waits until a service has taken
 it. dask's threads would wait with it: of two threads on two cores none would compute. So dask is
-given twice as many threads as tasks may compute at a time, and a task that begins to send lends its
-place to another one. As many tasks send at a time as compute, and what waits to be sent is bounded
-in bytes: a task with a larger block keeps its place, as if there were no lending.
+given more threads than tasks may compute at a time, and a task that begins to send lends its place
+to another one. What waits to be sent is bounded, in number and in bytes: a task with a larger block
+keeps its place, as if there were no lending.
+
+dask begins tasks that have no place yet. They hold nothing, as long as all of them write: this is
+not for graphs whose blocks are made by tasks of their own, which would run ahead.
 """
 
 from __future__ import annotations
@@ -13,52 +16,94 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from heapq import heapify, heappush
+from itertools import count
 from typing import Any, TypeVar
 
 from zarr_dask.stores.base import Store, is_far
 
-__all__ = ["LendingPool", "sending"]
+__all__ = ["MOST_SENDING", "LendingPool", "sending"]
 
 _Result = TypeVar("_Result")
 
-_MOST_SENT = 1 << 26
-"""Decoded bytes of the blocks whose tasks have lent their places, of each pool."""
+MOST_SENDING = 16
+"""Tasks that have lent their places, of each pool."""
+_MOST_BYTES = 1 << 26
+"""Decoded bytes of their blocks."""
+_BACK, _NEW = range(2)
+"""Who gets a place first."""
+
+
+class _StoppedError(Exception):
+    """No further task is to begin; nobody waits for those that were about to."""
 
 
 class _Places:
-    """The places in which tasks compute, and those in which they send."""
+    """The places in which tasks compute, and what those that have lent theirs may hold."""
 
-    def __init__(self, count: int) -> None:
-        self._computing = threading.BoundedSemaphore(count)
-        self._sending = threading.BoundedSemaphore(count)
-        self._lock = threading.Lock()
-        self._left = _MOST_SENT
+    def __init__(self, places: int) -> None:
+        self._changed = threading.Condition()
+        self._free = places
+        self._waiting: list[tuple[int, int]] = []
+        self._numbers = count()
+        self._sending = 0
+        self._nbytes = 0
+        self._stopped = False
 
     def compute(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
         """Call a function in a place."""
-        with self._computing:
-            _THREAD.places = self
-            try:
-                return function(*args, **kwargs)
-            finally:
-                _THREAD.places = None
+        self._take(_NEW)
+        _THREAD.places = self
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _THREAD.places = None
+            self._give_back()
+
+    def stop(self) -> None:
+        """Let no task begin that has no place yet."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
 
     def lend(self, nbytes: int) -> bool:
         """Begin to send; False if there is no room for so many bytes."""
-        with self._lock:
-            if nbytes > self._left:
+        with self._changed:
+            if self._sending == MOST_SENDING or self._nbytes + nbytes > _MOST_BYTES:
                 return False
-            self._left -= nbytes
-        self._sending.acquire()  # in the place for computing, so that no more blocks are made
-        self._computing.release()
+            self._sending += 1
+            self._nbytes += nbytes
+        self._give_back()
         return True
 
-    def return_to(self, nbytes: int) -> None:
+    def resume(self, nbytes: int) -> None:
         """Go on computing."""
-        self._sending.release()
-        with self._lock:
-            self._left += nbytes
-        self._computing.acquire()
+        with self._changed:
+            self._sending -= 1
+            self._nbytes -= nbytes
+        self._take(_BACK)
+
+    def _take(self, rank: int) -> None:
+        with self._changed:
+            ticket = (rank, next(self._numbers))
+            heappush(self._waiting, ticket)
+            self._changed.wait_for(lambda: self._is_next(ticket))
+            self._waiting.remove(ticket)
+            heapify(self._waiting)
+            if self._stopped and rank != _BACK:
+                raise _StoppedError
+            self._free -= 1
+            self._changed.notify_all()
+
+    def _is_next(self, ticket: tuple[int, int]) -> bool:
+        if self._stopped:
+            return True  # those that come back only end what they have begun
+        return self._free > 0 and self._waiting[0] == ticket
+
+    def _give_back(self) -> None:
+        with self._changed:
+            self._free += 1
+            self._changed.notify_all()
 
 
 class _Thread(threading.local):
@@ -88,7 +133,7 @@ def sending(store: Store, nbytes: int) -> Iterator[None]:
     try:
         yield
     finally:
-        places.return_to(nbytes)
+        places.resume(nbytes)
 
 
 class LendingPool(ThreadPoolExecutor):
@@ -101,9 +146,15 @@ class LendingPool(ThreadPoolExecutor):
     """
 
     def __init__(self, threads: int) -> None:
-        super().__init__(2 * threads, "zarr-dask")
+        super().__init__(threads + MOST_SENDING, "zarr-dask")
         self._places = _Places(threads)
 
-    def submit(self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> Future[_Result]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """As `concurrent.futures.Executor.submit`."""
         return super().submit(self._places.compute, fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `concurrent.futures.Executor.shutdown`; tasks that have no place yet never begin."""
+        if cancel_futures:
+            self._places.stop()
+        super().shutdown(wait, cancel_futures=cancel_futures)

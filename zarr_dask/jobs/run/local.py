@@ -99,6 +99,34 @@ class _Tracked:
             self._changed.wait_for(lambda: self._running == 0)
 
 
+_OURS = ("zarr-write-", "zarr-finish-", "zarr-join-")
+"""What layers are called whose tasks write, or add up what those have returned."""
+
+
+def _is_made_by_writing(collection: Any, threads: int) -> bool:
+    """Whether nearly all tasks write: dask then begins no others whose results would have to wait.
+
+    Only as many tasks as compute at a time anyway may be others; values in memory are none.
+    """
+    graph = collection.__dask_graph__()
+    optimized = collection.__dask_optimize__(graph, collection.__dask_keys__())
+    others = (layer for name, layer in optimized.layers.items() if not name.startswith(_OURS))
+    return sum(map(_tasks_of, others)) <= threads
+
+
+def _tasks_of(layer: Any) -> int:
+    from dask.core import istask
+    from dask.task_spec import DataNode, GraphNode
+
+    if not hasattr(layer, "mapping"):
+        return len(layer)
+    nodes = layer.mapping.values()
+    return sum(
+        not isinstance(node, DataNode) if isinstance(node, GraphNode) else bool(istask(node))
+        for node in nodes
+    )
+
+
 def compute_local(
     collection: Any,
     workers: Workers,
@@ -127,7 +155,7 @@ def compute_local(
         with Callback(posttask=report):
             return collection.compute(**options)
     pool: ThreadPoolExecutor
-    if lends:
+    if lends and _is_made_by_writing(collection, workers.threads):
         pool = LendingPool(workers.threads)
     else:
         pool = ThreadPoolExecutor(workers.threads, "zarr-dask")

@@ -25,7 +25,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import dask.array as da
 
@@ -105,21 +105,17 @@ def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...
     return tuple(_cut_cells(along))
 
 
-def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> list[tuple[int, ...]]:
-    """Coordinates of the cells that are not whole along each dimension, in C order.
-
-    The time that takes is that of their number, not of the number of all cells.
-    """
+def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[int, ...]]:
+    """Coordinates of the cells that are not whole along each dimension, in C order."""
     if not along:
-        return []
-    first, *rest = along
+        return
+    first, rest = along[0], along[1:]
+    if all(whole for cells in along for _, whole in cells):
+        return
     everything = [[index for index, _ in cells] for cells in rest]
-    cut = _cut_cells(rest)
-    return [
-        (index, *others)
-        for index, whole in first
-        for others in (cut if whole else product(*everything))
-    ]
+    for index, whole in first:
+        others = _cut_cells(rest) if whole else product(*everything)
+        yield from ((index, *other) for other in others)
 
 
 def check_whole(plan: WritePlan) -> None:

@@ -1,0 +1,135 @@
+"""Tasks that wait for a store that is far away, and those that compute meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import StoreError
+from zarr_dask.jobs.run import lending
+from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.base import Coalescing
+
+
+class Counter:
+    """How many there are at a time, at most."""
+
+    def __init__(self):
+        self.changed = threading.Condition()
+        self.now = self.most = self.begun = 0
+
+    def __enter__(self):
+        with self.changed:
+            self.begun += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.changed.notify_all()
+
+    def __exit__(self, *_):
+        with self.changed:
+            self.now -= 1
+
+
+class Far(MemoryStore):
+    """A store that answers when so many are waiting that it seems worth its while."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+
+    def __init__(self, patience=1):
+        super().__init__()
+        self.sent, self.patience = Counter(), patience
+
+    def set(self, key, buffers):
+        if "c/" in key:
+            with self.sent:
+                with self.sent.changed:
+                    self.sent.changed.wait_for(lambda: self.sent.most >= self.patience, timeout=5)
+                super().set(key, buffers)
+                return
+        super().set(key, buffers)
+
+
+def slowly(computing, waits_for=1):
+    """A function of a block that counts, and waits until as many compute."""
+
+    def compute(block):
+        with computing:
+            with computing.changed:
+                computing.changed.wait_for(lambda: computing.most >= waits_for, timeout=5)
+            return block + 1
+
+    return compute
+
+
+def write(store, x, threads=2):
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        zd.to_zarr(x, store)
+
+
+def test_others_compute_while_some_send():
+    """Six wait at a time, which two threads alone could not do; no more than two compute."""
+    computing = Counter()
+    store = Far(patience=6)
+    x = da.zeros((36, 4), chunks=(1, 4), dtype="i4").map_blocks(slowly(computing, 2), dtype="i4")
+    write(store, x)
+    assert store.sent.most >= 6
+    assert computing.most == 2
+    assert (zd.open(MemoryStore(store.values))[...] == 1).all()
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_no_more_send_than_fit(monkeypatch, near):
+    """Blocks of 16 bytes: two of them may be waiting besides those that keep their places."""
+    monkeypatch.setattr(lending, "_MOST_BYTES", 32)
+    store = Far(patience=4)
+    if near:
+        monkeypatch.setattr(Far, "coalescing", Coalescing(gap=0, largest=1 << 20))
+        store = Far(patience=2)
+    write(store, da.ones((24, 4), chunks=(1, 4), dtype="i4"))
+    assert store.sent.most == (2 if near else 4)
+
+
+def test_no_more_blocks_are_made_than_can_be_written():
+    """Where blocks are made by tasks of their own, nobody lends."""
+    made = Counter()
+    ahead = []
+    store = Far()
+
+    @dask.delayed(pure=False)
+    def make(number):
+        with made:
+            ahead.append(made.begun - store.sent.begun)
+            return np.full((1, 4), number + 1, "i4")
+
+    blocks = [da.from_delayed(make(n), (1, 4), dtype="i4") for n in range(60)]
+    write(store, da.concatenate(blocks))
+    assert store.sent.begun == 60
+    assert max(ahead) <= 8
+
+
+def test_after_a_failure_no_task_begins():
+    store = Far()
+    computing = Counter()
+
+    at_failure = []
+
+    def fail(block, block_info=None):
+        with computing:
+            if block_info[None]["chunk-location"][0] == 200:
+                at_failure.append(computing.begun)
+                raise StoreError("it fails")
+            return block
+
+    x = da.zeros((400, 4), chunks=(1, 4), dtype="i4").map_blocks(fail, dtype="i4")
+    with pytest.raises(StoreError, match="it fails"):
+        write(store, x)
+    begun = computing.begun
+    assert begun - at_failure[0] < 40
+    assert computing.now == store.sent.now == 0
+    assert not any(thread.name.startswith("zarr-dask_") for thread in threading.enumerate())
+    assert computing.begun == begun
