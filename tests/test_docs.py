@@ -175,8 +175,9 @@ EXAMPLES = blocks({"python"})
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_runs(name, tmp_path, monkeypatch):
     code = EXAMPLES[name]
-    known, *others = [text for text in PREPARED if text in code] or [None]
-    assert known and not others, "PREPARED must have one text of this block, and what it needs"
+    found = [text for text in PREPARED if text in code]
+    assert len(found) == 1, "PREPARED must have one text of this block, and what it needs"
+    known = found[0]
     monkeypatch.chdir(tmp_path)
     if known in RAISES:  # only what is typed, not what comes out
         code = "\n".join(re.findall(r"(?m)^>>> (.*)", code))
