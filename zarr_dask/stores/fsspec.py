@@ -510,8 +510,10 @@ class FsspecStore:
     def _status(self, key: str) -> Mapping[str, Any] | None:
         """What is known of a value; None if there is none, or a folder."""
         fs, root = self._file_system()
-        fs.invalidate_cache(join(root, key))  # listings that it keeps may be old
-        status = self._do("inspect", key, lambda: _call(fs, "info", join(root, key)))
+        path = join(root, key)
+        for listed in (path, path.rpartition("/")[0]):  # what it keeps of either may be old
+            fs.invalidate_cache(listed)
+        status = self._do("inspect", key, lambda: _call(fs, "info", path))
         return None if status is None or status["type"] == "directory" else status
 
     def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:

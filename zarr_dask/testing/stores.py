@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from zarr_dask.errors import ListingError, StoreKeyError
-from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 
@@ -121,6 +121,18 @@ class StoreTests:
         store.set("a", [])
         got = store.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
         assert [as_bytes(value) for value in got] == [b"", b"", b""]
+
+    def test_what_is_longer_than_it_was(self, store: Store) -> None:
+        """Sizes are those of now, also after a listing that told the old ones."""
+        if not self.rewrites:
+            pytest.skip("values are written once")
+        store.set("a/b", [b"12"])
+        if self.lists:
+            assert dict(list_sizes(store, "a/")) == {"a/b": 2}
+            assert store.list_dir("a/").keys == ["a/b"]
+        store.set("a/b", [b"12345"])
+        assert store.size("a/b") == 5
+        assert as_bytes(store.get_ranges([("a/b", Range(1, 100))])[0]) == b"2345"
 
     def test_a_folder_is_no_value(self, store: Store) -> None:
         """A key that only others begin with has no value."""
