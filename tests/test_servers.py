@@ -20,7 +20,7 @@ from tests.interop import ours, tensorstore_peer, zarr_python
 from tests.interop.cases import data, matrix
 from tests.interop.refusals import shared
 from tests.interop.test_matrix import check
-from zarr_dask.errors import NodeNotFoundError, StoreError
+from zarr_dask.errors import ListingError, NodeNotFoundError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.fsspec import FsspecStore
@@ -202,7 +202,7 @@ def of_tensorstore(url, options, monkeypatch):
 
 
 MATRIX = matrix()
-FEW, MANY = 700, 25
+FEW, MANY = 700, 100
 """Of so many cases of the matrix one is tried, where there is little time and where there is."""
 QUICK = ("moto-obstore", "azurite-obstore", "nginx-obstore", "gcs-fsspec")
 
@@ -305,6 +305,19 @@ def test_what_a_job_keeps_in_the_same_service(place):
     assert zd.compare(array, zd.open(f"{url}-3", storage_options=options))
     left = {key.partition("/")[0] for key in open_store(url.rpartition("/")[0], options).list()}
     assert left == {"a.zarr", "a.zarr-2", "a.zarr-3", "a.zarr-manifest"}
+
+
+def test_a_server_without_listing_is_written(nginx):
+    """Nothing can be resumed there, but everything can be written by its name."""
+    url, options = f"{nginx.root}/{next(NUMBERS)}/a.zarr", {"backend": "obstore"}
+    zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), url, storage_options=options)
+    array = zd.open_array(url, storage_options=options)
+    zd.rechunk(array, f"{url}-2", chunks=(6, 2), storage_options=options, verify=True)
+    zd.copy(array, f"{url}-3", target_options=options, verify=True)
+    for name in (f"{url}-2", f"{url}-3"):
+        assert np.array_equal(zd.open_array(name, storage_options=options)[...], VALUES)
+    with pytest.raises(ListingError):
+        zd.to_zarr(da.from_array(VALUES), f"{url}-4", storage_options=options, resume=True)
 
 
 @pytest.mark.parametrize("place", places(), indirect=True)

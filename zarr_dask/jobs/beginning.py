@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
-from zarr_dask.errors import NodeExistsError, ResumeError
+from zarr_dask.errors import ListingError, NodeExistsError, ResumeError
 from zarr_dask.journal import (
     Job,
     Journal,
@@ -115,7 +115,13 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
     """
     place = _place(plan, journal)
     plan.check_room()
-    for other, job in journals_at(place) if place is not None else ():
+    try:
+        others = [] if place is None else journals_at(place, needed=True)
+    except ListingError:
+        if journal is not None:
+            raise
+        place, others = None, []  # receipts that nobody can find are of no use
+    for other, job in others:
         if job.kind == plan.kind:
             plan.bound(job.creation, other).remove_intermediates()
         other.remove()

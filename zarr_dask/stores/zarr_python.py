@@ -206,7 +206,8 @@ class ZarrPythonStore:
         try:
             return sys.modules["zarr"].core.sync.sync(what)
         except (OSError, NotImplementedError) as error:
-            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {error}") from error
+            words = str(error) or type(error).__name__
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
         except _icechunk_errors() as error:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {_words_of(error)}") from error
 

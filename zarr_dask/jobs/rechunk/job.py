@@ -18,7 +18,7 @@ from typing import Protocol
 
 from zarr_dask.array import Array
 from zarr_dask.create import plain_chain, quick_chain
-from zarr_dask.errors import ResumeError
+from zarr_dask.errors import ListingError, ResumeError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
 from zarr_dask.grid import Region
 from zarr_dask.hierarchy import (
@@ -233,7 +233,11 @@ class RechunkJob:
     def remove_intermediates(self) -> None:
         """Remove what lies between the stages, of this plan or of another one of the same job."""
         store, path = self._temporary_place()
-        store.delete_prefix(prefix_of(path))
+        try:
+            store.delete_prefix(prefix_of(path))
+        except ListingError:
+            if len(self.plan.stages) > 1:  # else there is nothing
+                raise
 
     def tidy_up(self, stage: int) -> None:
         """Remove what no stage after this one reads."""
