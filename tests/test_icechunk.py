@@ -62,6 +62,19 @@ def test_what_is_not_committed_is_not_there(written):
     assert not array[:3].any()
 
 
+def test_stored_objects_are_listed_and_copied(written, tmp_path):
+    """Icechunk lists below nodes, and what is asked for is below an array."""
+    store = written.readonly_session("main").store
+    array = zd.open_array(store, "a/b")
+    keys = ["a/b/c/0/0", "a/b/c/0/1", "a/b/c/1/0", "a/b/c/1/1"]
+    assert sorted(array.store.list("a/b/c/")) == keys
+    assert sorted(array.store.list("a/b/c/1/")) == keys[2:]
+    assert list(array.store.list("nothing/at/all/")) == []
+    assert zd.copy(store, tmp_path / "copy.zarr", verify=True).tasks
+    assert np.array_equal(zd.open(tmp_path / "copy.zarr", "a/b")[...], VALUES)
+    assert zd.verify(store).ok
+
+
 def test_a_session_for_reading_refuses(written):
     session = written.readonly_session("main")
     with pytest.raises(ReadOnlyError):

@@ -1,4 +1,4 @@
-"""Memory while much more than it goes through one process, from and to an object store."""
+"""Memory while much more than it is read through one process, from an object store."""
 
 from __future__ import annotations
 
@@ -27,24 +27,19 @@ BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 # The first blocks are for what is imported and opened once.
 STREAM = """
 import json, sys
-import dask, dask.array as da
+import dask
 import zarr_dask as zd
-what, url, options, block, blocks = json.loads(sys.argv[1])
+url, options, block, blocks = json.loads(sys.argv[1])
 def memory(name):
     return int(open("/proc/self/status").read().split(name)[1].split()[0]) * 1024
 def read(count):
     x = zd.from_zarr(url, storage_options=options)
     assert x.blocks[:count].sum().compute() == count * block // 4
-def write(count):
-    x = da.ones(count * block // 4, chunks=block // 4, dtype="f4")
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    zd.to_zarr(x, url, mode="w", codecs=codecs, storage_options=options)
-run = {"read": read, "write": write}[what]
 with dask.config.set(scheduler="threads", num_workers=2):
-    run(4)
+    read(4)
     before = memory("VmRSS:")
     open("/proc/self/clear_refs", "w").write("5")
-    run(blocks)
+    read(blocks)
 print(memory("VmHWM:") - before)
 """
 
@@ -56,27 +51,27 @@ def endpoint():
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
-@pytest.mark.parametrize("what", ["read", "write"])
-def test_two_gibibytes_through_one_process(endpoint, backend, what):
-    url = f"s3://bucket/{backend}-{what}"
+def test_two_gibibytes_are_read_through_one_process(endpoint, backend):
+    url = f"s3://bucket/{backend}"
     options = {
         "key": "AKIAEXAMPLE",
         "secret": "nobody-asks",
         "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
         "backend": backend,
     }
-    if what == "read":
-        shape, chunk = (BLOCKS * BLOCK // 4,), BLOCK // 4
-        array = zd.create_array(
-            url, shape=shape, chunks=chunk, dtype="f4", codecs=[BYTES], storage_options=options
-        )
-        array[:chunk] = 1
-        store = open_store(url, options)
-        value = store.get("c/0")
-        for number in range(1, BLOCKS):  # the server keeps equal values once
-            store.set(f"c/{number}", [value])
-    given = json.dumps([what, url, options, BLOCK, BLOCKS])
+    shape, chunk = (BLOCKS * BLOCK // 4,), BLOCK // 4
+    array = zd.create_array(
+        url, shape=shape, chunks=chunk, dtype="f4", codecs=[BYTES], storage_options=options
+    )
+    array[:chunk] = 1
+    store = open_store(url, options)
+    value = store.get("c/0")
+    for number in range(1, BLOCKS):  # the server keeps equal values once
+        store.set(f"c/{number}", [value])
+    given = json.dumps([url, options, BLOCK, BLOCKS])
     said = subprocess.run(
         [sys.executable, "-c", STREAM, given], check=True, capture_output=True, text=True
     ).stdout
-    assert int(said) < THREADS * BLOCK + MORE
+    grown = int(said)
+    print(f"{backend}: {grown / 1e6:.0f} MB")
+    assert grown < THREADS * BLOCK + MORE

@@ -15,6 +15,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from zarr_dask.errors import StoreError
@@ -178,15 +179,22 @@ class ZarrPythonStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        found = self._run(_gathered(lambda: self.store.list_prefix(prefix)), "list", prefix)
-        return (key for key in found if key.startswith(prefix))
+        found, above = None, prefix
+        while found is None:  # Icechunk lists nodes only, and not what of one begins with "c/"
+            found = self._run(_gathered(partial(self.store.list_prefix, above)), "list", above)
+            if not above:
+                break
+            above = above.rstrip("/").rpartition("/")[0]
+            above = f"{above}/" if above else ""
+        return (key for key in found or () if key.startswith(prefix))
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         keys: set[str] = set()
         prefixes: set[str] = set()
         folder = prefix.rstrip("/")
-        for name in self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix):
+        names = self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix)
+        for name in names or ():
             key = join(folder, name.strip("/"))
             # the name alone does not say whether it is a key; some stores name what is empty
             if self.size(key) is not None:
@@ -302,10 +310,11 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
     return content[wanted.start : wanted.stop] if whole else content
 
 
-async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str]:
+async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str] | None:
+    """What a listing says; None where there is no node below which it could list."""
     try:
         return [name async for name in ask()]
     except _icechunk_errors() as error:
         if not any(words in str(error) for words in (_NO_KEY, _NO_PREFIX)):
             raise
-        return []
+        return None
