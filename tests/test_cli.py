@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from http_server import Files, serving
 
 import zarr_dask as zd
 from zarr_dask.cli import main
@@ -715,35 +718,49 @@ def test_warnings_are_one_line(hierarchy):
 # --- how it ends ----------------------------------------------------------------------------------
 
 
+class Hesitating(Files):
+    """Answers with the last chunk when it is told to."""
+
+    asked: ClassVar = threading.Event()
+    told: ClassVar = threading.Event()
+
+    def do_GET(self):  # noqa: N802  (so called by the library)
+        if self.path.endswith("c/31/0/0"):
+            self.asked.set()
+            self.told.wait(40)
+        super().do_GET()
+
+
 def test_ctrl_c(large, target):
-    """The last chunk is a pipe that nobody writes into, so that the job waits for it."""
-    pipe = Path(large) / "c" / "31" / "0" / "0"
-    pipe.unlink()
-    os.mkfifo(pipe)
+    """It ends when the tasks have that are at work, and says how to go on."""
+    values = {
+        str(path.relative_to(large)): path.read_bytes()
+        for path in Path(large).rglob("*")
+        if path.is_file()
+    }
     options = ["--chunks", "1,128,256", "--max-mem", "8MB"]
-    with subprocess.Popen(
-        [PROGRAM, "rechunk", large, target, *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell that runs the tests in the background has its children ignore Ctrl-C; what is
-        # called before the program starts takes no lock.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    ) as job:
+    with (
+        serving(Hesitating, values) as (url, _),
+        subprocess.Popen(
+            [PROGRAM, "rechunk", url, target, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell that runs the tests in the background has its children ignore Ctrl-C; what is
+            # called before the program starts takes no lock.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        ) as job,
+    ):
         try:
-            assert job.stderr.readline().startswith("copying: ")
+            assert Hesitating.asked.wait(40)
             job.send_signal(signal.SIGINT)
-            said = next(line for line in job.stderr if not line.startswith("copying: "))
         finally:
-            writer = os.open(pipe, os.O_RDWR)  # the task ends, and lets the process end
-            rest = job.communicate(timeout=20)[1]
-            os.close(writer)
-    assert (
-        said
-        == f"Interrupted: {target} is not complete. Run the same command again with --resume to go "
-        "on, or without it to start over.\n"
-    )
-    assert rest == ""
+            Hesitating.told.set()
+        said = job.communicate(timeout=20)[1]
+    assert [line for line in said.splitlines() if not line.startswith("copying: ")] == [
+        f"Interrupted: {target} is not complete. Run the same command again with --resume to go "
+        "on, or without it to start over."
+    ]
     assert job.returncode == 130
     assert not (Path(target) / "zarr.json").exists()
 

@@ -298,7 +298,8 @@ def chain_from_names(
         wanted = [wanted]
     configs: list[_Config] = []
     for position, item in enumerate(wanted):
-        step = _wanted_step(numcodecs_form(item), f"codecs[{position}]", data_type, ndim)
+        form = item if isinstance(item, str) else numcodecs_form(item)  # a name is that of v3
+        step = _wanted_step(form, f"codecs[{position}]", data_type, ndim)
         if isinstance(step, list):
             return step
         if isinstance(step, _Swap):
