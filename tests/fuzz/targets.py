@@ -66,7 +66,7 @@ COMPRESSORS = [
     {"id": "quantize", "digits": 2, "dtype": "<f4", "astype": "<f2"},
     {"id": "bitround", "keepbits": 3},
     {"id": "astype", "encode_dtype": "<i2", "decode_dtype": "<i4"},
-    {"id": "packbits"},
+    {"id": "packbits"}, {"id": "base64"},
     {"id": "categorize", "labels": ["a", "b"], "dtype": "<U1", "astype": "|u1"},
 ]  # fmt: skip
 ELEMENTS = {"packbits": "|b1", "quantize": "<f4", "bitround": "<f4", "categorize": "<U1"}
@@ -542,6 +542,8 @@ def names_covered() -> set[str]:
     return {
         *(config["id"] for config in COMPRESSORS),
         *OBJECTS,
+        "zfpy",  # in v2 the serializers numcodecs.zfpy and numcodecs.pcodec
+        "pcodec",
         *names_in([*CHAINS.values(), *(documents for _, _, documents in TYPED.values())]),
     }
 
