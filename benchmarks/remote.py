@@ -2,7 +2,7 @@
 
 ``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
 threads of dask. "obstore alone" sends the very requests that zarr_dask sends, with as many at a
-time (32 when reading, 18 when writing), and does nothing with the answers. Each writes to a new
+time (32 when reading, 10 when writing), and does nothing with the answers. Each writes to a new
 place each time. What each has read or
 written is compared with what it should be, outside of the measured time.
 """

@@ -26,10 +26,10 @@ __all__ = ["MOST_SENDING", "LendingPool", "sending"]
 
 _Result = TypeVar("_Result")
 
-MOST_SENDING = 16
-"""Tasks that have lent their places, of each pool."""
-_MOST_BYTES = 1 << 26
-"""Decoded bytes of their blocks."""
+MOST_SENDING = 8
+"""Tasks that have lent their places, of each pool, whatever they hold."""
+_MOST_BYTES = 1 << 23
+"""Decoded bytes of their blocks; a service's library may hold each of them twice more."""
 _BACK, _NEW = range(2)
 """Who gets a place first."""
 
@@ -41,9 +41,10 @@ class _StoppedError(Exception):
 class _Places:
     """The places in which tasks compute, and what those that have lent theirs may hold."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, more: int) -> None:
         self._changed = threading.Condition()
         self._free = places
+        self._more = more
         self._waiting: list[tuple[int, int]] = []
         self._numbers = count()
         self._sending = 0
@@ -69,7 +70,7 @@ class _Places:
     def lend(self, nbytes: int) -> bool:
         """Begin to send; False if there is no room for so many bytes."""
         with self._changed:
-            if self._sending == MOST_SENDING or self._nbytes + nbytes > _MOST_BYTES:
+            if self._sending == self._more or self._nbytes + nbytes > _MOST_BYTES:
                 return False
             self._sending += 1
             self._nbytes += nbytes
@@ -143,11 +144,15 @@ class LendingPool(ThreadPoolExecutor):
     ----------
     threads
         That compute.
+    nbytes
+        Decoded bytes of the largest block. There are no more threads than can hold such blocks:
+        malloc keeps freed memory for each of them.
     """
 
-    def __init__(self, threads: int) -> None:
-        super().__init__(threads + MOST_SENDING, "zarr-dask")
-        self._places = _Places(threads)
+    def __init__(self, threads: int, nbytes: int) -> None:
+        more = min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
+        super().__init__(threads + more, "zarr-dask")
+        self._places = _Places(threads, more)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """As `concurrent.futures.Executor.submit`."""

@@ -133,7 +133,7 @@ def compute_local(
     names: Sequence[str],
     on_result: Callable[[Any], None] | None,
     *,
-    lends: bool,
+    lends: int,
 ) -> Any:
     """Compute a collection of one output; see `zarr_dask.jobs.run.compute`."""
     from concurrent.futures import Executor
@@ -156,7 +156,7 @@ def compute_local(
             return collection.compute(**options)
     pool: ThreadPoolExecutor
     if lends and _is_made_by_writing(collection, workers.threads):
-        pool = LendingPool(workers.threads)
+        pool = LendingPool(workers.threads, lends)
     else:
         pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
     try:

@@ -98,7 +98,7 @@ def compute(
     names: Sequence[str],
     on_result: Callable[[Any], None] | None = None,
     *,
-    lends: bool = False,
+    lends: int = 0,
 ) -> Any:
     """Compute a collection of one output; if that fails, wait for the tasks that are running.
 
@@ -113,7 +113,8 @@ def compute(
     on_result
         Called with what each task of these layers returns; not on a cluster, where that stays.
     lends
-        Whether tasks wait for a store that is far away, so that others may compute meanwhile.
+        Decoded bytes of the largest block, where tasks wait for a store that is far away, so that
+        others may compute meanwhile; else 0.
     """
     if workers.client is None:
         return compute_local(collection, workers, names, on_result, lends=lends)

@@ -94,6 +94,12 @@ class WritePlan:
         return int(self.values.size) * self.target.meta.data_type.typical_itemsize
 
     @property
+    def largest_block(self) -> int:
+        """Decoded bytes of the largest block that a task writes."""
+        itemsize = self.target.meta.data_type.typical_itemsize
+        return prod(max(sizes, default=0) for sizes in self.blocks) * itemsize
+
+    @property
     def copied(self) -> int:
         """Decoded bytes that are copied into other blocks before they are written."""
         if not self.regrouped:

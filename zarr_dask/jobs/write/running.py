@@ -66,6 +66,11 @@ class Beginning(Protocol):
         """Decoded bytes that are written."""
         ...
 
+    @property
+    def largest_block(self) -> int:
+        """Decoded bytes of the largest block that a task writes."""
+        ...
+
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
         """The tasks, after making room at the target."""
         ...
@@ -100,7 +105,7 @@ def run_plans(
         return [one.write for one in begun], sum(one.done for one in begun)
 
     nbytes = sum(plan.nbytes for plan in plans)
-    lends = any(is_far(plan.target.store) for plan in plans)
+    lends = max((plan.largest_block for plan in plans if is_far(plan.target.store)), default=0)
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]

@@ -41,7 +41,7 @@ def compute_writes(
     progress: WriteProgress | None = None,
     window: int | None = None,
     *,
-    lends: bool = False,
+    lends: int = 0,
 ) -> tuple[Any, ...]:
     """Make one collection or several, and compute them as one, or each in windows.
 
@@ -60,7 +60,8 @@ def compute_writes(
     window
         Tasks that the scheduler may know of at a time, of graphs that can be run in windows.
     lends
-        Whether tasks wait for a store that is far away; see `zarr_dask.jobs.run.lending`.
+        Bytes of the largest block, where tasks wait for a store that is far away; else 0. See
+        `zarr_dask.jobs.run.lending`.
     """
     from zarr_dask.graph import join_writes
 
