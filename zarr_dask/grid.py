@@ -303,17 +303,19 @@ class Grid:
         coords: list[int] = []
         inside: list[slice] = []
         whole = True
-        for dimension, selected in zip(self.dimensions, region, strict=True):
-            start, stop = selected.start, selected.stop
+        for dimension, selected in zip(self.dimensions, region):  # noqa: B905  (small reads hurry)
+            start, stop, step = selected.start, selected.stop, selected.step
             found = dimension.around(start, stop)
             if found is None:
                 return None
             index, origin, end = found
-            step = selected.step or 1
             coords.append(index)
-            inside.append(slice(start - origin, stop - origin, step))
-            if whole and (start != origin or stop != end or step != 1):
-                whole = -(-(stop - start) // step) == end - origin
+            if start == origin and stop == end and step == 1:
+                inside.append(slice(0, end - origin, 1))
+                continue
+            inside.append(slice(start - origin, stop - origin, step or 1))
+            if whole:
+                whole = -(-(stop - start) // (step or 1)) == end - origin
         return tuple(coords), tuple(inside), whole
 
     def count_parts(self, region: Region) -> int:

@@ -53,8 +53,8 @@ def run_window(
     first = [start(argument) for argument in islice(arguments, window.tasks())]
     running = _as_completed(client, first)
     try:
-        for future in running:
-            on_result(_result(future, client))
+        for future, result in running:
+            on_result(result if future.status == "finished" else _result(future, client))
             future.release()
             for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
                 running.add(start(argument))
@@ -79,10 +79,14 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
 
 
 def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
-    """Dask's ``as_completed`` on a client that need not be the default one."""
+    """Dask's ``as_completed`` on a client that need not be the default one.
+
+    With results, fetched as soon as they are there: what a worker that dies has not handed over is
+    done again.
+    """
     from distributed import as_completed
 
-    return as_completed(futures, loop=client.loop)
+    return as_completed(futures, loop=client.loop, with_results=True, raise_errors=False)
 
 
 def _wait_for_workers(client: Client, *names: str) -> None:
