@@ -210,6 +210,28 @@ def test_a_failed_write_leaves_the_old_value_and_nothing_else(local, monkeypatch
     assert files_of(local) == {"a"}
 
 
+def test_a_disk_that_is_full_between_pieces(tmp_path):
+    """The old value stays, nothing else does, and the error is one of the store."""
+    program = f"""
+import os, resource, signal
+from zarr_dask.errors import StoreError
+from zarr_dask.stores import LocalStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+store = LocalStore({str(tmp_path)!r})
+store.set("a", [b"old"])
+for size in (1000, 100_000):
+    try:
+        store.set_pieces("a", (bytes(size) for _ in range(1000)))
+    except StoreError as error:
+        print("refused:", "could not write 'a'" in str(error))
+print(store.get("a"), os.listdir({str(tmp_path)!r}))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["refused: True", "refused: True", "b'old' ['a']"], done
+
+
 def test_short_writes_are_continued(local, monkeypatch):
     write = os.writev
     monkeypatch.setattr(os, "writev", lambda fd, buffers: write(fd, [buffers[0][:7]]))

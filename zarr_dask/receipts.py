@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from zarr_dask.codecs.checksum import Summed, crc32c
+from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Receipt", "Receipts", "StoredObject", "collect", "parse_receipts", "stored_object"]
+__all__ = [
+    "Noting",
+    "Receipt",
+    "Receipts",
+    "StoredObject",
+    "collect",
+    "parse_receipts",
+    "stored_object",
+]
 
 _quoted = json.encoder.encode_basestring_ascii
 """A text as JSON has it."""
@@ -88,21 +96,49 @@ class Receipt:
         return b"\n%08x %b\n" % (crc32c(text), text)
 
 
+class Noting:
+    """What a receipt says of a stored object, from its bytes as they go by, piece by piece.
+
+    Parameters
+    ----------
+    checksum
+        Whether to sum them up; else what is noted has 0.
+    with_sha256
+        Whether to work out their SHA-256 as well.
+
+    Examples
+    --------
+    >>> noting = Noting()
+    >>> noting(b"1234"), noting(b"56789"), noting.of("c/0")
+    (None, None, StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None))
+    """
+
+    def __init__(self, *, checksum: bool = True, with_sha256: bool = False) -> None:
+        self.nbytes = 0
+        self._checksum = checksum
+        self._crc32c = 0
+        self._sha256 = sha256() if with_sha256 else None
+
+    def __call__(self, piece: Buffer) -> None:
+        """One more piece."""
+        self.nbytes += memoryview(piece).nbytes
+        if self._checksum:
+            self._crc32c = crc32c(piece, self._crc32c)
+        if self._sha256 is not None:
+            self._sha256.update(piece)
+
+    def of(self, key: str) -> StoredObject:
+        """What was noted, of an object with a key."""
+        sha = None if self._sha256 is None else self._sha256.hexdigest()
+        return StoredObject(key, self.nbytes, self._crc32c, sha)
+
+
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:
     """What a receipt says of the bytes of a stored object."""
-    nbytes = sum(memoryview(buffer).nbytes for buffer in buffers)
-    if isinstance(buffers, Summed):
-        checksum = buffers.crc32c
-    else:
-        checksum = 0
-        for buffer in buffers:
-            checksum = crc32c(buffer, checksum)
-    if not with_sha256:
-        return StoredObject(key, nbytes, checksum)
-    sha = sha256()
+    noting = Noting(with_sha256=with_sha256)
     for buffer in buffers:
-        sha.update(buffer)
-    return StoredObject(key, nbytes, checksum, sha.hexdigest())
+        noting(buffer)
+    return noting.of(key)
 
 
 def parse_receipts(text: Buffer) -> Iterator[Receipt]:

@@ -6,7 +6,8 @@ work on it meanwhile. One whose elements all have the fill value is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +17,9 @@ from zarr_dask.errors import CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Part, cut
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.pieces import put_pieces
 
-__all__ = ["WrittenArray", "decoded", "encode_part", "write_part"]
+__all__ = ["WrittenArray", "decoded", "write_cell", "write_part"]
 
 
 class WrittenArray(Protocol):
@@ -43,7 +45,13 @@ class WrittenArray(Protocol):
         ...
 
 
-def write_part(array: WrittenArray, part: Part, values: np.ndarray) -> int:
+def write_part(
+    array: WrittenArray,
+    part: Part,
+    values: np.ndarray,
+    note: Callable[[Buffer], None] | None = None,
+    waiting: AbstractContextManager[None] | None = None,
+) -> bool:
     """Write what lies in one stored object.
 
     Parameters
@@ -54,11 +62,15 @@ def write_part(array: WrittenArray, part: Part, values: np.ndarray) -> int:
         Which object, and what of it.
     values
         Of the whole region.
+    note
+        Given the bytes that are stored, piece by piece.
+    waiting
+        Held while a store is waited for, where that holds nobody else up.
 
     Returns
     -------
-    int
-        Bytes stored; 0 where all elements have the fill value and nothing is stored.
+    bool
+        False where all elements have the fill value and nothing is stored.
 
     Raises
     ------
@@ -67,36 +79,28 @@ def write_part(array: WrittenArray, part: Part, values: np.ndarray) -> int:
     CorruptObjectError
         If what is there is kept in part and does not decode.
     """
-    key, buffers = array.key(part.coords), encode_part(array, part, values)
-    if buffers is None:
-        array.store.delete(key)
-        return 0
-    array.store.set(key, buffers)
-    return sum(len(buffer) for buffer in buffers)
-
-
-def encode_part(array: WrittenArray, part: Part, values: np.ndarray) -> list[Buffer] | None:
-    """The bytes of one stored object; see `write_part`.
-
-    Returns
-    -------
-    list of buffers or None
-        Good until the same thread encodes again; None where all elements have the fill value,
-        so that nothing is to be stored.
-
-    Raises
-    ------
-    UnknownCodecError
-        If the array can be read only, with steps skipped that are not known.
-    CorruptObjectError
-        If what is there is kept in part and does not decode.
-    """
-    meta = array.meta
-    meta.check_writable(array.where)
-    bound, elements = meta.bound(part.coords), cut(values, part.out)
-    if elements.shape != bound.spec.shape:
+    array.meta.check_writable(array.where)
+    elements = cut(values, part.out)
+    if elements.shape != array.meta.bound(part.coords).spec.shape:
         elements = _completed(array, part, elements)
-    return None if meta.is_unwritten(elements) else bound.encode(elements)
+    return write_cell(array, part.coords, elements, note, waiting)
+
+
+def write_cell(
+    array: WrittenArray,
+    coords: Sequence[int],
+    elements: np.ndarray,
+    note: Callable[[Buffer], None] | None = None,
+    waiting: AbstractContextManager[None] | None = None,
+) -> bool:
+    """As `write_part`, of all elements of an object, those beyond the array included."""
+    key = array.key(coords)
+    if array.meta.is_unwritten(elements):
+        array.store.delete(key)
+        return False
+    pieces = array.meta.bound(coords).pieces(elements)
+    put_pieces(array.store, key, pieces, note, waiting)
+    return True
 
 
 def _completed(array: WrittenArray, part: Part, elements: np.ndarray) -> np.ndarray:

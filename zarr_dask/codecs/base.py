@@ -220,6 +220,8 @@ class BoundSerializer(ABC):
     """As `direct`, if not None, but for the byte order: the type whose bytes are turned around."""
     partial: bool = False
     """Whether `read` can do with less than all of the bytes."""
+    in_pieces: bool = False
+    """Whether `pieces` holds one chunk after the other, and never all that it gives."""
 
     @property
     def working(self) -> int:
@@ -229,6 +231,10 @@ class BoundSerializer(ABC):
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
+
+    def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
+        """As `encode`, or one after the other, each good until the next one is taken."""
+        return self.encode(array)
 
     @abstractmethod
     def decode(

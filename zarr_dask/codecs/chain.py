@@ -176,6 +176,7 @@ class BoundChain:
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
+        self.in_pieces = self._serializer.in_pieces and not chain.bytes
         largest = max(self.spec.nbytes, self._encoded.nbytes)
         steps = sum(codec.copies for codec in chain.bytes) * largest
         changes = sum(
@@ -204,14 +205,25 @@ class BoundChain:
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
+        array = self._changed(array)
+        return [self._compressed(array)] if self._bytes else self._serializer.encode(array)
+
+    def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
+        """As `encode`, or one after the other, each good until the next one is taken."""
+        array = self._changed(array)
+        return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
+
+    def _changed(self, array: np.ndarray) -> np.ndarray:
+        """What the array codecs make of a chunk."""
         for codec, spec in self._stages:
             array = codec.encode(array, spec)
-        if self._bytes:
-            buffer = joined(self._serializer.encode(self._contiguous(array)))
-            for bytes_codec in self._bytes:
-                buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
-            return [buffer]
-        return self._serializer.encode(array)
+        return array
+
+    def _compressed(self, array: np.ndarray) -> Buffer:
+        buffer = joined(self._serializer.encode(self._contiguous(array)))
+        for bytes_codec in self._bytes:
+            buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
+        return buffer
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """The elements one after the other, in memory of this thread where that is possible."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +12,7 @@ from zarr_dask.codecs.base import BytesCodec, Size
 from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Crc32c", "Summed", "crc32c", "summing", "take_wish"]
+__all__ = ["Crc32c", "crc32c"]
 
 
 def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
@@ -39,54 +37,6 @@ def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
     view = np.frombuffer(buffer, np.uint8)
     view.flags.writeable = False  # the library takes read-only memory only
     return int(google_crc32c.extend(before, view))
-
-
-# --- of what is put together from pieces ----------------------------------------------------------
-
-
-class Summed(list[Buffer]):
-    """Buffers that are stored one after the other, and the CRC-32C of all of their bytes."""
-
-    def __init__(self, buffers: Iterable[Buffer], total: int) -> None:
-        super().__init__(buffers)
-        self.crc32c = total
-
-
-class _Wish(threading.local):
-    """Whether the current thread wants to have what it encodes summed up."""
-
-    wanted = False
-
-
-_WISH = _Wish()
-
-
-class summing:  # noqa: N801
-    """While a stored object is encoded, have it summed up piece by piece, as `Summed`.
-
-    A large shard has left the processor's cache when it is whole: each of its chunks is summed up
-    right after it was encoded. What is encoded at once stays as it is.
-
-    Parameters
-    ----------
-    wanted
-        Whether to do so.
-    """
-
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-
-    def __enter__(self) -> None:
-        _WISH.wanted = self._wanted
-
-    def __exit__(self, *error: object) -> None:
-        _WISH.wanted = False
-
-
-def take_wish() -> bool:
-    """Whether a sum is wanted; only the first who asks is told so, what lies within it is not."""
-    wanted, _WISH.wanted = _WISH.wanted, False
-    return wanted
 
 
 # --- as a codec -----------------------------------------------------------------------------------

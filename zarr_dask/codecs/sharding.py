@@ -29,7 +29,7 @@ from zarr_dask.codecs.base import (
     Size,
 )
 from zarr_dask.codecs.chain import Chain, fill_absent
-from zarr_dask.codecs.checksum import Crc32c, Summed, crc32c, take_wish
+from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
 from zarr_dask.dtypes import data_type_of, is_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
@@ -145,6 +145,7 @@ class _BoundSharding(BoundSerializer):
         self._index.counted = 0  # it holds no elements
         self._index_size = self._index.size.most
         self._index_first = codec.index_location == "start"
+        self.in_pieces = not self._index_first and not self._inner.partial
         # gaps between chunks are legal, so the bound is generous
         inner_most = self._inner.size.most
         self.size = Size(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
@@ -157,34 +158,36 @@ class _BoundSharding(BoundSerializer):
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        fill = self.spec.fill
-        index: list[int] = []
-        offset = self._index_size if self._index_first else 0
-        sums, total = take_wish() and not self._index_first, 0
         with Gathered() as gathered:
-            for part in self._all_parts:
-                chunk = cut(array, part.out)
-                if fill is not None and is_full_of(chunk, fill):
-                    index += (_ABSENT, _ABSENT)
-                    continue
-                nbytes = 0
-                for piece in self._inner.encode(chunk):
-                    if sums:
-                        total = crc32c(piece, total)
-                    gathered.add(piece)
-                    nbytes += len(piece)
-                index += (offset, nbytes)
-                offset += nbytes
-        buffers = gathered.buffers()
-        places = np.array(index, _INDEX_DTYPE).reshape(self._index_spec.shape)
-        encoded = self._index.encode(places)
-        if self._index_first:
-            return [*encoded, *buffers]
-        if sums:
-            for piece in encoded:
-                total = crc32c(piece, total)
-            return Summed([*buffers, *encoded], total)
-        return [*buffers, *encoded]
+            for piece in self.pieces(array):
+                gathered.add(piece)
+        return gathered.buffers()
+
+    def pieces(self, array: np.ndarray) -> Iterator[Buffer]:
+        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        if not self._index_first:
+            yield from self._chunks(array, index, 0)
+            yield from self._index.encode(index)
+            return
+        with Gathered() as gathered:
+            for piece in self._chunks(array, index, self._index_size):
+                gathered.add(piece)
+        yield from self._index.encode(index)
+        yield from gathered.buffers()
+
+    def _chunks(self, array: np.ndarray, index: np.ndarray, offset: int) -> Iterator[Buffer]:
+        """The chunks that are stored, one after the other; says in the index where each is."""
+        fill = self.spec.fill
+        places = index.reshape(-1, 2)
+        for number, part in enumerate(self._all_parts):
+            chunk = cut(array, part.out)
+            if fill is not None and is_full_of(chunk, fill):
+                continue
+            start = offset
+            for piece in self._inner.pieces(chunk):
+                offset += len(piece)
+                yield piece
+            places[number] = start, offset - start
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:

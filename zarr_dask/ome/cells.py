@@ -9,16 +9,15 @@ from typing import Protocol
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.codecs.checksum import summing
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.journal import Journal
 from zarr_dask.ome.downsample import Method, coarse
 from zarr_dask.ome.pyramid import Stage
-from zarr_dask.receipts import Receipt, StoredObject, stored_object
+from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory
-from zarr_dask.writing import encode_part
+from zarr_dask.writing import write_part
 
 __all__ = [
     "CellReport",
@@ -211,20 +210,13 @@ class _Written:
         """Write the objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
         for part in array.meta.grid.parts(region):
-            key = array.key(part.coords)
-            with summing(self._records is not None):
-                buffers = encode_part(array, part, pixels)
-            if buffers is None:
-                array.store.delete(key)
-                self.empty.append(key[len(prefix) :])
+            name = array.key(part.coords)[len(prefix) :]
+            noting = Noting(checksum=self._records is not None)
+            if not write_part(array, part, pixels, noting):
+                self.empty.append(name)
                 continue
-            array.store.set(key, buffers)
-            name = key[len(prefix) :]
-            self.nbytes += sum(len(buffer) for buffer in buffers)
-            if self._records is None:
-                self.objects.append(StoredObject(name, 0, 0))
-            else:
-                self.objects.append(stored_object(name, buffers, with_sha256=False))
+            self.nbytes += noting.nbytes
+            self.objects.append(noting.of(name))
 
     def leave_receipt(self) -> None:
         """Say in the journal what was written."""

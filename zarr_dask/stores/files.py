@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer
@@ -18,10 +18,12 @@ __all__ = [
     "read_parts",
     "write",
     "write_at",
+    "write_pieces",
 ]
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make a reader wait for ever
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
+_TOGETHER = 1 << 16  # bytes up to which pieces wait for others
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
@@ -78,6 +80,12 @@ def create(path: str) -> int:
 def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
     """Write all buffers at the position of a file."""
     _write_all(buffers, lambda views, _: os.writev(descriptor, views))
+
+
+def write_pieces(descriptor: int, pieces: Iterable[Buffer]) -> None:
+    """Write pieces at the position of a file as they come; small ones together."""
+    with open(descriptor, "wb", _TOGETHER, closefd=False) as file:
+        file.writelines(pieces)
 
 
 def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:

@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -39,6 +39,7 @@ from zarr_dask.stores.files import (
     read_at,
     read_parts,
     write,
+    write_pieces,
 )
 
 __all__ = ["LocalStore"]
@@ -174,13 +175,21 @@ class LocalStore:
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
+        self._put(key, lambda descriptor: write(descriptor, buffers))
+
+    def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """See `zarr_dask.stores.pieces.PieceTaker`."""
+        self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
+
+    def _put(self, key: str, fill: Callable[[int], None]) -> None:
+        """Give a value its name when its file has been filled."""
         path = self._path(key)
         folder = os.path.dirname(path)
         temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
         try:
             descriptor = create(temporary)
             try:
-                write(descriptor, buffers)
+                fill(descriptor)
                 if self.fsync:
                     os.fsync(descriptor)
             finally:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ import pytest
 
 from zarr_dask.errors import ListingError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
+from zarr_dask.stores.pieces import put_pieces
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 
@@ -174,6 +175,38 @@ class StoreTests:
         store.set("a/b", [memoryview(memory)] * pieces)
         memory[:] = bytes(len(memory))
         assert as_bytes(store.get("a/b")) == VALUE * pieces
+
+    def test_pieces_that_come_one_by_one(self, store: Store) -> None:
+        """Each in the memory of the one before it, small ones and large ones."""
+        memory, sizes = bytearray(1 << 18), [1 << 18, 3, 1 << 16, 0, 70_000, 1]
+
+        def pieces() -> Iterator[Buffer]:
+            for number, size in enumerate(sizes):
+                memory[:] = bytes([number]) * len(memory)
+                yield memoryview(memory)[:size]
+
+        seen: list[int] = []
+        put_pieces(store, "a/b", pieces(), lambda piece: seen.append(len(piece)))
+        want = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+        assert as_bytes(store.get("a/b")) == want
+        assert seen == sizes
+
+    def test_an_error_between_pieces_leaves_what_was_there(self, store: Store) -> None:
+        """It is raised as it is; nothing of the new value is to be seen."""
+        self._needs_rewriting()
+
+        def pieces() -> Iterator[Buffer]:
+            yield bytes(1 << 20)
+            raise ArithmeticError("this chunk cannot be encoded")
+
+        store.set("a", [b"old"])
+        for key in ("a", "b"):
+            with pytest.raises(ArithmeticError, match="cannot be encoded"):
+                put_pieces(store, key, pieces())
+        assert as_bytes(store.get("a")) == b"old"
+        assert store.get("b") is None
+        if self.lists:
+            assert list(store.list()) == ["a"]
 
     def test_a_large_value(self, store: Store) -> None:
         """Some megabytes, whole and in part."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.chain import decoded_here
-from zarr_dask.codecs.checksum import summing
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.plan import format_region
@@ -23,10 +22,10 @@ from zarr_dask.jobs.rechunk.converting import misfit
 from zarr_dask.jobs.rechunk.resident import Memory, process_name
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
-from zarr_dask.receipts import Receipt, StoredObject, stored_object
+from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory, lasting
 from zarr_dask.stores.tally import Tally
-from zarr_dask.writing import encode_part
+from zarr_dask.writing import write_part
 
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
@@ -138,19 +137,12 @@ class Stage:
         self, part: Part, values: np.ndarray, key: str, memory: Memory
     ) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""
-        target = self.target
-        with summing(self.records is not None):
-            buffers = encode_part(target, part, values)
-        if buffers is None:
-            target.store.delete(target.key(part.coords))
+        noting = Noting(checksum=self.records is not None)
+        if not write_part(self.target, part, values, noting):
             return None
-        nbytes = sum(len(buffer) for buffer in buffers)
-        if nbytes >= _LARGE:
-            memory.look()
-        target.store.set(target.key(part.coords), buffers)
-        if self.records is None:
-            return StoredObject(key, nbytes, 0)
-        return stored_object(key, buffers, with_sha256=False)
+        if noting.nbytes >= _LARGE:
+            memory.look()  # a thread keeps what was gathered for the store
+        return noting.of(key)
 
 
 def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:

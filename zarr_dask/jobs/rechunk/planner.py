@@ -412,7 +412,8 @@ def _judge(
         copied
         + source.held(held) * item
         + np.maximum(room, 0)
-        + object_bytes * (1 + target.padded + (read.kind != written.kind))
+        + object_bytes * (target.padded + (read.kind != written.kind))
+        + (_volume(target.chunks) * new_item if written.in_pieces else object_bytes)
         + np.minimum(KEPT_AT_MOST, copied // 4)
         + OVERHEAD
     )

@@ -28,6 +28,7 @@ from zarr_dask.jobs.rechunk.speeds import speeds_of
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout
 from zarr_dask.jobs.run import Workers
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.pieces import takes_pieces
 from zarr_dask.stores.urls import Location, open_alike
 
 __all__ = [
@@ -265,6 +266,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         clipped=clipped,
         indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
         in_flight=_in_flight(array.store),
+        in_pieces=bound.in_pieces and takes_pieces(array.store),
     )
 
 

@@ -78,6 +78,8 @@ class Layout:
     """Of an intermediate array: whether it is compressed, so that it takes room for a chunk."""
     in_flight: int = 0
     """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
+    in_pieces: bool = False
+    """Whether the chunks of a stored object go to the store one by one, as they are encoded."""
 
     @property
     def object_shape(self) -> Shape:
@@ -98,6 +100,11 @@ class Layout:
     def chunk_bytes(self) -> int:
         """Decoded bytes of a chunk."""
         return prod(self.chunk) * self.itemsize
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes that are held encoded while an object is written, if nothing were compressed."""
+        return self.chunk_bytes if self.in_pieces else self.object_bytes
 
     @property
     def sharded(self) -> bool:
@@ -207,11 +214,12 @@ class StagePlan:
         reading = source.working - source.chunk_bytes * source.fits_into(box)
         writing = target.working - target.chunk_bytes * target.fits_into(box)
         room = max(reading, writing, 0)
-        # an object in the other data type, one with what reaches beyond the array, one encoded
-        objects = 1 + target.padded + (source.kind != target.kind)
+        # an object in the other data type, one with what reaches beyond the array
+        objects = target.padded + (source.kind != target.kind)
+        made = objects * target.object_bytes + target.encoded_bytes
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
-        return copied + self._encoded(box) + room + objects * target.object_bytes + kept + OVERHEAD
+        return copied + self._encoded(box) + room + made + kept + OVERHEAD
 
     def _encoded(self, box: Shape) -> int:
         """Encoded bytes of the source that are held at a time, if nothing were compressed."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.checksum import summing
 from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, StepError
 from zarr_dask.grid import Region, Shape, cut
@@ -22,7 +21,8 @@ from zarr_dask.jobs.simulation.owners import Piece, Share
 from zarr_dask.jobs.simulation.progress import Progress, StoredObjects
 from zarr_dask.jobs.simulation.progress_files import Record
 from zarr_dask.pool import for_each
-from zarr_dask.receipts import stored_object
+from zarr_dask.receipts import Noting
+from zarr_dask.writing import write_cell
 
 __all__ = ["Stream"]
 
@@ -188,13 +188,10 @@ class Stream:
             chunk = array.meta.unwritten(chunk.shape)
             chunk[held] = self._objects[coords][held]
         key = self.series.key(index, coords)
-        if array.meta.is_unwritten(chunk):
-            array.store.delete(key)
+        noting = Noting()
+        if not write_cell(array, self.series.coords(index, coords), chunk, noting):
             return 0, 0
-        with summing(True):
-            buffers = array.meta.bound(self.series.coords(index, coords)).encode(chunk)
-        stored = stored_object(key, buffers, with_sha256=False)
-        array.store.set(key, buffers)
+        stored = noting.of(key)
         return stored.nbytes, stored.crc32c
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.codecs.checksum import summing
 from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
 from zarr_dask.formats.base import ArrayMeta
@@ -28,10 +27,9 @@ from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.journal import Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.receipts import Receipt, StoredObject, collect, stored_object
+from zarr_dask.receipts import Noting, Receipt, StoredObject, collect, stored_object
 from zarr_dask.scratch import keeping_freed_memory
-from zarr_dask.stores.base import Buffer
-from zarr_dask.writing import encode_part
+from zarr_dask.writing import write_part
 
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
 
@@ -166,26 +164,22 @@ class ArrayTarget:
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
             changed = change_part(array, part, values)
-            return key if changed is None else self._noted(key, changed)
-        with summing(self._keeps_receipts):
-            buffers = encode_part(array, part, values)
-        if buffers is None:
-            array.store.delete(array.key(part.coords))
-            return key
-        noted = self._noted(key, buffers)  # while the bytes are in the processor's cache
-        with sending(array.store, values.nbytes):
-            array.store.set(array.key(part.coords), buffers)
-        return noted
+            if changed is None:
+                return key
+            noting = self._noting()
+            for buffer in changed:
+                noting(buffer)
+            return noting.of(key)
+        noting = self._noting()
+        waiting = sending(array.store, values.nbytes)
+        stored = write_part(array, part, values, noting, waiting)
+        return noting.of(key) if stored else key
 
-    @property
-    def _keeps_receipts(self) -> bool:
-        return self.records is not None and self.records.receipts
-
-    def _noted(self, key: str, buffers: Sequence[Buffer]) -> StoredObject:
+    def _noting(self) -> Noting:
         """What a receipt says of an object; without one no checksum is worked out."""
         if self.records is None or not self.records.receipts:
-            return StoredObject(key, sum(len(buffer) for buffer in buffers), 0)
-        return stored_object(key, buffers, with_sha256=self.records.sha256)
+            return Noting(checksum=False)
+        return Noting(with_sha256=self.records.sha256)
 
     def _checked(self, block: Any, region: tuple[slice, ...]) -> np.ndarray:
         """A block as it is, unless the graph has computed it against its own word."""
