@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.errors import StoreUnavailableError
 from zarr_dask.jobs.rechunk.report import RechunkReport
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores import Faulty, MemoryStore, Recording, Retrying, RetryPolicy
 
 SHAPE = (24, 36)
 VALUES = np.arange(1, 24 * 36 + 1, dtype="i4").reshape(SHAPE)
@@ -235,6 +236,80 @@ def test_all_reports_are_shown_and_told(tmp_path):
         assert [one["name"] for one in told["stages"]] == report.names()
         assert all(one["actual"].keys() == one["predicted"].keys() for one in told["stages"])
     assert "/sparse" in reports[1].explain()
+
+
+class Failing:
+    """Lets some requests of stores fail, and counts them."""
+
+    def __init__(self) -> None:
+        self.requests = self.failed = 0
+
+    def fail(self, method: str, key: str) -> None:
+        self.requests += method in {"get", "set"}  # a listing with sizes would never end
+        if method in {"get", "set"} and self.requests % 3 == 0:
+            self.failed += 1
+            raise StoreUnavailableError(f"{method} {key}")
+
+    def store(self) -> Retrying:
+        patient = RetryPolicy(attempts=20, wait=0, longest_wait=0)
+        return Retrying(Faulty(MemoryStore(), self.fail), patient)
+
+
+JOBS = {
+    "an array": lambda source, target: zd.rechunk(source["a"], target, chunks=(24, 4)),
+    "stages": lambda source, target: zd.rechunk(
+        source["long"], target, chunks=(-1, 4, 4), max_mem="1.5MB", temp=target
+    ),
+    "several": lambda source, target: zd.rechunk(
+        [source["a"], source["b"]], target, path=["a", "b"], chunks=(4, 4), verify=True
+    ),
+    "a copy": lambda source, target: zd.copy(source, target, chunks={"x": 4}, verify=True),
+    "blocks": lambda _, target: zd.rechunk(
+        da.from_array(VALUES, chunks=(3, 36)),
+        target,
+        chunks=(24, 4),
+        max_mem="8MB",
+        path="p",
+        temp=target,
+    ),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_requests_that_were_tried_again_are_counted(job):
+    failing = Failing()
+    source = hierarchy(failing.store())
+    values = np.arange(512 * 32 * 32, dtype="f4").reshape(512, 32, 32)
+    long = source.create_array("long", shape=values.shape, dtype="f4", chunks=(8, 32, 32))
+    long[...] = values
+    target = failing.store()
+    begun = failing.failed
+    report = JOBS[job](source, target)
+    failed = failing.failed - begun
+    in_tasks = sum(stage.retried for stage in report.stages)
+    assert 0 < in_tasks <= report.retried <= failed
+    for shown in (report.explain(), report._repr_html_()):
+        assert "requests tried again" in shown
+        assert f"{report.retried:,}" in shown
+    told = report.to_json()
+    assert told["retried"] == report.retried
+    assert [one["retried"] for one in told["stages"]] == [one.retried for one in report.stages]
+
+
+def test_each_request_that_was_tried_again_is_counted_once():
+    failing = Failing()
+    source = hierarchy(failing.store())
+    for plan in (
+        zd.plan_rechunk(source["a"], failing.store(), chunks=(24, 4)),
+        zd.plan_copy(source, failing.store(), chunks={"x": 4}),
+    ):
+        begun = failing.failed
+        assert plan.run(verify=True).retried == failing.failed - begun > 0
+        begun = failing.failed
+    written = zd.to_zarr(da.from_array(VALUES, chunks=(3, 36)), failing.store(), overwrite=True)
+    assert written.retried > 0
+    assert f"{written.retried} requests tried again" in str(written)
+    assert zd.to_zarr(da.from_array(VALUES, chunks=(3, 36)), {}).retried == 0
 
 
 def test_reports_of_many_processes_stay_short():

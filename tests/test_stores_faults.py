@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 
+import dask
 import numpy as np
 import pytest
 from http_server import Files, serving
@@ -244,6 +245,30 @@ def test_http_tries_again(faults):
             got = store.get_ranges([("c/a", Range(3, 500)), ("c/a", Range(-7))])
             assert [bytes(one) for one in got] == [VALUE[3:500], VALUE[-7:]]
             assert proxy.faults.happened[kind] == 2
+
+
+# --- what reports say of it -----------------------------------------------------------------------
+
+REFUSALS = {"throttled": 1, "unavailable": 1, "failed": 1}
+"""Of what else there is, the libraries' connections try some again by themselves."""
+
+
+def test_reports_count_the_requests_that_were_tried_again(url, options, faults):
+    values = np.random.default_rng(3).integers(0, 9, (40, 60), "i4")
+    store = open_store(url, options)
+    old = zd.create_array(store, "a", shape=values.shape, dtype="i4", chunks=(8, 60))
+    old[...] = values
+    plan = zd.plan_rechunk(old, store, path="b", chunks=(40, 10), max_mem="8MB")
+    faults.happened.clear()
+    faults.rate, faults.kinds, faults.seed = 0.3, REFUSALS, 7
+    scheduler = "processes" if options["backend"] == "obstore" else "threads"
+    with dask.config.set(scheduler=scheduler, num_workers=2):
+        report = plan.run(verify=True)
+    faults.rate = 0.0
+    happened = faults.happened.total()
+    assert any(stage.retried for stage in report.stages)
+    assert report.retried == happened > 0
+    assert np.array_equal(zd.open_array(store, "b")[...], values)
 
 
 # --- around other stores --------------------------------------------------------------------------

@@ -15,12 +15,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-__all__ = ["SIDE_BY_SIDE", "abreast", "cores", "for_each", "in_flight", "waiting_threads"]
+__all__ = [
+    "SIDE_BY_SIDE",
+    "abreast",
+    "cores",
+    "for_each",
+    "in_flight",
+    "wait_for_each",
+    "waiting_threads",
+]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 SIDE_BY_SIDE = 32
 """Requests that a process has on their way at most."""
@@ -107,6 +117,37 @@ def waiting_threads() -> ThreadPoolExecutor:
     return _POOL.waiting()
 
 
+def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """What a function that waits for answers returns for every item, asked side by side.
+
+    Each call sees the context variables of the caller.
+
+    Parameters
+    ----------
+    function
+        Its work must not wait for other work of `waiting_threads`.
+    items
+        What to call it on.
+
+    Raises
+    ------
+    Exception
+        The error of the first item that has one.
+
+    Examples
+    --------
+    >>> wait_for_each(len, ["a", "", "abc"])
+    [1, 0, 3]
+    """
+    threads = waiting_threads()
+    futures = [threads.submit(copy_context().run, function, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()  # after an error; what has begun goes on
+
+
 @contextmanager
 def in_flight(most: int = 1) -> Iterator[int]:
     """Wait until this process may send a request, or some at a time.
@@ -140,7 +181,7 @@ def abreast(*functions: Callable[[], Any]) -> list[Any]:
         The error of the first function that has one, when all have ended.
     """
     with ThreadPoolExecutor(len(functions), "zarr_dask-abreast") as threads:
-        futures = [threads.submit(function) for function in functions]
+        futures = [threads.submit(copy_context().run, function) for function in functions]
     return [future.result() for future in futures]
 
 
@@ -200,7 +241,7 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
                 raise
 
     executor = _POOL.executor()
-    futures = [executor.submit(drain) for _ in range(count)]
+    futures = [executor.submit(copy_context().run, drain) for _ in range(count)]
     try:
         wait(futures)
     except BaseException:  # Ctrl-C: nothing more is begun, and nothing goes on behind our back

@@ -21,6 +21,7 @@ from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
 from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
+from zarr_dask.jobs.plan import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -122,9 +123,10 @@ def run(
         job = _begun(plan, journal)
         for number in range(len(plan.stages)) if stage is None else [_checked(stage, plan)]:
             numbers = _share(job, plan, number, part, all_stages=stage is None)
-            done = _do(job, number, numbers, threads or plan.threads_per_process, stop)
+            done, retried = _do(job, number, numbers, threads or plan.threads_per_process, stop)
             if not quiet:
-                say(f"stage {number + 1}: {done} of {len(numbers)} tasks done")
+                again = f", {counted(retried, 'request')} tried again" if retried else ""
+                say(f"stage {number + 1}: {done} of {len(numbers)} tasks done{again}")
             if stop():
                 raise SystemExit(_SIGTERM_EXIT)
         if stage is None:
@@ -161,20 +163,22 @@ def _share(
 
 def _do(
     job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
-) -> int:
+) -> tuple[int, int]:
+    """How many tasks were done, and how many requests were tried again for them."""
     from zarr_dask.pool import for_each
 
     bound = job.stage(stage)
     done: list[int] = []
+    retried: list[int] = []
 
     def copy(number: int) -> None:
         if not stop():
-            bound.copy(number, stop)
+            retried.append(bound.copy(number, stop).retried)
             if not stop():
                 done.append(number)
 
     for_each(copy, numbers, threads)
-    return len(done)
+    return len(done), sum(retried)
 
 
 @contextmanager

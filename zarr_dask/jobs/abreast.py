@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from zarr_dask.stores.base import Store
@@ -47,4 +48,9 @@ def abreast(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> l
     if at_a_time == 1:
         return [function(item) for item in items]
     with ThreadPoolExecutor(at_a_time, "zarr_dask-asking") as threads:
-        return list(threads.map(function, items))
+        futures = [threads.submit(copy_context().run, function, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()  # after an error

@@ -17,6 +17,7 @@ from zarr_dask.ome.downsample import Method, coarse
 from zarr_dask.ome.pyramid import Stage
 from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
 __all__ = [
@@ -84,6 +85,8 @@ class CellReport:
     """Bytes of the super-cells in what was read."""
     stored: int = 0
     """Encoded bytes."""
+    retried: int = 0
+    """Requests that were tried again."""
 
 
 def merged(reports: Sequence[CellReport]) -> CellReport:
@@ -93,6 +96,7 @@ def merged(reports: Sequence[CellReport]) -> CellReport:
         sum(r.empty for r in reports),
         sum(r.nbytes for r in reports),
         sum(r.stored for r in reports),
+        sum(r.retried for r in reports),
     )
 
 
@@ -128,14 +132,15 @@ class CellWriter:
         may be run again, and at the same time, and end late.
         """
         written = _Written(self.records)
-        with keeping_freed_memory():
+        with keeping_freed_memory(), counting_retries() as retries:
             self._write_levels(number, source, written)
         written.leave_receipt()
         pixels = 1
         for s in self.stage.region(number, -1):
             pixels *= s.stop - s.start
         nbytes = pixels * self.arrays[0].meta.data_type.typical_itemsize
-        return CellReport(len(written.objects), len(written.empty), nbytes, written.nbytes)
+        counts = (len(written.objects), len(written.empty), nbytes, written.nbytes)
+        return CellReport(*counts, retries.count)
 
     def _write_levels(self, number: int, source: Source, written: _Written) -> None:
         stage, arrays = self.stage, self.arrays

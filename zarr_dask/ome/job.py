@@ -72,7 +72,7 @@ def run_plan(
         steps.end()
     job.finish()
     total = merged(reports)
-    return WriteReport(total.objects, total.empty, plan.nbytes, total.stored)
+    return WriteReport(total.objects, total.empty, plan.nbytes, total.stored, total.retried)
 
 
 def _withdraw(plan: Contents, failed: type[BaseException] | None, *_: object) -> None:

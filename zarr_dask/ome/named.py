@@ -29,7 +29,7 @@ from zarr_dask.formats.consolidated import recorded_documents
 from zarr_dask.group import Group
 from zarr_dask.ome.model import members_of
 from zarr_dask.ome.validate import series_of
-from zarr_dask.pool import waiting_threads
+from zarr_dask.pool import wait_for_each
 from zarr_dask.stores.base import Listing, Store, join
 from zarr_dask.stores.listed import Below, below_of, listing_of
 from zarr_dask.stores.wrappers import Wrapper
@@ -79,7 +79,7 @@ def _stored(store: Store, prefix: str, meta: ArrayMeta) -> Iterator[tuple[str, i
     """The stored objects of an array, each of which is asked for."""
     every = product(*map(range, meta.grid.counts))
     for batch in _batches(prefix + meta.keys.key(coords) for coords in every):
-        sizes = waiting_threads().map(store.size, batch)
+        sizes = wait_for_each(store.size, batch)
         for key, size in zip(batch, sizes, strict=True):
             if size is not None:
                 yield key, size

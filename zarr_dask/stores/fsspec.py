@@ -30,7 +30,7 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ZarrDaskError,
 )
-from zarr_dask.pool import in_flight, waiting_threads
+from zarr_dask.pool import in_flight, wait_for_each
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -240,7 +240,8 @@ class FsspecStore:
                 else:
                     found[number] = value
             if failed:
-                attempts.pause(max((e for _, e in failed), key=lambda e: e.retry_after or 0))
+                slowest = max((e for _, e in failed), key=lambda e: e.retry_after or 0)
+                attempts.pause(slowest, len(failed))
             left = [number for number, _ in failed]
         attempts.succeeded()
         return [found[number] for number in range(len(requests))]
@@ -520,7 +521,7 @@ class FsspecStore:
         """As `_status`, asked for side by side where the file system can."""
         if len(keys) < 2 or not _is_async(self._file_system()[0]):
             return {key: self._status(key) for key in keys}
-        return dict(zip(keys, waiting_threads().map(self._status, keys), strict=True))
+        return dict(zip(keys, wait_for_each(self._status, keys), strict=True))
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ Waits grow with every attempt and are drawn at random, so that many processes do
 at once; what the service itself asks for (``Retry-After``) is obeyed. A process has a budget of
 retries: a request that succeeds gives back what it has taken and one more, so that only those in
 vain use it up. Where a service is down, many threads then stop hammering it after a while.
+
+`counting_retries` says how many requests of some work were tried again, for reports.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from math import ceil, log2
 from random import SystemRandom
@@ -40,9 +44,12 @@ __all__ = [
     "DEFAULT",
     "NEVER",
     "Attempts",
+    "Retries",
     "RetryPolicy",
     "Retrying",
+    "counting_retries",
     "described_policy",
+    "note_retries",
     "policy_of",
     "put_if",
     "retried",
@@ -197,6 +204,56 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_BUDGET.forget)
 
 
+class Retries:
+    """How many requests of some work were tried again so far."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def note(self, requests: int) -> None:
+        """Some more are about to be; safe to call from many threads."""
+        with self._lock:
+            self.count += requests
+
+
+_COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=None)
+
+
+@contextmanager
+def counting_retries() -> Iterator[Retries]:
+    """Count the requests that are tried again within the context.
+
+    Those of work that has a count of its own are not counted here. The stores' own threads count
+    for whoever waits for them. What a library tries again by itself is not known.
+
+    Yields
+    ------
+    Retries
+        What was counted so far.
+
+    Examples
+    --------
+    >>> with counting_retries() as retries:
+    ...     pass
+    >>> retries.count
+    0
+    """
+    retries = Retries()
+    token = _COUNTED.set(retries)
+    try:
+        yield retries
+    finally:
+        _COUNTED.reset(token)
+
+
+def note_retries(requests: int) -> None:
+    """Some requests are about to be tried again."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.note(requests)
+
+
 class Attempts:
     """The attempts of one request.
 
@@ -211,8 +268,15 @@ class Attempts:
         self._begun = time.monotonic()
         self._made = 1
 
-    def pause(self, error: StoreUnavailableError) -> None:
+    def pause(self, error: StoreUnavailableError, requests: int = 1) -> None:
         """Wait for the next attempt after one that has failed.
+
+        Parameters
+        ----------
+        error
+            Why.
+        requests
+            How many are tried again together.
 
         Raises
         ------
@@ -236,6 +300,7 @@ class Attempts:
         if why:
             raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
         self._made += 1
+        note_retries(requests)
         time.sleep(waiting)
 
     def succeeded(self) -> None:
@@ -379,6 +444,7 @@ class Retrying(Wrapper):
         try:
             return ask(requests)
         except StoreUnavailableError:
+            note_retries(1)  # no more than one has failed
             return [self._one(ask, request) for request in requests]
 
     def _one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 
-from zarr_dask.pool import waiting_threads
+from zarr_dask.pool import wait_for_each
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Version, VersionRequest, check_key
 
 __all__ = ["Versioned"]
@@ -39,4 +39,4 @@ class Versioned(ABC):
             check_key(key)
         if len(requests) < 2:
             return [self._version(*request) for request in requests]
-        return list(waiting_threads().map(lambda request: self._version(*request), requests))
+        return wait_for_each(lambda request: self._version(*request), requests)

@@ -8,7 +8,7 @@ that cannot list every object is asked for. What is absent stays absent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, prod
@@ -27,6 +27,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
 from zarr_dask.stores.described import describe
+from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
 from zarr_dask.stores.urls import real_place
 
@@ -306,6 +307,13 @@ class Mover:
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy the objects of a task; `stop` is asked before each of them."""
         begun, memory = perf_counter(), Memory()
+        with counting_retries() as retries:
+            copied = self._copy(number, stop, memory)
+        process = Process(process_name(), memory.first, memory.peak)
+        seconds = perf_counter() - begun
+        return replace(copied, seconds=seconds, process=process, retried=retries.count)
+
+    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         target = self.plan.target
         tally = Tally(self.plan.source.store)
         written: list[StoredObject] = []
@@ -332,8 +340,6 @@ class Mover:
             len(written),
             read=tally.traffic.nbytes,
             reads=tally.traffic.requests,
-            seconds=perf_counter() - begun,
-            process=Process(process_name(), memory.first, memory.peak),
         )
 
     def _values(self, number: int, store: Store) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
@@ -433,6 +439,7 @@ class MovedObjects:
     nbytes: int
     differing: int
     first: tuple[tuple[tuple[int, ...], str, str], ...]
+    retried: int = 0
 
 
 @dataclass(frozen=True)
@@ -453,14 +460,15 @@ class MoveMatching:
     def __call__(self, number: int) -> MovedObjects:
         """Compare some objects."""
         plan, nbytes, found = self.plan, 0, []
-        for coords in plan.coords(number):
-            old = plan.source.store.get(plan.source.key(coords))
-            new = plan.target.store.get(plan.target.key(coords))
-            nbytes += 0 if old is None else len(old)
-            if old != new:
-                start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
-                found.append((start, _shown(old), _shown(new)))
-        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]))
+        with counting_retries() as retries:
+            for coords in plan.coords(number):
+                old = plan.source.store.get(plan.source.key(coords))
+                new = plan.target.store.get(plan.target.key(coords))
+                nbytes += 0 if old is None else len(old)
+                if old != new:
+                    start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
+                    found.append((start, _shown(old), _shown(new)))
+        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
 
     def check(self, results: Sequence[MovedObjects]) -> None:
         """Refuse a target that differs.

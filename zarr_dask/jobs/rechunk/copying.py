@@ -24,6 +24,7 @@ from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory, lasting
+from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
 from zarr_dask.writing import write_part
 
@@ -71,10 +72,11 @@ class Stage:
         """
         begun = perf_counter()
         memory = Memory()
-        with keeping_freed_memory():
+        with keeping_freed_memory(), counting_retries() as retries:
             copied = self._copy(self._region(number), stop, memory)
         process = Process(process_name(), memory.first, memory.peak)
-        return replace(copied, seconds=perf_counter() - begun, process=process)
+        seconds = perf_counter() - begun
+        return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
     def keys(self, number: int) -> Iterator[str]:
         """Keys of the stored objects that a task writes, below the array's prefix."""
@@ -216,3 +218,5 @@ class Copied:
     seconds: float = 0.0
     process: Process = field(default_factory=Process)
     """Where it ran."""
+    retried: int = 0
+    """Requests that were tried again."""

@@ -271,6 +271,7 @@ class DaskRechunkPlan:
             bound=ran.bound,
             peaks=ran.peaks,
             repeated=ran.repeated,
+            retried_besides=ran.retried_besides,
         )
 
     def _write(
@@ -297,7 +298,9 @@ class DaskRechunkPlan:
         actual = Costs(written=written.nbytes, writes=objects, stored=written.stored)
         done = write.tasks * objects // max(write.objects, 1)
         least = work / self.then.threads
-        return written, StageReport(write.tasks, done, predicted, actual, least, seconds)
+        return written, StageReport(
+            write.tasks, done, predicted, actual, least, seconds, written.retried
+        )
 
     def _directly(self, *, resume: Resume, journal: Location | None) -> WritePlan:
         target = self.target

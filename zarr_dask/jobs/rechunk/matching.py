@@ -23,6 +23,7 @@ from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.rechunk.copying import as_in
 from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
 from zarr_dask.jobs.verify.compare import Found, differing
+from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["Matched", "Matching", "boxes_to_match"]
 
@@ -37,6 +38,8 @@ class Matched:
     nbytes: int
     """Decoded bytes of the box in the source."""
     found: Found
+    retried: int = 0
+    """Requests that were tried again."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,12 @@ class Matching:
     def __call__(self, number: int) -> Matched:
         """Compare one box."""
         region = self.boxes.region_of(self.boxes.coords_of(number))
-        values, nbytes = self._wanted(region)
-        stored = self.target.read(region, threads=1)
+        with counting_retries() as retries:
+            values, nbytes = self._wanted(region)
+            stored = self.target.read(region, threads=1)
         first = shifted(region, self.origin)
         found = differing(values, stored, tuple(s.start for s in first), equal_nan=True)
-        return Matched(nbytes, found)
+        return Matched(nbytes, found, retries.count)
 
     def _wanted(self, region: Region) -> tuple[np.ndarray, int]:
         """What the target should hold, and the bytes of that in the source."""

@@ -78,6 +78,8 @@ class StageReport:
     """Of all tasks, by the cost model."""
     seconds: float
     """From the first task of the stage to the last."""
+    retried: int = 0
+    """Requests of these tasks that were tried again; `actual` does not count them."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """What is said of it: names, and what was done and predicted."""
@@ -90,6 +92,7 @@ class StageReport:
             ("read", format_bytes(actual.read), f"about {format_bytes(predicted.read)}"),
             ("stored", format_bytes(actual.stored), f"about {format_bytes(predicted.stored)}"),
             ("requests", f"{actual.requests:,}", f"{predicted.requests:,}"),
+            ("requests tried again", f"{self.retried:,}", ""),
         ]
 
 
@@ -108,6 +111,17 @@ class Measured:
     with each large object that is encoded."""
     repeated: int = 0
     """Tasks that a cluster has begun once more, because a worker was lost."""
+    retried_besides: int = 0
+    """Requests that were tried again outside of stages: in the comparison, and where the job begins
+    and ends."""
+
+    @property
+    def retried(self) -> int:
+        """Requests that were tried again because a store was busy, slow or cut off.
+
+        What a library tries again by itself is not known, nor what tasks have that failed.
+        """
+        return self.retried_besides + sum(stage.retried for stage in self.stages)
 
     @property
     def tasks(self) -> int:
@@ -145,7 +159,13 @@ class Measured:
             of = f", of {len(self.peaks)} processes" if len(self.peaks) > len(most) else ""
             title = f"memory above idle, {format_bytes(self.bound)} at most by the plan{of}"
             yield title, rows or [("not known", "", "")]
-        yield "workers", [("tasks begun once more", f"{self.repeated:,}", "")]
+        yield (
+            "retries",
+            [
+                ("tasks begun once more", f"{self.repeated:,}", ""),
+                ("requests tried again", f"{self.retried:,}", ""),
+            ],
+        )
         yield from self.further_tables()
 
     def further_tables(self) -> Iterator[Table]:
@@ -171,6 +191,7 @@ class Measured:
             "seconds": self.seconds,
             "tasks": self.tasks,
             "repeated": self.repeated,
+            "retried": self.retried,
             "memory": {"bound": self.bound, "peak": self.peak, "peaks": dict(self.peaks)},
             "stages": [
                 {"name": name, **asdict(stage)}
@@ -286,8 +307,11 @@ class Ledger:
         self._peak: dict[str, int] = {}
         self._tasks: Counter[int] = Counter()
         self._stored: Counter[tuple[int, int]] = Counter()
+        self._retried = [0] * stages
         self.begun = 0
         """Tasks that a cluster has begun."""
+        self.retried_comparing = 0
+        """Requests of the comparison that were tried again."""
 
     def begin(self, _: object = None) -> None:
         """A worker has begun a task."""
@@ -303,6 +327,7 @@ class Ledger:
         self._costs[stage] += Costs(
             one.decoded, one.encoded, one.reads, one.objects, one.read, one.stored
         )
+        self._retried[stage] += one.retried
         self._tasks[array] += 1
         self._stored[array, stage] += one.stored
         self._note_memory(one.process)
@@ -341,6 +366,7 @@ class Ledger:
                 self._costs[number],
                 stage.seconds,
                 0.0 if (first := self._first[number]) is None else self._last[number] - first,
+                self._retried[number],
             )
             for number, stage in enumerate(expected)
         )

@@ -22,6 +22,7 @@ from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.journal import Journal
 from zarr_dask.pool import cores, for_each
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Matched(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of the source that were compared."""
+        ...
+
+    @property
+    def retried(self) -> int:
+        """Requests that were tried again."""
         ...
 
 
@@ -178,6 +184,36 @@ def carry_out(
             return carry_out(
                 plan, client, advance, resuming=resuming, journal=journal, verify=verify
             )
+    with counting_retries() as retries:  # those of tasks are counted by the tasks
+        ledger, stored = _carry_out(
+            plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
+        )
+    expected = [
+        Expected(stage.busy, stage.costs, seconds(stage, workers.threads, plan.model))
+        for stage in plan.stages
+    ]
+    measured = {
+        "seconds": perf_counter() - begun,
+        "stages": ledger.stages(expected),
+        "bound": max(stage.memory(workers.threads_per_process) for stage in plan.stages),
+        "peaks": ledger.peaks,
+        "repeated": ledger.repeated,
+        "retried_besides": ledger.retried_comparing + retries.count,
+    }
+    return Ran(measured, tuple(map(ledger.tasks_of, range(len(plan.depths)))), tuple(stored))
+
+
+def _carry_out(
+    plan: Runnable[Any],
+    workers: Workers,
+    progress: Callable[[Progress], None] | None,
+    comparisons: Sequence[Comparison],
+    *,
+    resuming: bool,
+    journal: Location | None,
+    verify: bool,
+) -> tuple[Ledger, Sequence[int]]:
+    """From the beginning of the job to its end; encoded bytes of each target come back, too."""
     found = resume(plan.as_job(), journal) if resuming else None
     job = begin_anew(plan.as_job(), journal) if found is None else found
     run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
@@ -198,19 +234,7 @@ def carry_out(
     else:
         stored = job.stored()
     job.finish()
-    threads = workers.threads
-    expected = [
-        Expected(stage.busy, stage.costs, seconds(stage, threads, plan.model))
-        for stage in plan.stages
-    ]
-    measured = {
-        "seconds": perf_counter() - begun,
-        "stages": ledger.stages(expected),
-        "bound": max(stage.memory(workers.threads_per_process) for stage in plan.stages),
-        "peaks": ledger.peaks,
-        "repeated": ledger.repeated,
-    }
-    return Ran(measured, tuple(map(ledger.tasks_of, arrays)), tuple(stored))
+    return ledger, stored
 
 
 def check_memory(plan: Runnable[Any], workers: Workers) -> None:
@@ -268,6 +292,7 @@ class _Run:
         """Compare sources and targets."""
 
         def note(one: Matched) -> None:
+            self.ledger.retried_comparing += one.retried
             self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
 
         matched(comparisons, self.workers, note)

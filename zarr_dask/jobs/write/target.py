@@ -20,7 +20,7 @@ from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Part
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import format_bytes, format_region
+from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import sending
 from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
 from zarr_dask.jobs.write.shared import change_part
@@ -29,6 +29,7 @@ from zarr_dask.journal import Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import Noting, Receipt, StoredObject, collect, stored_object
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
@@ -56,11 +57,14 @@ class WriteReport:
     """Decoded bytes."""
     stored: int = 0
     """Encoded bytes."""
+    retried: int = 0
+    """Requests that were tried again because a store was busy, slow or cut off."""
 
     def __str__(self) -> str:
+        again = f", {counted(self.retried, 'request')} tried again" if self.retried else ""
         return (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
-            f"({format_bytes(self.stored)}), {self.empty} left out as fill values"
+            f"({format_bytes(self.stored)}), {self.empty} left out as fill values{again}"
         )
 
 
@@ -146,7 +150,7 @@ class ArrayTarget:
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
-        with keeping_freed_memory():
+        with keeping_freed_memory(), counting_retries() as retries:
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
                 found = self._put(part, values)
                 if isinstance(found, str):
@@ -157,7 +161,7 @@ class ArrayTarget:
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
-        return WriteReport(len(written), len(empty), values.nbytes, stored)
+        return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
     def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
@@ -204,6 +208,7 @@ class ArrayTarget:
             sum(r.empty for r in results),
             sum(r.nbytes for r in results),
             sum(r.stored for r in results),
+            sum(r.retried for r in results),
         )
 
     def finish(self, result: WriteReport) -> WriteReport:
