@@ -50,6 +50,7 @@ from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
 from zarr_dask.stores.wrappers import forkable
+from zarr_dask.surroundings import array_around, file_in_the_way
 from zarr_dask.walk import implied_formats, is_implied, walk, walk_documents
 
 __all__ = [
@@ -88,12 +89,13 @@ def check_place(
     Raises
     ------
     NodeExistsError
-        If something is there and may not be replaced, an array lies above, or nodes lie below what
-        shall be an array.
+        If something is there and may not be replaced, an array lies above, nodes lie below what
+        shall be an array, or a file of something else is where its folder would be.
     StoreKeyError
         If the format has no nodes of such a name.
     """
     _check_names(store, path, node_format)
+    _check_surroundings(store, path)
     for above in ancestors(path):
         _check_above(store, path, above)
     if overwrite:
@@ -128,12 +130,28 @@ def _check_names(store: Store, path: str, node_format: Format) -> None:
             )
 
 
+def _check_surroundings(store: Store, path: str) -> None:
+    found = file_in_the_way(store, path)
+    if found is not None:
+        raise NodeExistsError(
+            f"{where(store, path)} would be a folder, but {found} is a file, or a link that leads "
+            "nowhere; it was left as it is. Choose another place, or remove it."
+        )
+    around = array_around(store)
+    if around is not None:
+        raise _inside(store, path, around)
+
+
 def _check_above(store: Store, path: str, above: str) -> None:
     if isinstance(_find_node(store, above), ArrayMeta):
-        raise NodeExistsError(
-            f"{where(store, path)} would lie inside the array at {where(store, above)}; an "
-            "array cannot hold other nodes. Choose another path."
-        )
+        raise _inside(store, path, where(store, above))
+
+
+def _inside(store: Store, path: str, array: str) -> NodeExistsError:
+    return NodeExistsError(
+        f"{where(store, path)} would lie inside the array at {array}; an array cannot hold other "
+        "nodes. Choose another path."
+    )
 
 
 def _is_taken(store: Store, path: str, node_format: Format) -> bool:

@@ -58,8 +58,9 @@ from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import Location, beside, open_alike, open_store
-from zarr_dask.stores.wrappers import Below, Wrapper, forkable
+from zarr_dask.stores.urls import Location, bare, beside, open_alike, open_store
+from zarr_dask.stores.wrappers import forkable
+from zarr_dask.surroundings import check_folder
 
 __all__ = [
     "Job",
@@ -288,7 +289,7 @@ def default_place(store: Store, path: str) -> Place | None:
     >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
     '/data/run.zarr.zarr-dask/ocean/salt/'
     """
-    store, path = _bare(store, path)
+    store, path = bare(store, path)
     if isinstance(store, LocalStore):
         store = LocalStore(os.path.realpath(store.root), store.fsync)
     around = beside(store, "")
@@ -304,9 +305,16 @@ def given_place(url: Location, path: str, like: Store | None = None) -> Place:
     """The place of a node's journals below a URL or in a store of their own.
 
     A URL in the service that `like` is in, the node's store, is opened with the same options.
+
+    Raises
+    ------
+    StoreError
+        If a file is in the way of the folder.
     """
     store = open_store(url) if like is None else open_alike(url, like)
-    return Place(store, prefix_of(normalise_path(path)))
+    prefix = prefix_of(normalise_path(path))
+    check_folder(store, prefix, "journal=")
+    return Place(store, prefix)
 
 
 def check_resumable(store: Store, at: str) -> None:
@@ -325,14 +333,6 @@ def check_resumable(store: Store, at: str) -> None:
             "died there is nothing left to go on with. Leave resume= out, and commit after each "
             "call."
         )
-
-
-def _bare(store: Store, path: str) -> tuple[Store, str]:
-    while isinstance(store, Wrapper):
-        if isinstance(store, Below):
-            path = join(store.prefix.rstrip("/"), path)
-        store = store.store
-    return store, path
 
 
 def _holds_node(store: Store) -> bool:
@@ -493,7 +493,7 @@ def check_no_output(
     RankError
         If it belongs to an output that is open (`zarr_dask.Writer`).
     """
-    if only_local and not isinstance(_bare(store, path)[0], LocalStore):
+    if only_local and not isinstance(bare(store, path)[0], LocalStore):
         return True
     output = output_of(store, path)
     if output is not None:

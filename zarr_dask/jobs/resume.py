@@ -36,6 +36,7 @@ from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipts
 from zarr_dask.stores.base import Appender, Store, list_sizes
 from zarr_dask.stores.urls import Location, real_place
+from zarr_dask.surroundings import check_file
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -195,6 +196,7 @@ def plan_resume(
     manifest = options.manifest_place(target.store)
     if manifest is not None:
         _check_outside(target, "manifest", manifest.store, manifest.key)
+        check_file(manifest.store, manifest.key, "manifest=")
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)

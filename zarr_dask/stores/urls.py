@@ -24,8 +24,10 @@ __all__ = [
     "BACKEND",
     "Location",
     "backend_of",
+    "bare",
     "beside",
     "inside",
+    "local_path",
     "located",
     "open_alike",
     "open_store",
@@ -247,13 +249,31 @@ def inside(store: Store, path: str) -> Store:
 
 def real_place(store: Store, path: str) -> str:
     """Where a node lies: links are followed, wrappers taken off."""
+    store, path = bare(store, path)
+    if isinstance(store, LocalStore):  # a link may stand anywhere in the path
+        return os.path.realpath(f"{store.root}/{path}")
+    return f"{store.identity}/{path}".rstrip("/")
+
+
+def local_path(store: Store, path: str) -> str | None:
+    """The path of a folder or file of a store, within all wrappers; None if it is not local.
+
+    Examples
+    --------
+    >>> local_path(LocalStore("/data"), "a.zarr")
+    '/data/a.zarr'
+    """
+    store, path = bare(store, path)
+    return os.path.join(store.root, path).rstrip("/") if isinstance(store, LocalStore) else None
+
+
+def bare(store: Store, path: str) -> tuple[Store, str]:
+    """A store within all wrappers, and a path in it."""
     while isinstance(store, Wrapper):
         if isinstance(store, Below):
             path = join(store.prefix.rstrip("/"), path)
         store = store.store
-    if isinstance(store, LocalStore):  # a link may stand anywhere in the path
-        return os.path.realpath(f"{store.root}/{path}")
-    return f"{store.identity}/{path}".rstrip("/")
+    return store, path
 
 
 def overlap(a: str, b: str) -> bool:

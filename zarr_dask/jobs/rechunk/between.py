@@ -25,6 +25,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location, beside, inside, open_alike, real_place
 from zarr_dask.stores.wrappers import innermost
+from zarr_dask.surroundings import check_folder
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -190,7 +191,9 @@ def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
         If there is none.
     """
     if temp is not None:
-        return open_alike(temp, target.store), ""
+        store = open_alike(temp, target.store)
+        check_folder(store, "", "temp=")
+        return store, ""
     found = beside(target.store, ".") or beside_archive(target.store)
     if found is not None:
         return found

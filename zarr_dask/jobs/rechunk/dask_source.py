@@ -44,6 +44,7 @@ from zarr_dask.jobs.write.guards import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.journal import given_place
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location
@@ -245,6 +246,8 @@ class DaskRechunkPlan:
             return DaskRechunkReport(
                 written=report, rechunked=None, stages=(stage,), seconds=perf_counter() - begun
             )
+        if journal is not None:
+            given_place(journal, self.target.path, self.target.store)  # raises where there is none
         room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
         if not (resume and resumed(then, journal) is not None):

@@ -30,6 +30,7 @@ from zarr_dask.jobs.run import Workers
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.pieces import takes_pieces
 from zarr_dask.stores.urls import Location, open_alike
+from zarr_dask.surroundings import check_folder
 
 __all__ = [
     "NewArray",
@@ -290,7 +291,17 @@ def layout_between(
     compressed: bool = False,
     ratio: float = 1.0,
 ) -> Layout:
-    """How intermediate arrays are encoded; the grid is chosen by the planner."""
+    """How intermediate arrays are encoded; the grid is chosen by the planner.
+
+    Raises
+    ------
+    StoreError
+        If they have no place.
+    """
+    store = target.store
+    if temp is not None:
+        store = open_alike(temp, target.store)
+        check_folder(store, "", "temp=")
     meta = narrower(source, target).meta
     chain = quick_chain(meta) if compressed else plain_chain(meta)
     working = 0
@@ -305,7 +316,7 @@ def layout_between(
         ratio=ratio,
         kind=repr(meta.data_type),
         compressed=compressed,
-        in_flight=_in_flight(target.store if temp is None else open_alike(temp, target.store)),
+        in_flight=_in_flight(store),
     )
 
 
