@@ -169,3 +169,59 @@ def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
         timeout=55,
     )
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("region", "index"),
+    [
+        ("0:100,:,5", np.s_[0:100, :, 5:6]),
+        ("-3:", np.s_[-3:]),
+        ("[:, 3:9]", np.s_[:, 3:9]),
+        ("...,-1", np.s_[..., -1:]),
+        ("2=4:6,0=:9:1", np.s_[:9, :, 4:6]),
+        (":", np.s_[:]),
+    ],
+)
+def test_a_region(source, tmp_path, region, index):
+    file = planned(source, tmp_path, "--region", region)
+    cli("run", file)
+    cli("rechunk", source, tmp_path / "c.zarr", f"--region={region}", "--chunks=7", "--verify")
+    cli("copy", source, tmp_path / "d.zarr", f"--region={region}", "--verify")
+    for name in ("b.zarr", "c.zarr", "d.zarr"):
+        np.testing.assert_array_equal(zd.open_array(tmp_path / name)[...], VALUES[index])
+
+
+def test_a_region_by_names(tmp_path):
+    group = zd.create_group(tmp_path / "g.zarr")
+    for name in ("t", "x"):
+        array = group.create_array(name, shape=(9,), dtype="i4", chunks=2, dimension_names=[name])
+        array[...] = np.arange(9)
+    cli("copy", tmp_path / "g.zarr", tmp_path / "h.zarr", "--region", "t=2:5", "--verify")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "h.zarr", "t")[...], [2, 3, 4])
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "h.zarr", "x")[...], np.arange(9))
+    sources = ["--array", "t", "--region", "t=7"]
+    cli("rechunk", tmp_path / "g.zarr", tmp_path / "i.zarr", *sources)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "i.zarr", "t")[...], [7])
+
+
+@pytest.mark.parametrize(
+    ("region", "says"),
+    [
+        ("0:100:2", "has a step"),
+        ("a:b", "is no slice"),
+        ("1:2:3:4", "is no slice"),
+        ("", "a slice is missing"),
+        ("1:2,", "a slice is missing"),
+        ("0=1:2,3", "mixes slices"),
+        ("=1:2", "names no dimension"),
+        ("0=1,0=2", "twice"),
+        ("time=0:3", "which are no dimensions"),
+        ("512", "that has 512"),
+        (":,:,:,0", "4 indices"),
+    ],
+)
+def test_regions_that_are_none(source, tmp_path, region, says):
+    words = ("plan", source, tmp_path / "b.zarr", "--chunks=7", f"--region={region}")
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code
+    assert says in " ".join(done.output.split())

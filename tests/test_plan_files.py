@@ -79,6 +79,58 @@ def test_a_plan_of_ten_million_chunks_is_small(tmp_path):
     assert zd.load_plan(plan.to_json()).tasks == plan.tasks
 
 
+OBJECT_STORE = zd.CostModel(request=0.2, read=5e6, write=8e6, limit=3000.0, listing=1e-5)
+
+
+def test_the_cost_model_is_kept(tmp_path):
+    values = np.arange(256 * 64 * 64, dtype="f4").reshape(256, 64, 64)
+    source = zd.create_array(
+        tmp_path / "a.zarr", shape=values.shape, dtype="f4", chunks=(1, 64, 64)
+    )
+    source[...] = values
+    wanted = {"chunks": (256, 4, 4), "max_mem": "2.2MB"}
+    plans = {
+        model: zd.plan_rechunk(source, tmp_path / "b.zarr", model=model, **wanted)
+        for model in (zd.CostModel(), OBJECT_STORE)
+    }
+    assert len({plan.stages for plan in plans.values()}) == 2  # the choice is that of the model
+    for model, plan in plans.items():
+        text = plan.to_json()
+        assert len(text) < 20_000
+        json.loads(text, parse_constant=pytest.fail)  # no Infinity, which is no JSON
+        again = zd.load_plan(text)
+        assert again.model == model
+        assert again.stages == plan.stages
+        assert again.seconds == plan.seconds
+
+
+def test_plans_of_several_arrays_keep_the_cost_model(tmp_path):
+    group = zd.create_group(tmp_path / "g.zarr")
+    for name in "ab":
+        group.create_array(name, shape=(64, 64), dtype="f4", chunks=(1, 64), dimension_names="tx")
+    several = zd.plan_rechunk(
+        [group["a"], group["b"]], tmp_path / "b.zarr", path=["a", "b"], chunks=8, model=OBJECT_STORE
+    )
+    copied = zd.plan_copy(group, tmp_path / "c.zarr", chunks={"t": 64}, model=OBJECT_STORE)
+    for plan in (several, copied):
+        again = zd.load_plan(plan.to_json())
+        assert again.model == OBJECT_STORE
+        assert again.seconds == plan.seconds
+        assert all(member.model == OBJECT_STORE for member in again.members)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"read": 0}, {"write": -1.0}, {"request": -1}, {"task": float("nan")}, {"limit": "x"}]
+)
+def test_cost_models_that_make_no_sense(tmp_path, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        zd.CostModel(**wrong)
+    source = source_at(tmp_path / "a.zarr")
+    plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json())
+    with pytest.raises(PlanError, match="CostModel"):
+        zd.load_plan(json.dumps({**plan, "model": {**plan["model"], **wrong}}))
+
+
 def test_a_source_that_has_changed_is_noticed(tmp_path):
     source = source_at(tmp_path / "a.zarr")
     text = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json()

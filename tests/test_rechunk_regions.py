@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import GridError
+from zarr_dask.errors import GridError, SelectionError
 from zarr_dask.grid import Edges, Fixed, Grid
 from zarr_dask.stores import MemoryStore, Recording
 
@@ -142,3 +142,63 @@ def test_decoded_bytes_of_chunks_of_differing_sizes(data):
         for part in source.meta.grid.parts(stage.boxes.region_of(coords)):
             decoded += prod(source.meta.grid.shape_of(part.coords)) * 2
     assert plan.costs.decoded == decoded
+
+
+@pytest.mark.parametrize(
+    ("region", "index"),
+    [
+        ({"t": slice(3, 7)}, np.s_[3:7]),
+        ({"x": slice(-4, None), 0: 2}, np.s_[2:3, :, -4:]),
+        ((slice(1, 5), 2), np.s_[1:5, 2:3]),
+        ((..., -1), np.s_[..., -1:]),
+        (7, np.s_[7:8]),
+        (np.int64(-1), np.s_[-1:]),
+        ({}, np.s_[...]),
+        ((slice(100, 200),), np.s_[100:200]),
+    ],
+    ids=str,
+)
+def test_regions_by_name_and_by_number(region, index):
+    values = np.arange(10 * 6 * 8).reshape(10, 6, 8)
+    source = zd.create_array(
+        {}, shape=values.shape, dtype="i8", chunks=4, dimension_names=("t", "y", "x")
+    )
+    source[...] = values
+    for job in (zd.rechunk, zd.copy):
+        target = {}
+        job(source, target, region=region, chunks=3)
+        np.testing.assert_array_equal(zd.open_array(target)[...], values[index])
+
+
+@pytest.mark.parametrize("region", [10, -11, (0, 6), (0, 0, 0, 0), {"z": slice(1)}, {3: slice(1)}])
+def test_regions_that_are_none(region):
+    source = zd.create_array(
+        {}, shape=(10, 6, 8), dtype="i8", chunks=4, dimension_names=("t", "y", "x")
+    )
+    for plan in (zd.plan_rechunk, zd.plan_copy):
+        with pytest.raises((GridError, SelectionError)):
+            plan(source, {}, region=region, chunks=3)
+
+
+def test_a_region_of_a_hierarchy():
+    """Arrays that lack the dimension are copied whole, and as they are stored."""
+    group = zd.create_group({}, attributes={"title": "run"})
+    values = {"v": (("t", "x"), np.arange(60.0).reshape(10, 6)), "t": (("t",), np.arange(10.0))}
+    values["x"] = (("x",), np.arange(6.0))
+    for name, (dimensions, content) in values.items():
+        array = group.create_array(
+            name, shape=content.shape, dtype="f8", chunks=4, dimension_names=dimensions
+        )
+        array[...] = content
+    target = {}
+    plan = zd.plan_copy(group, target, region={"t": slice(3, 8)})
+    assert {one.target.path: type(one).__name__ for one in plan.members}["x"] == "MovePlan"
+    plan.run(verify=True)
+    copied = zd.open_group(target)
+    assert copied.attributes == {"title": "run"}
+    np.testing.assert_array_equal(copied["v"][...], values["v"][1][3:8])
+    np.testing.assert_array_equal(copied["t"][...], values["t"][1][3:8])
+    np.testing.assert_array_equal(copied["x"][...], values["x"][1])
+    for wrong, says in (({"z": slice(2)}, "no array"), (np.s_[3:8], "by names of dimensions")):
+        with pytest.raises(GridError, match=says):
+            zd.plan_copy(group, {}, region=wrong)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
+    from zarr_dask.jobs.rechunk.stages import CostModel
     from zarr_dask.jobs.simulation.owners import owners
     from zarr_dask.jobs.simulation.writer import Writer
     from zarr_dask.jobs.survey import survey
@@ -54,6 +55,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 
 __all__ = [
     "Array",
+    "CostModel",
     "Group",
     "Limits",
     "Manifest",
@@ -92,6 +94,7 @@ __all__ = [
 ]
 
 _JOBS = {
+    "CostModel": "zarr_dask.jobs.rechunk.stages",
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
     "credentials_of": "zarr_dask.jobs.credentials",

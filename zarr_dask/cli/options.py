@@ -12,7 +12,15 @@ import click
 from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["CodecsType", "GridType", "SizeType", "array_options", "job_options", "run_options"]
+__all__ = [
+    "CodecsType",
+    "GridType",
+    "RegionType",
+    "SizeType",
+    "array_options",
+    "job_options",
+    "run_options",
+]
 
 
 class GridType(click.ParamType[Any]):
@@ -72,6 +80,65 @@ class GridType(click.ParamType[Any]):
         return int(text)
 
 
+class RegionType(click.ParamType[Any]):
+    """Slices by position (``0:100,:,5``) or by name (``time=0:100,lat=5``); 5 is 5:6."""
+
+    name = "REGION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text[:1] + text[-1:] in {"()", "[]"}:  # as Python and plan print them
+            text = text[1:-1].removesuffix(",")
+        items = [item.strip() for item in text.split(",")]
+        named = [item for item in items if "=" in item]
+        if not named:
+            return tuple(self._part(value, item, param, ctx) for item in items)
+        if len(named) < len(items):
+            self.fail(
+                f"{value!r} mixes slices by position and by name: write 0:100,:,5 or "
+                "time=0:100,lat=5.",
+                param,
+                ctx,
+            )
+        region: dict[str | int, Any] = {}
+        for item in items:
+            name, _, part = (one.strip() for one in item.rpartition("="))
+            if not name:
+                self.fail(f"{value!r}: {item!r} names no dimension.", param, ctx)
+            key = int(name) if re.fullmatch("[0-9]+", name) else name
+            if key in region:
+                self.fail(f"{value!r} names the dimension {name!r} twice.", param, ctx)
+            region[key] = self._part(value, part, param, ctx)
+        return region
+
+    def _part(
+        self, value: str, text: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """One slice, number or ellipsis."""
+        if text == "...":
+            return ...
+        numbers = [one.strip() for one in text.split(":")]
+        if len(numbers) > 3 or not all(re.fullmatch("(-?[0-9]{1,18})?", one) for one in numbers):
+            self.fail(
+                f"{value!r}: {text!r} is no slice: expected start:stop, where either may be left "
+                "out, or one number, as in 0:100,:,5 or time=0:100,lat=5.",
+                param,
+                ctx,
+            )
+        if numbers[2:] not in ([], [""], ["1"]):
+            self.fail(f"{value!r}: {text!r} has a step; what is copied has none.", param, ctx)
+        bounds = [int(one) if one else None for one in numbers[:2]]
+        if len(bounds) == 2:
+            return slice(*bounds)
+        (first,) = bounds
+        if first is None:
+            self.fail(f"{value!r}: a slice is missing; a whole dimension is ':'.", param, ctx)
+        return first
+
+
 class CodecsType(click.ParamType[Any]):
     """Names of codecs (``zstd`` or ``transpose,bytes,gzip``), or their objects as JSON."""
 
@@ -120,6 +187,12 @@ _JOB_OPTIONS = [
         type=GridType(),
         help="Stored objects of several chunks, in the same forms. Without it, every chunk is an "
         "object of its own.",
+    ),
+    click.option(
+        "--region",
+        type=RegionType(),
+        help="Copy only this part: slices as in NumPy, 0:100,:,5 or by name time=0:100,lat=5. A "
+        "number is a slice of one element: no dimension goes.",
     ),
     click.option(
         "--max-mem",

@@ -149,6 +149,9 @@ def draw(plan: RechunkPlan | JointPlan, file: Path) -> None:
 # --- where it runs --------------------------------------------------------------------------------
 
 
+_CHANGES = ("chunks", "shards", "codecs", "dtype", "format", "region")
+
+
 @contextmanager
 def _planned(
     src: str,
@@ -162,9 +165,10 @@ def _planned(
     **options: Any,
 ) -> Iterator[tuple[RechunkPlan | JointRechunkPlan, Client | None]]:
     """The plan, and the cluster to run it on for as long as the context lasts."""
-    if all(options[name] is None for name in ("chunks", "shards", "codecs", "dtype", "format")):
+    if all(options[name] is None for name in _CHANGES):
         raise click.UsageError(
-            "give --chunks, --shards, --codecs, --dtype or --format: without them nothing changes."
+            "give --chunks, --shards, --codecs, --dtype, --format or --region: without them "
+            "nothing changes."
         )
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.rechunk.rechunk import plan_rechunk

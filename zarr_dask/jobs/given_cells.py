@@ -1,4 +1,4 @@
-"""Grids as users give them: lengths or sizes, by position or by name, of all dimensions or some."""
+"""Grids and regions as users give them: by position or by name, of all dimensions or some."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.errors import GridError
+from zarr_dask.errors import GridError, SelectionError
 from zarr_dask.grid import Cells, Shape
+from zarr_dask.indexing import expanded
 
-__all__ = ["cells_given"]
+__all__ = ["cells_given", "region_given"]
 
 
 def cells_given(
@@ -44,14 +45,7 @@ def cells_given(
     """
     ndim = len(shape)
     if isinstance(given, Mapping):
-        known = [*(n for n in names if n is not None), *range(ndim)]
-        unknown = [key for key in given if key not in known]
-        if unknown:
-            raise GridError(
-                f"{what} names {unknown}, which are no dimensions of {where}; it has {known}."
-            )
-        named = list(names)
-        by_axis = {named.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
+        by_axis = _by_axis(given, names, ndim, what, where)
         items: Sequence[Any] = [by_axis.get(axis, present[axis]) for axis in range(ndim)]
     elif isinstance(given, int | np.integer):
         items = [given] * ndim
@@ -68,6 +62,70 @@ def cells_given(
         else (max(extent, 1) if item == -1 else int(item))
         for item, extent in zip(items, shape, strict=True)
     )
+
+
+def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> Any:
+    """A region as an index of slices, which may be given by name or position of the dimension.
+
+    Parameters
+    ----------
+    given
+        An index, or a mapping from names or positions to slices. An integer is a slice of one
+        element.
+    shape
+        Of the array.
+    names
+        Of its dimensions, as far as they have any.
+    where
+        For messages.
+
+    Raises
+    ------
+    GridError
+        If it names dimensions that there are not.
+    SelectionError
+        If it names elements that there are not, or more dimensions than there are.
+
+    Examples
+    --------
+    >>> region_given({"y": slice(3)}, (5, 4), ("t", "y"), "here")
+    (slice(None, None, None), slice(None, 3, None))
+    >>> region_given((..., -1), (5, 4), (), "here")
+    (slice(None, None, None), slice(3, 4, None))
+    """
+    ndim = len(shape)
+    if isinstance(given, Mapping):
+        by_axis = _by_axis(given, names, ndim, "region", where)
+        given = tuple(by_axis.get(axis, slice(None)) for axis in range(ndim))
+    items = given if isinstance(given, tuple) else () if given is None else (given,)
+    if not any(map(_is_length, items)) or any(item is None for item in items):
+        return given
+    return tuple(
+        _one_element(item, length, where) if _is_length(item) else item
+        for item, length in zip(expanded(items, shape), shape, strict=True)
+    )
+
+
+def _one_element(number: int, length: int, where: str) -> slice:
+    if not -length <= number < length:
+        raise SelectionError(
+            f"region names the element {number} of a dimension of {where} that has {length}."
+        )
+    first = int(number) % length
+    return slice(first, first + 1)
+
+
+def _by_axis(
+    given: Mapping[Any, Any], names: Sequence[str | None], ndim: int, what: str, where: str
+) -> dict[int, Any]:
+    known = [*(n for n in names if n is not None), *range(ndim)]
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        raise GridError(
+            f"{what} names {unknown}, which are no dimensions of {where}; it has {known}."
+        )
+    named = list(names)
+    return {named.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
 
 
 def _is_cell(item: Any) -> bool:

@@ -35,7 +35,7 @@ from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan, digest
 from zarr_dask.jobs.rechunk.rechunk import check_all_apart
 from zarr_dask.jobs.rechunk.regridding import layout_between, layout_of
 from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
+from zarr_dask.jobs.rechunk.stages import CostModel, Layout, StagePlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
 from zarr_dask.stores.memory import MemoryStore
@@ -101,6 +101,13 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> RechunkPlan:
+    return _rechunking(document, storage_options, CostModel.of(document["model"]))
+
+
+def _rechunking(
+    document: Mapping[str, Any], storage_options: Mapping[str, Any] | None, model: CostModel
+) -> RechunkPlan:
+    """The plan of one array, alone or among others."""
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
@@ -126,6 +133,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         creation=_creation(document),
         temp=where,
         notes=tuple(map(str, document["notes"])),
+        model=model,
     )
     _check_memory(plan)
     return plan
@@ -134,7 +142,8 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
 def _several(
     document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
 ) -> JointRechunkPlan:
-    plans = tuple(_plan(one, storage_options) for one in document["arrays"])
+    model = CostModel.of(document["model"])
+    plans = tuple(_rechunking(one, storage_options, model) for one in document["arrays"])
     if not plans:
         raise PlanError("the plan has no arrays.")
     check_all_apart(plans)
@@ -145,6 +154,7 @@ def _several(
         threads_per_process=_positive(document["threads_per_process"]),
         overwrite=bool(document["overwrite"]),
         creation=_creation(document),
+        model=model,
     )
     _check_memory(plan)
     return plan
@@ -161,9 +171,9 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     consolidated = tuple(map(str, document["consolidated"]))
     if not {*consolidated} <= {group for group, _ in groups}:
         raise PlanError("the plan names consolidated groups that it does not copy.")
-    source = document["source"]
+    source, model = document["source"], CostModel.of(document["model"])
     plan = CopyPlan(
-        members=tuple(_member(one, storage_options) for one in document["arrays"]),
+        members=tuple(_member(one, storage_options, model) for one in document["arrays"]),
         max_mem=int(document["max_mem"]),
         threads=_positive(document["threads"]),
         threads_per_process=_positive(document["threads_per_process"]),
@@ -176,6 +186,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         groups=groups,
         consolidated=consolidated,
         notes=tuple(map(str, document["notes"])),
+        model=model,
     )
     for member in plan.members:
         _within(path, member.target.path)
@@ -204,11 +215,11 @@ def _group(documents: Mapping[str, str], path: str, node_format: Format) -> Grou
 
 
 def _member(
-    document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
+    document: Mapping[str, Any], storage_options: Mapping[str, Any] | None, model: CostModel
 ) -> MovePlan | RechunkPlan:
     """The plan of one array of a copy."""
     if document["job"] != "move":
-        return _plan(document, storage_options)
+        return _rechunking(document, storage_options, model)
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     if (source.meta.grid, source.meta.data_type) != (target.meta.grid, target.meta.data_type):

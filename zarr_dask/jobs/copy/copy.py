@@ -71,6 +71,7 @@ def plan_copy(
     format: str | None = None,
     codecs: Any = None,
     dtype: Any = None,
+    region: Any = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     overwrite: bool = False,
@@ -106,6 +107,10 @@ def plan_copy(
         group also a mapping from paths of arrays in it to codecs.
     dtype
         Data type, for a single array; for a group a mapping from paths of arrays in it.
+    region
+        What is copied: slices by name of the dimension, ``region={"time": slice(0, 100)}``.
+        Arrays without any of these dimensions are copied whole. For a single array in all forms
+        that `zarr_dask.plan_rechunk` takes.
     max_mem, temp, client, threads, model
         As for `zarr_dask.plan_rechunk`.
     overwrite
@@ -152,7 +157,7 @@ def plan_copy(
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     nodes = dict(_nodes(root))
     arrays = {name: node for name, node in nodes.items() if isinstance(node, Array)}
-    grids = _Grids(chunks, shards, codecs, dtype, format, tuple(arrays))
+    grids = _Grids(chunks, shards, region, codecs, dtype, format, tuple(arrays))
     grids.check(root, arrays)
     _check_apart(nodes, store, below)
     work = _Work(store, below, node_format, grids, resources, overwrite)
@@ -191,6 +196,7 @@ def copy(
     format: str | None = None,
     codecs: Any = None,
     dtype: Any = None,
+    region: Any = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     overwrite: bool = False,
@@ -211,9 +217,9 @@ def copy(
 
     Parameters
     ----------
-    src, dst, path, chunks, shards, format, codecs, dtype, max_mem, temp, overwrite, client
+    src, dst, path, chunks, shards, format, codecs, dtype, region, max_mem, temp, overwrite
         As for `plan_copy`.
-    storage_options, target_options, read
+    client, storage_options, target_options, read
         As for `plan_copy`.
     progress
         Called after each task.
@@ -246,6 +252,7 @@ def copy(
         format=format,
         codecs=codecs,
         dtype=dtype,
+        region=region,
         max_mem=max_mem,
         temp=temp,
         overwrite=overwrite or resume,  # a job that has died may have made some of it visible
@@ -313,6 +320,7 @@ class _Grids:
 
     chunks: Any
     shards: Any
+    region: Any
     codecs: Any
     dtype: Any
     format: str | None
@@ -324,13 +332,17 @@ class _Grids:
         if isinstance(root, Array):
             return
         known = {n for one in arrays.values() for n in one.dimension_names or () if n is not None}
-        for what, given in (("chunks", self.chunks), ("shards", self.shards)):
+        for what, given, such in (
+            ("chunks", self.chunks, "{'time': -1, 'x': 64}"),
+            ("shards", self.shards, "{'time': -1, 'x': 64}"),
+            ("region", self.region, "{'time': slice(0, 100)}"),
+        ):
             if given is None:
                 continue
             if not isinstance(given, Mapping):
                 raise GridError(
-                    f"{what}={given!r}: the arrays of a group have grids by names of dimensions, "
-                    f"such as {{'time': -1, 'x': 64}}. Dimensions in {root.where}: "
+                    f"{what}={given!r}: for the arrays of a group it is given by names of "
+                    f"dimensions, such as {such}. Dimensions in {root.where}: "
                     f"{', '.join(sorted(known)) or 'none has a name'}."
                 )
             unknown = [name for name in given if name not in known]
@@ -351,16 +363,17 @@ class _Grids:
     def of(self, path: str, array: Array) -> Wanted:
         """What is asked for one array."""
         chunks, shards, dtype, codecs = self.chunks, self.shards, self.dtype, self.codecs
+        region = self.region
         if path:  # below a group
-            chunks, shards = _own(chunks, array), _own(shards, array)
+            chunks, shards, region = (_own(given, array) for given in (chunks, shards, region))
             dtype, codecs = (
                 given.get(path) if self._is_by_path(given) else given for given in (dtype, codecs)
             )
-        return Wanted(chunks, shards, dtype, codecs, self.format)
+        return Wanted(chunks, shards, dtype, codecs, self.format, region)
 
 
 def _own(grid: Any, array: Array) -> Any:
-    """What a grid by names says of an array; None for nothing."""
+    """What a grid or a region by names says of an array; None for nothing."""
     if grid is None:
         return None
     names = array.dimension_names or ()
@@ -455,7 +468,8 @@ class _Work:
         wanted = self.grids.of(name, array)
         same = self._as_stored(array, path)
         rewrites = any(
-            one is not None for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs)
+            one is not None
+            for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs, wanted.region)
         )
         if rewrites or same is None:
             wanted = replace(wanted, format=self.node_format.name)

@@ -181,6 +181,7 @@ class CopyPlan(JointPlan):
                 "threads": self.threads,
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
+                "model": self.model.facts(),
                 "creation": self.creation,
                 "notes": list(self.notes),
                 "explained": self.explain().splitlines(),

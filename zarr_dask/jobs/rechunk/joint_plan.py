@@ -431,6 +431,7 @@ class JointRechunkPlan(JointPlan):
                 "threads": self.threads,
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
+                "model": self.model.facts(),
                 "creation": self.creation,
                 "explained": self.explain().splitlines(),
             },

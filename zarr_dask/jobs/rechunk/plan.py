@@ -205,7 +205,7 @@ class RechunkPlan:
                 "could tell whether it has been carried out. Delete it before, or use another "
                 "target."
             )
-        return json.dumps(self.facts(), indent=1)
+        return json.dumps({**self.facts(), "model": self.model.facts()}, indent=1)
 
     def facts(self) -> dict[str, Any]:
         """What `to_json` says, as values that JSON knows."""

@@ -170,7 +170,8 @@ def plan_rechunk(
     format
         Its format, such as ``"v3"``; that of the source by default.
     region
-        Slices of the source, without steps; all of it by default.
+        Slices of the source, without steps, by position or in a mapping by name or position of
+        the dimension; all of it by default.
     threads
         Tasks at a time in the one process that each part of the plan will run in; by default those
         of the workers there are now.

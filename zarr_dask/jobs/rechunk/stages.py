@@ -9,10 +9,11 @@ the boxes. No store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from math import ceil, inf, prod
-from typing import Protocol
+from typing import Protocol, Self
 
 from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
@@ -22,7 +23,18 @@ __all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "Work
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """How long things take besides decoding and encoding, for choosing between plans."""
+    """How long things take besides decoding and encoding, for choosing between plans.
+
+    Raises
+    ------
+    ValueError
+        If a number makes no sense.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> object_store = zd.CostModel(request=0.03, read=90e6, write=60e6)
+    """
 
     request: float = 1.0e-4
     """Seconds from a request to its answer, whatever its size."""
@@ -41,6 +53,35 @@ class CostModel:
     stage: float = 0.1
     """Seconds that a stage takes besides its tasks: the last of them ends later than the others,
     and what the stage before has written is removed."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_rate = getattr(self, one.name), one.name in _RATES
+            good = isinstance(value, int | float) and (value > 0 if is_rate else 0 <= value < inf)
+            if not good:
+                expected = "above 0" if is_rate else "of at least 0 that is finite"
+                raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
+
+    def facts(self) -> dict[str, float | None]:
+        """The model as values that JSON knows; what is unbounded is None."""
+        return {name: None if value == inf else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, facts: Mapping[str, float | None]) -> Self:
+        """The model that `facts` has described.
+
+        Raises
+        ------
+        TypeError
+            If it has members that no model has.
+        ValueError
+            If a number makes no sense.
+        """
+        return cls(**{name: inf if value is None else value for name, value in facts.items()})
+
+
+_RATES = frozenset({"read", "write", "limit"})
+"""What is per second."""
 
 
 @dataclass(frozen=True, slots=True)
