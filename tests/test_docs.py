@@ -44,6 +44,11 @@ def era5():
     zd.create_array("old.zarr", shape=4, dtype="i2", chunks=2, format="v2")
 
 
+def maps():
+    shape, names = (200, 20, 8), ("time", "lat", "lon")
+    zd.create_array("maps.zarr", shape=shape, dtype="f4", chunks=(1, 20, 8), dimension_names=names)
+
+
 def image(*urls):
     def prepare():
         pixels = np.arange(2 * 2 * 64 * 64, dtype="u2").reshape(2, 2, 64, 64)
@@ -133,6 +138,7 @@ PREPARED = {
     "NodeNotFoundError: ": (half_done,),
     "zd.Manifest.read(": (written,),
     'path=["u", "v"]': (sources,),
+    "spring.zarr": (maps,),
     'temp="/scratch/me"': (sources,),
     '"chunks": (10, 512, 512),\n': (step((512, 512)),),
     'zd.ZipWriter("run.zip")': (written,),
