@@ -20,7 +20,8 @@ import zarr_dask as zd
 from benchmarks.fields import field
 from benchmarks.measure import Case, Contender
 from zarr_dask.jobs.write.target import ArrayTarget, Records
-from zarr_dask.journal import Job, given_place, new_journal
+from zarr_dask.journal import Job, Place, new_journal
+from zarr_dask.stores import LocalStore
 
 __all__ = ["CASES"]
 
@@ -35,7 +36,7 @@ def _target(root: Path, name: str, side: int, **options: object) -> ArrayTarget:
     chunks = options.pop("chunks", (side, block, side))
     array = zd.create_array(root / name, shape=shape, dtype="f4", chunks=chunks, **options)
     job = Job("write", name, "")
-    journal = new_journal(given_place(root / f"{name}.journal", ""), job)
+    journal = new_journal(Place(LocalStore(str(root / f"{name}.journal")), ""), job)
     journal.begin(job)
     return ArrayTarget(array, False, records=Records(journal))
 

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import ManifestError, StoreError
-from zarr_dask.journal import Job, Journal, default_place, given_place, new_journal, open_journals
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    Place,
+    default_place,
+    given_place,
+    new_journal,
+    open_journals,
+)
 from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
@@ -132,7 +140,19 @@ def test_places_of_urls_and_what_has_none(tmp_path):
     assert place_url(MemoryStore()) is None
     assert place_url(ZipStore.from_path(str(tmp_path / "a.zip"), "")) is None
     assert place_url(LocalStore("/")) is None
-    assert given_place(tmp_path / "j", "g/a").url == f"{tmp_path}/j/g/a/"
+
+
+def test_a_place_that_is_given_has_a_folder_for_each_node(tmp_path):
+    def prefix(root, path):
+        place = given_place(tmp_path / "j", LocalStore(str(tmp_path / root)), path)
+        assert place.store == LocalStore(str(tmp_path / "j"))
+        return place.prefix
+
+    assert prefix("a.zarr", "g/salt").startswith("salt-")
+    assert prefix("a.zarr", "").startswith("a.zarr-")
+    assert prefix("a.zarr", "g/salt") == prefix("a.zarr/g", "salt")
+    places = [("a.zarr", "salt"), ("b.zarr", "salt"), ("a.zarr", "g/salt"), ("a.zarr", "")]
+    assert len({prefix(*place) for place in places}) == 4
 
 
 # --- journals -------------------------------------------------------------------------------------
@@ -142,7 +162,7 @@ def journals(tmp_path):
     """A journal on a file system, and one on a store that cannot append."""
     stores = [LocalStore(str(tmp_path / "files")), MemoryStore()]
     job = Job("write", "token", "")
-    return [new_journal(given_place(store, "a"), job) for store in stores]
+    return [new_journal(Place(store, "a/"), job) for store in stores]
 
 
 def begun(journal: Journal) -> Journal:
@@ -204,7 +224,7 @@ def test_a_receipt_that_comes_after_the_end_makes_nothing(tmp_path):
 
 
 def test_removing_a_journal_leaves_others_alone(tmp_path):
-    place = given_place(tmp_path, "a")
+    place = Place(LocalStore(str(tmp_path)), "a/")
     jobs = [Job("write", "token", "", region=((n, n + 1),)) for n in range(2)]
     one, other = [new_journal(place, job) for job in jobs]
     for journal, job in zip((one, other), jobs, strict=True):
@@ -216,7 +236,7 @@ def test_removing_a_journal_leaves_others_alone(tmp_path):
 
 
 def test_a_job_comes_back(tmp_path):
-    place = given_place(tmp_path, "")
+    place = Place(LocalStore(str(tmp_path)), "")
     job = Job(
         "write",
         "t",
@@ -250,7 +270,7 @@ def test_a_job_comes_back(tmp_path):
     ],
 )
 def test_documents_of_others_are_no_jobs(tmp_path, text):
-    place = given_place(tmp_path, "")
+    place = Place(LocalStore(str(tmp_path)), "")
     journal = new_journal(place, Job("write", "t", ""))
     journal.store.set(f"{journal.prefix}job.json", [text])
     assert open_journals(place) == []
@@ -285,7 +305,8 @@ def test_a_forked_process_has_a_file_of_its_own(tmp_path):
 import os
 from zarr_dask.journal import *
 from zarr_dask.receipts import Receipt
-journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+from zarr_dask.stores import LocalStore
+journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
 journal.add(Receipt("t", "parent", ()))
 if os.fork() == 0:
@@ -294,7 +315,7 @@ if os.fork() == 0:
 os.wait()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
     assert sorted(one.creation for one in journal.receipts()) == ["child", "parent"]
     assert len(list(journal.store.list(journal.prefix))) == 3
 
@@ -304,7 +325,8 @@ def test_receipts_survive_the_kill_of_their_process(tmp_path):
     code = f"""
 from zarr_dask.journal import *
 from zarr_dask.receipts import Receipt
-journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+from zarr_dask.stores import LocalStore
+journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
 number = 0
 while True:
@@ -321,7 +343,7 @@ while True:
         process.send_signal(signal.SIGKILL)
         seen = [int(line) for line in process.stdout.read().splitlines() if line]
     last = max(seen, default=50)
-    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
     kept = [int(one.creation) for one in journal.receipts()]
     assert kept in (list(range(last + 1)), list(range(last + 2)))
 
@@ -333,8 +355,9 @@ import resource, signal
 from zarr_dask.errors import StoreError
 from zarr_dask.journal import *
 from zarr_dask.receipts import Receipt
+from zarr_dask.stores import LocalStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-journal = new_journal(given_place({str(tmp_path)!r}, ""), Job("write", "t", ""))
+journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 100_000))
 for number in range(100):
@@ -349,7 +372,7 @@ journal.add(Receipt("t", "later", ()))
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     failed = int(run.stdout.split()[0])
     assert 5 < failed < 30
-    [(journal, _)] = open_journals(given_place(tmp_path, ""))
+    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
     kept = [one.creation for one in journal.receipts()]
     assert kept == [*(str(n) for n in range(failed)), "later"]
 
@@ -359,7 +382,7 @@ def test_a_receipt_that_cannot_be_kept_is_an_error():
         if method == "set" and "receipts" in key:
             raise StoreError("no space left")
 
-    journal = begun(new_journal(given_place(Faulty(MemoryStore(), full), ""), Job("w", "t", "")))
+    journal = begun(new_journal(Place(Faulty(MemoryStore(), full), ""), Job("w", "t", "")))
     with pytest.raises(StoreError, match="no space"):
         journal.add(receipt(1))
 

@@ -439,6 +439,44 @@ def test_a_store_without_a_place_beside_it_needs_to_be_told(tmp_path):
     assert everything_below(tmp_path / "j") == set()
 
 
+@pytest.mark.parametrize("resume", [True, "run-7"])
+def test_jobs_that_share_a_place_for_their_journals(tmp_path, resume):
+    """Encoded sizes are equal everywhere, so that receipts of another array would hold."""
+    options = {"codecs": [], "resume": resume, "journal": tmp_path / "journals"}
+    fail(source(), tmp_path / "a", 5, **options)
+    zd.create_array(tmp_path / "b", shape=(40, 30), chunks=(10, 10), dtype=int, codecs=[])[...] = -1
+    values = da.from_array(expected() + 1, (10, 10))
+    del options["codecs"]
+    assert zd.to_zarr(values, tmp_path / "b", mode="r+", **options).objects == 12
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], expected() + 1)
+    zd.to_zarr(values, tmp_path / "c", journal=options["journal"])  # begins anew: b, a go on
+    options["codecs"] = []
+    assert zd.to_zarr(source(), tmp_path / "a", **options).objects == 7
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], expected())
+
+
+@pytest.mark.parametrize("anew", ["write", "rechunk", "copy"])
+def test_a_job_leaves_the_journals_of_others_alone(tmp_path, anew):
+    options = {"resume": True, "journal": tmp_path / "journals"}
+    fail(source(), tmp_path / "a", 5, **options)
+    zd.to_zarr(source(), tmp_path / "b")
+    if anew == "write":
+        zd.to_zarr(source(), tmp_path / "c", journal=options["journal"])
+    elif anew == "rechunk":
+        plan = zd.plan_rechunk(tmp_path / "b", tmp_path / "c", chunks=(7, 7))
+        plan.run(journal=options["journal"])
+    else:
+        zd.copy(tmp_path / "b", tmp_path / "c", journal=options["journal"])
+    assert zd.to_zarr(source(), tmp_path / "a", **options).objects == 7
+
+
+def test_a_journal_elsewhere_is_found_from_every_root(tmp_path):
+    options = {"resume": "run-7", "journal": tmp_path / "journals"}
+    fail(source(), tmp_path / "a", 5, "b/c", **options)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    assert zd.to_zarr(source(), tmp_path / "link", "c", **options).objects == 7
+
+
 def test_a_journal_in_a_store_that_cannot_append(tmp_path):
     store, journal = MemoryStore(), MemoryStore()
     with pytest.raises(StoreError):

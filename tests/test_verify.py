@@ -329,7 +329,9 @@ def test_an_index_whose_chunks_meet(location, entry):
     assert {finding.kind for finding in report.findings} <= {"torn"}
 
 
-def test_jobs_that_have_not_ended(tmp_path):
+@pytest.mark.parametrize("journal", [None, "journals"])
+def test_jobs_that_have_not_ended(tmp_path, journal):
+    kept = {} if journal is None else {"journal": tmp_path / journal}
     zd.create_array(tmp_path / "run", "a", shape=(8, 12), dtype="i4", chunks=(4, 6))
     blocks = da.from_array(VALUES, (4, 6))
     calls = count()
@@ -342,15 +344,16 @@ def test_jobs_that_have_not_ended(tmp_path):
     failing = da.map_blocks(fails_at_third, blocks, dtype="i4")
     target = zd.open_array(tmp_path / "run", "a", mode="r+")
     with dask.config.set(scheduler="sync"), pytest.raises(ZeroDivisionError):
-        zd.to_zarr(failing, target, resume="name")
-    report = zd.verify(tmp_path / "run")
+        zd.to_zarr(failing, target, resume="name", **kept)
+    report = zd.verify(tmp_path / "run", **kept)
     assert [(f.kind, f.path) for f in report.findings] == [("journal", "a")]
-    report = zd.verify(tmp_path / "run", deep="receipts")
+    report = zd.verify(tmp_path / "run", deep="receipts", **kept)
     assert found(report) == {"journal": 1}
     assert 0 < report.objects["ok"] < 4
     done = next(file for file in (tmp_path / "run/a/c").rglob("*") if file.is_file())
     done.write_bytes(done.read_bytes() + b"!")
-    assert found(zd.verify(tmp_path / "run", deep="receipts")) == {"journal": 1, "torn": 1}
+    report = zd.verify(tmp_path / "run", deep="receipts", **kept)
+    assert found(report) == {"journal": 1, "torn": 1}
 
 
 def test_stores_that_cannot_list():

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.cli import main
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     CorruptObjectError,
@@ -283,6 +284,34 @@ def test_a_store_without_a_place_beside_it_needs_a_journal():
     assert len(max(journal.values(), key=len)) < 20_000
     with zd.Writer.attach(values, 3, journal=journal) as writer:
         assert writer.next_step == 400
+
+
+def test_two_outputs_may_share_a_place_for_their_journals(tmp_path):
+    options = {"journal": tmp_path / "journals"}
+    places = [tmp_path / name for name in ("one.zarr", "two.zarr")]
+    for place in places:
+        zd.Writer.create(place, arrays(), owners=OWNERS, **options)
+    close(put_all(places[0], range(4), **options))
+    assert [zd.Writer.attach(place, **options).stored() for place in places] == [4, 0]
+    with pytest.raises(WriterNotFoundError):
+        zd.Writer.attach(tmp_path / "three.zarr", 0, **options)
+
+
+@pytest.mark.parametrize("root", ["run.zarr", "run.zarr/below", "run.zarr/below/u"])
+def test_verify_is_told_of_a_journal_elsewhere(tmp_path, root, capsys):
+    options = {"journal": tmp_path / "journals"}
+    zd.create_group(tmp_path / "run.zarr")
+    place = tmp_path / "run.zarr" / "below"
+    zd.Writer.create(place, arrays(), owners=OWNERS, **options)
+    close(put_all(place, range(4), **options))
+    assert set(zd.verify(tmp_path / root).counts) == {"stray"}
+    report = zd.verify(tmp_path / root, **options)
+    assert report.ok
+    assert report.unpublished > 0
+    with pytest.raises(SystemExit) as end:
+        main(["verify", str(tmp_path / root), "--journal", str(options["journal"])])
+    assert not end.value.code
+    assert "has not published yet" in capsys.readouterr().out
 
 
 def test_texts_and_records_and_times(url):

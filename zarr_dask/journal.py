@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -48,7 +49,6 @@ from zarr_dask.formats.base import (
     Limits,
     ancestors,
     load_json,
-    normalise_path,
     prefix_of,
     read_documents,
     where,
@@ -58,7 +58,7 @@ from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import Location, bare, beside, open_alike, open_store
+from zarr_dask.stores.urls import Location, bare, beside, open_alike, real_place
 from zarr_dask.stores.wrappers import forkable
 from zarr_dask.surroundings import check_folder
 
@@ -93,6 +93,8 @@ _FOLDER = "__job-"
 _DOCUMENT = "job.json"
 _RECEIPTS = "receipts-"
 _SUFFIX = ".zarr-dask"
+_NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
+_LONGEST_NAME = 60
 _PROCESS = token_hex(4)  # with the process id: two hosts may share a name, and ids come again
 
 
@@ -301,20 +303,32 @@ def default_place(store: Store, path: str) -> Place | None:
     return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
 
 
-def given_place(url: Location, path: str, like: Store | None = None) -> Place:
+def given_place(url: Location, store: Store, path: str) -> Place:
     """The place of a node's journals below a URL or in a store of their own.
 
-    A URL in the service that `like` is in, the node's store, is opened with the same options.
+    Each node has a folder of its own there, so that jobs may share the URL: its name, and a digest
+    of where it lies, so that it is the same from whatever root the node is named. A URL in the
+    service that the node's store is in is opened with the same options.
 
     Raises
     ------
     StoreError
         If a file is in the way of the folder.
+
+    Examples
+    --------
+    >>> one = given_place("/jobs", LocalStore("/data/run.zarr"), "ocean/salt")
+    >>> one == given_place("/jobs", LocalStore("/data/run.zarr/ocean"), "salt")
+    True
+    >>> one.prefix.startswith("salt-")
+    True
     """
-    store = open_store(url) if like is None else open_alike(url, like)
-    prefix = prefix_of(normalise_path(path))
-    check_folder(store, prefix, "journal=")
-    return Place(store, prefix)
+    node = real_place(store, path)
+    name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
+    prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
+    beside_others = open_alike(url, store)
+    check_folder(beside_others, prefix, "journal=")
+    return Place(beside_others, prefix)
 
 
 def check_resumable(store: Store, at: str) -> None:
@@ -509,26 +523,54 @@ def check_no_output(
     return there_are_some or not is_far(place.store)  # a folder may be there without a value
 
 
-def output_of(store: Store, path: str) -> OpenOutput | None:
-    """The open output that an array belongs to, if there is one and it keeps its default place."""
-    place = default_place(store, path)
-    if place is None:
-        return None
-    for group in _prefixes_above(place.prefix):
-        text = place.store.get(f"{group}{OUTPUT}")
+def output_of(store: Store, path: str, journal: Location | None = None) -> OpenOutput | None:
+    """The open output that an array belongs to, if there is one.
+
+    Parameters
+    ----------
+    store, path
+        The array.
+    journal
+        Where the output was told to keep its journal, if not at its default place.
+    """
+    groups = _default_groups(store, path) if journal is None else _groups(journal, store, path)
+    for place, name in groups:
+        key = f"{place.prefix}{OUTPUT}"
+        text = place.store.get(key)
         if text is None:
             continue
-        arrays = load_json(place.store, f"{group}{OUTPUT}", bytes(text)).get("arrays", {})
-        name = place.prefix[len(group) :].rstrip("/")
+        arrays = load_json(place.store, key, bytes(text)).get("arrays", {})
         if name in arrays:
-            return OpenOutput(f"{place.store.url}/{group}", int(arrays[name]["axis"]))
+            return OpenOutput(place.url, int(arrays[name]["axis"]))
     return None
 
 
-def _prefixes_above(prefix: str) -> Iterator[str]:
-    """Where the outputs of groups above may be, from the root of the hierarchy on."""
-    parts = prefix.split("/")
-    return ("/".join(parts[:count]) + "/" for count in range(1, len(parts) - 1))
+def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:
+    """Where outputs of groups above an array may be, from the root of the hierarchy on.
+
+    With each place comes the name of the array below that group.
+    """
+    place = default_place(store, path)
+    parts = [] if place is None else place.prefix.split("/")
+    for count in range(1, len(parts) - 1):
+        if place is not None:
+            group = "/".join(parts[:count]) + "/"
+            yield Place(place.store, group), place.prefix[len(group) :].rstrip("/")
+
+
+def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[Place, str]]:
+    """The same of outputs with a journal elsewhere, from the nearest group on."""
+    store, path = bare(store, path)
+    name = ""
+    while True:
+        path, _, last = path.rpartition("/")
+        if not last:
+            around = beside(store, "")
+            if around is None or not _holds_node(around[0]):
+                return
+            store, last = around
+        name = join(last, name) if name else last
+        yield given_place(journal, store, path), name
 
 
 def _is_output(what: str, url: str) -> RankError:

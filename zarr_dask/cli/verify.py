@@ -39,6 +39,7 @@ def cluster_options(command: Decorated) -> Decorated:
     "against the receipts of jobs.",
 )
 @click.option("--manifest", metavar="FILE", help="What the jobs that wrote it have kept.")
+@click.option("--journal", metavar="PLACE", help="Where open jobs keep their journals instead.")
 @click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(

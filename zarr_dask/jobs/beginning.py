@@ -230,7 +230,7 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
 
 def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
     store, path = plan.home
-    return default_place(store, path) if journal is None else given_place(journal, path, store)
+    return default_place(store, path) if journal is None else given_place(journal, store, path)
 
 
 def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:

@@ -221,7 +221,7 @@ def plan_resume(
 
 def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
     if journal is not None:
-        given = given_place(journal, target.path, target.store)
+        given = given_place(journal, target.store, target.path)
         _check_outside(target, "journal", given.store, given.prefix)
         return given
     place = default_place(target.store, target.path)

@@ -141,7 +141,7 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
     required = bool(resume) or journal is not None
     place = default_place(plan.store, plan.path)
     if journal is not None:
-        place = given_place(journal, plan.path, plan.store)
+        place = given_place(journal, plan.store, plan.path)
     if place is None and required:
         raise ResumeError(
             f"{at} has no place beside it for a journal, which resume= needs: it is in memory, in "
@@ -231,7 +231,7 @@ def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
 
 def unfinished_arrays(store: Store, path: str, journal: Location | None = None) -> frozenset[str]:
     """Paths of the arrays that jobs at a place write which have not ended."""
-    place = default_place(store, path) if journal is None else given_place(journal, path)
+    place = default_place(store, path) if journal is None else given_place(journal, store, path)
     jobs = [job for _, job in open_journals(place)] if place is not None else []
     told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
     return frozenset(one for of_one in told for one in of_one if isinstance(one, str))

@@ -247,7 +247,7 @@ class DaskRechunkPlan:
                 written=report, rechunked=None, stages=(stage,), seconds=perf_counter() - begun
             )
         if journal is not None:
-            given_place(journal, self.target.path, self.target.store)  # raises where there is none
+            given_place(journal, self.target.store, self.target.path)  # raises where there is none
         room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
         if not (resume and resumed(then, journal) is not None):

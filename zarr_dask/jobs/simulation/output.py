@@ -326,7 +326,7 @@ def _check_group(request: Request, store: Store, path: str) -> None:
 
 
 def _place(store: Store, path: str, journal: Location | None) -> tuple[Store, str]:
-    place = default_place(store, path) if journal is None else given_place(journal, path, store)
+    place = default_place(store, path) if journal is None else given_place(journal, store, path)
     if place is None:
         raise StoreError(
             f"{store.url} has no place beside it where ranks could say what they have stored: "

@@ -29,7 +29,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
-from zarr_dask.formats.base import Format, ReadOptions, prefix_of, where
+from zarr_dask.formats.base import Format, ReadOptions, ancestors, prefix_of, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.group import Group
@@ -38,7 +38,15 @@ from zarr_dask.jobs.run import find_workers, run_tasks
 from zarr_dask.jobs.verify.census import STATES, Batch, Cells, Census, Depth, Finding, State
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
-from zarr_dask.journal import Place, default_place, open_journals, output_of
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    Place,
+    default_place,
+    given_place,
+    open_journals,
+    output_of,
+)
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
@@ -102,6 +110,7 @@ def verify(
     deep: Depth = "index",
     *,
     manifest: Receipted | str | PathLike[str] | None = None,
+    journal: Location | None = None,
     sweep: bool = False,
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -120,6 +129,10 @@ def verify(
     manifest
         What the jobs that wrote the arrays have kept, or the path or URL of a manifest. With it, an
         absent object is either absent on purpose or lost; without it, nobody can know.
+    journal
+        What jobs that have not ended, or an output of a simulation that is open, were given as
+        ``journal=``. What they have written is known for theirs by it, as it is without where they
+        keep their journals beside the hierarchy.
     sweep
         Remove temporary files of writers that were killed, if they are older than an hour.
     client
@@ -154,7 +167,7 @@ def verify(
     """
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
-    job = _Job.of(url, path, deep, storage_options, read)
+    job = replace(_Job.of(url, path, deep, storage_options, read), journal=journal)
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))
         if isinstance(manifest, str | PathLike)
@@ -196,6 +209,8 @@ class _Job:
     """Of arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
     swept: int = 0
+    journal: Location | None = None
+    """Where jobs and outputs keep their journals that do not lie beside the hierarchy."""
 
     @staticmethod
     def of(
@@ -291,6 +306,8 @@ class _Job:
             return False
         if which not in self.axes:
             output = output_of(array.store, array.path)
+            if output is None and self.journal is not None:
+                output = output_of(array.store, array.path, self.journal)
             self.axes[which] = -1 if output is None else output.axis
         return outside == {self.axes[which]}
 
@@ -343,8 +360,7 @@ class _Job:
         found = False
         for array in self.arrays:
             prefix = array.node_format.data_prefix(array.path)
-            place = default_place(self.store, array.path)
-            for journal, job in [] if place is None else open_journals(place):
+            for journal, job in self._jobs_at(array.path):
                 receipts = collect(journal.receipts(), job.creation)
                 objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
                 empty |= {prefix + key for key in receipts.empty}
@@ -458,22 +474,46 @@ class _Job:
 
     def find_open_jobs(self, *, sweep: bool) -> None:
         """Journals of jobs that have not ended, or were killed when only those were left."""
+        found = [*self._jobs_beside(), *self._jobs_elsewhere()]
+        for path, journal, job in found:
+            if job.ended and sweep:
+                journal.remove()
+                self.swept += 1
+                continue
+            reason = (
+                f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
+                "or was killed and can be resumed"
+            )
+            self.add(Finding("journal", path, journal.prefix, reason=reason))
+
+    def _jobs_beside(self) -> Iterator[tuple[str, Journal, Job]]:
+        """Jobs with journals beside the hierarchy, by the path of what they write."""
         place = default_place(self.store, self.path)
         if place is None:
             return
         keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
         for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
+            path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
             for journal, job in open_journals(Place(place.store, folder)):
-                if job.ended and sweep:
-                    journal.remove()
-                    self.swept += 1
-                    continue
-                path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
-                reason = (
-                    f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
-                    "or was killed and can be resumed"
-                )
-                self.add(Finding("journal", path, journal.prefix, reason=reason))
+                yield path, journal, job
+
+    def _jobs_elsewhere(self) -> Iterator[tuple[str, Journal, Job]]:
+        """The same of the journal that was named, of arrays that exist and groups around them."""
+        if self.journal is None:
+            return
+        paths = {self.path, *(one.path for one in self.arrays)}
+        paths |= {above for one in self.arrays for above in ancestors(one.path)}
+        for path in sorted(one for one in paths if f"{one}/".startswith(prefix_of(self.path))):
+            for journal, job in open_journals(given_place(self.journal, self.store, path)):
+                yield path, journal, job
+
+    def _jobs_at(self, path: str) -> Iterator[tuple[Journal, Job]]:
+        """Jobs that write to a node, wherever their journals are."""
+        place = default_place(self.store, path)
+        if place is not None:
+            yield from open_journals(place)
+        if self.journal is not None:
+            yield from open_journals(given_place(self.journal, self.store, path))
 
     def find_temporaries(self, *, sweep: bool) -> None:
         """Temporary files of writers that were killed."""
