@@ -7,13 +7,16 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 
+import dask.array as da
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zarr_dask as zd
 from zarr_dask.errors import ReadOnlyError, StoreError, ZarrDaskError
 from zarr_dask.stores import (
     WHOLE,
@@ -268,7 +271,10 @@ def test_a_loop_of_links_is_no_absence(local):
     for read in (local.get, lambda key: local.get_ranges([(key, WHOLE)]), local.size):
         with pytest.raises(StoreError, match="'a'"):
             read("a")
-    Path(local.root, "gone").symlink_to("nowhere")
+    Path(local.root, "gone").symlink_to("nowhere")  # as git-annex leaves them
+    for read in (local.get, lambda key: local.get_ranges([(key, WHOLE)]), local.size):
+        with pytest.raises(StoreError, match=r"'gone'.*link to a file that is not there"):
+            read("gone")
     assert sorted(local.list()) == ["a", "b", "gone"]
     assert list(local.list_sizes()) == [("b", 1)]
     assert local.list_dir().prefixes == []
@@ -440,6 +446,8 @@ def test_places(tmp_path, monkeypatch):
         "./x/../a b.zarr/",
         Path("a b.zarr"),
         f"file://{tmp_path}/a%20b.zarr",
+        f"FILE://{tmp_path}/a%20b.zarr",
+        f"file://localhost{tmp_path}/a%20b.zarr",
     ):
         assert open_store(place) == LocalStore(root)
     store = MemoryStore()
@@ -453,15 +461,58 @@ def test_places(tmp_path, monkeypatch):
         (5, {}, "does not name a store"),
         (None, {}, "does not name a store"),
         ("nosuchscheme://bucket/a", {}, "nosuchscheme"),
+        (Path("s3://bucket/a"), {}, "give a text, 's3://bucket/a'"),
+        ("s3://", {}, "s3://NAME/PATH"),
         ("/data/a", {"anon": True}, "anon"),
         ({}, {"fsync": True}, "fsync"),
         (MemoryStore(), {"anon": True}, "anon"),
     ],
-    ids=["number", "None", "scheme", "local option", "mapping option", "store option"],
+    ids=[
+        "number",
+        "None",
+        "scheme",
+        "slash",
+        "bucket",
+        "local option",
+        "mapping option",
+        "store option",
+    ],
 )
 def test_places_that_are_none(place, options, says):
     with pytest.raises(StoreError, match=says):
         open_store(place, options)
+
+
+def test_chains_end_in_paths_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile("a b.zip", "w") as archive:
+        archive.writestr("folder/value", b"1")
+    places = ("zip::a b.zip", f"zip::{tmp_path}/a b.zip", "zip://::a b.zip", "simplecache::a b.zip")
+    for place in places[:3]:
+        store = open_store(place)
+        assert bytes(store.get("folder/value")) == b"1"
+        assert store.url.endswith(f"::file://{tmp_path}/a b.zip")  # whatever the folder is then
+    assert open_store(places[3]).url == f"simplecache::file://{tmp_path}/a b.zip"
+    assert bytes(open_store("dir://folder::zip::a b.zip").get("value")) == b"1"
+    LocalStore(str(tmp_path)).set("folder/value", [b"22"])
+    below = open_store(f"dir://folder::file://{tmp_path}")  # says it is asynchronous, and is not
+    assert below.get_ranges([("value", Range(1)), ("none", WHOLE)]) == [b"2", None]
+    assert not Path("zip:").exists()
+
+
+def test_files_with_two_colons_in_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_store("run::7.zarr") == LocalStore(f"{tmp_path}/run::7.zarr")
+    Path("zip::7.zarr").mkdir()
+    assert open_store("zip::7.zarr") == LocalStore(f"{tmp_path}/zip::7.zarr")
+
+
+@pytest.mark.parametrize("name", ["n" * 250, "a\\b.zarr"], ids=["long", "backslash"])
+def test_folders_that_have_no_place_beside_them(tmp_path, name):
+    x = da.ones(4, chunks=2)
+    zd.to_zarr(x, tmp_path / name)
+    assert zd.from_zarr(tmp_path / name).sum().compute(scheduler="sync") == 4
+    assert beside(LocalStore(str(tmp_path / name)), ".zarr-dask") is None
 
 
 def test_the_place_beside(tmp_path):

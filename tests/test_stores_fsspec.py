@@ -15,7 +15,7 @@ from tests import object_stores
 from zarr_dask.errors import ReadOnlyError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
-from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.fsspec import FsspecStore, _login_apart
 from zarr_dask.testing.stores import StoreTests, as_bytes
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -49,6 +49,13 @@ class TestSFTP(StoreTests):
         store = open_store(f"{sftp.root}/{next(NUMBERS)}/a.zarr", sftp.options)
         assert isinstance(store, FsspecStore)
         return store
+
+
+def test_a_repository_is_no_password():
+    github = "github://owner:repository@main/a.zarr"
+    assert _login_apart(github) == (github, {})
+    with pytest.raises(StoreError, match="password"):
+        _login_apart("s3://key:secret@bucket/a.zarr")
 
 
 def test_a_password_in_a_url_is_not_shown(sftp):

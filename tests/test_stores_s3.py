@@ -375,6 +375,58 @@ def test_a_profile_is_read_by_boto3(server, url, tmp_path, monkeypatch):
     assert bytes(open_store(url, server.options).get("a")) == b"1"
 
 
+def test_a_profile_says_where_the_service_is(server, url, tmp_path, monkeypatch):
+    """As botocore has it, and with it s3fs: the requests of a user must not go to AWS instead."""
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    (tmp_path / "credentials").write_text(
+        f"[lab]\naws_access_key_id={KEY}\naws_secret_access_key={SECRET}\n"
+    )
+    (tmp_path / "config").write_text(
+        f"[profile lab]\nregion=us-east-1\nendpoint_url={server.endpoint}\n"
+        "[profile other]\nregion=us-east-1\n"
+    )
+    for backend in ("obstore", "fsspec"):
+        store = open_store(url, {"profile": "lab", "backend": backend})
+        store.set("a", [backend.encode()])
+        assert bytes(open_store(url, server.options).get("a")) == backend.encode()
+    options = {"client_kwargs": {"region_name": "r"}}
+    assert "endpoint" not in translated(url, {"profile": "other", **options}).config
+    keys = {"key": "k", "secret": "s", **options}
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert translated(url, keys).config["endpoint"] == server.endpoint
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("access_key_id", "'access_key_id' is not known here: it is called key"),
+     ("endpoint", "'endpoint' is not known here: it is called endpoint_url"),
+     ("nonsense", "'nonsense' is not known here$")],
+)  # fmt: skip
+def test_options_that_are_not_known_are_named(url, given, says):
+    with pytest.raises(StoreError, match=says):
+        open_store(url, {"anon": True, given: "x"}).get("a")
+
+
+def test_nobody_to_go_in_as(url, monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    options = {"client_kwargs": {"region_name": "us-east-1"}, "backend": "obstore"}
+    with pytest.raises(StoreError, match="no credentials were found"):
+        open_store(url, options).get("a")
+
+
+def test_who_waits_for_fsspec_is_not_for_users_to_say(server, url):
+    for backend in ("obstore", "fsspec"):
+        store = open_store(url, {**server.options, "asynchronous": True, "backend": backend})
+        store.set("a", [b"1"])
+        assert bytes(store.get("a")) == b"1"
+
+
 def test_secrets_are_nowhere_to_be_seen(store):
     for shown in (repr(store), store.url, store.identity, json.dumps(describe(store))):
         assert SECRET not in shown

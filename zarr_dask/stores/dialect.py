@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-__all__ = ["SCHEMES", "WEB", "Place", "client_of", "for_fsspec", "place_of", "serves", "translated"]
+__all__ = [
+    "SCHEMES",
+    "WEB",
+    "Place",
+    "client_of",
+    "for_fsspec",
+    "in_words_of_fsspec",
+    "place_of",
+    "serves",
+    "translated",
+]
 
 _RETRY_SECONDS = 60
 _CONNECT_SECONDS = 10
@@ -60,9 +73,24 @@ _FSSPEC_AZURE = {
     "account_key": "account_key",
     "sas_key": "sas_token",
 }
+_FOREIGN = {
+    "access_key_id": "key",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "aws_session_token": "token",
+    "endpoint": "endpoint_url",
+    "region": "client_kwargs={'region_name': ...}",
+    "region_name": "client_kwargs={'region_name': ...}",
+    "secret_access_key": "secret",
+    "session_token": "token",
+    "skip_signature": "anon",
+}
+"""What obstore, boto3 and zarr-python's users call options of S3, and fsspec does."""
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_IGNORED = {"skip_instance_cache", "use_listings_cache"}  # how fsspec keeps its own objects
+_IGNORED = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
+"""How fsspec keeps its own objects, and who waits for them."""
 
 
 class Place(NamedTuple):
@@ -172,6 +200,11 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
 
         session = boto3.Session(profile_name=client.profile or None)
+        if session.get_credentials() is None:
+            raise ValueError(
+                "no credentials were found: give key and secret, a profile, or anon=True for "
+                "a bucket that everybody may read"
+            )
         given["credential_provider"] = Boto3CredentialProvider(session)
     return getattr(store, client.kind)(
         place.url if place.scheme in WEB else place.bucket,
@@ -197,7 +230,7 @@ def _s3(left: dict[str, Any]) -> Client | None:
     """Options of s3fs; those that are understood are taken out."""
     kwargs = dict(left.pop("client_kwargs", None) or {})
     config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
-    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS)
+    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(left.get("profile"))
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
         config.setdefault("region", _first(_AWS_REGIONS) or "us-east-1")
@@ -233,6 +266,34 @@ def _region_of(profile: str | None) -> str | None:
         return None
     region: str | None = boto3.Session(profile_name=profile).region_name
     return region
+
+
+def _endpoint_of(profile: str | None) -> str | None:
+    """The place of S3 that AWS's configuration files tell, where they tell any."""
+    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    try:
+        text = file.read_text(errors="replace")
+    except OSError:
+        return None
+    if "endpoint_url" not in text or find_spec("boto3") is None:
+        return None
+    return _endpoint_in(text, profile or os.environ.get("AWS_PROFILE"))
+
+
+@lru_cache(maxsize=16)
+def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001  (what is cached)
+    """As `_endpoint_of`, by AWS's own rules: they are asked by making a client."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = boto3.Session(profile_name=profile)
+        client = session.client("s3", region_name=session.region_name or "us-east-1")
+    except BotoCoreError:
+        return None
+    endpoint = str(client.meta.endpoint_url)
+    host = urlsplit(endpoint).hostname or ""
+    return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else endpoint
 
 
 def _gcs(left: dict[str, Any]) -> Client | None:
@@ -296,7 +357,7 @@ def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     >>> for_fsspec("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
     {'connection_string': 'BlobEndpoint=http://host;AccountName=n'}
     """
-    given = dict(options)
+    given = {name: value for name, value in options.items() if name != "asynchronous"}
     scheme = url.partition("://")[0]
     if scheme in {"gs", "gcs"} and "anon" in given and given.pop("anon"):
         given["token"] = "anon"  # noqa: S105  (gcsfs's word for none)
@@ -307,6 +368,21 @@ def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
             told += [f"{name}={value}"] if value else []
         given["connection_string"] = ";".join(told)
     return given
+
+
+def in_words_of_fsspec(words: str) -> str:
+    """What to say beside the words of a library that does not know an option; "" to other words.
+
+    Examples
+    --------
+    >>> in_words_of_fsspec("S() got an unexpected keyword argument 'access_key_id'")
+    ". The storage option 'access_key_id' is not known here: it is called key"
+    """
+    found = _UNKNOWN.search(words)
+    if found is None:
+        return ""
+    called = f": it is called {_FOREIGN[found[1]]}" if found[1] in _FOREIGN else ""
+    return f". The storage option {found[1]!r} is not known here{called}"
 
 
 def _http(left: dict[str, Any]) -> Client:

@@ -43,7 +43,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
-from zarr_dask.stores.dialect import for_fsspec
+from zarr_dask.stores.dialect import for_fsspec, in_words_of_fsspec
 from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
     RANGES,
@@ -73,6 +73,8 @@ _Result = TypeVar("_Result")
 
 _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
 """Schemes whose file systems take ``username`` and ``password``."""
+_NO_PASSWORD = {"git", "github"}
+"""Schemes whose URLs have something else before the ``@``: an owner and a repository, a path."""
 
 
 def _login_apart(url: str) -> tuple[str, dict[str, str]]:
@@ -84,7 +86,7 @@ def _login_apart(url: str) -> tuple[str, dict[str, str]]:
         If it has a password, and its file system no option for one.
     """
     parts = urlsplit(url)
-    if parts.password is None:
+    if parts.password is None or parts.scheme in _NO_PASSWORD:
         return url, {}
     if parts.scheme not in _WITH_LOGIN:
         raise StoreError(
@@ -558,6 +560,7 @@ class FsspecStore:
 
     def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
         words = redacted(str(error), self.settings()) or type(error).__name__
+        words += in_words_of_fsspec(words)
         failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
         failed.__cause__ = self._public(error)
         return failed
@@ -611,7 +614,10 @@ def _call(
 
 def _is_async(fs: Any) -> bool:
     from fsspec.asyn import AsyncFileSystem
+    from fsspec.implementations.dirfs import DirFileSystem
 
+    if isinstance(fs, DirFileSystem):  # which says so whatever it hands its calls to
+        return _is_async(fs.fs)
     return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl)
 
 

@@ -47,6 +47,10 @@ __all__ = ["LocalStore"]
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _SMALL = 1 << 16  # bytes for which making memory costs less than keeping it
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
+_LINK_TO_NOTHING = (
+    " It is a link to a file that is not there: fetch what it stands for (git annex get, dvc pull),"
+    " or remove the link where there is no value."
+)
 
 _Entries = list[os.DirEntry[str]]
 
@@ -377,7 +381,10 @@ class LocalStore:
         try:
             status = os.stat(path)
             return None if stat.S_ISDIR(status.st_mode) else status.st_size
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
+            return None
+        except FileNotFoundError as error:
+            self._check_link("inspect", key, error)
             return None
         except OSError as error:
             raise self.failed("inspect", key, error) from error
@@ -390,10 +397,18 @@ class LocalStore:
         check_key(key)
         try:
             return os.open(f"{self.root}/{key}", READ)
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
+            return None
+        except FileNotFoundError as error:
+            self._check_link("open", key, error)
             return None
         except OSError as error:
             raise self.failed("open", key, error) from error
+
+    def _check_link(self, doing: str, key: str, error: OSError) -> None:
+        """Refuse a link to nothing: it says that there is a value, which cannot be had now."""
+        if os.path.islink(f"{self.root}/{key}"):
+            raise self.failed(doing, key, error, _LINK_TO_NOTHING) from error
 
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:
@@ -404,9 +419,9 @@ class LocalStore:
         except OSError as error:
             raise self.failed(doing, key, error) from error
 
-    def failed(self, doing: str, key: str, error: OSError) -> StoreError:
+    def failed(self, doing: str, key: str, error: OSError, hint: str = "") -> StoreError:
         """What the system said, as an error of the store."""
-        hint = {
+        hint = hint or {
             errno.ENOSPC: " Free some space and run the job again.",
             errno.EACCES: " Check the permissions of the file and of its folders.",
             errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",

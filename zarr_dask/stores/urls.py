@@ -6,16 +6,17 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.cache import Cache
-from zarr_dask.stores.dialect import SCHEMES, WEB, serves
+from zarr_dask.stores.dialect import SCHEMES, WEB, place_of, serves
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.plain import completed
 from zarr_dask.stores.retry import DEFAULT, Retrying, policy_of
+from zarr_dask.stores.spelling import absolute, spelled
 from zarr_dask.stores.wrappers import Below, Wrapper, innermost
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.zip import ZipStore
@@ -81,11 +82,11 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         raise StoreError(
             f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
         )
-    scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
+    scheme, text = spelled(text)
     if not scheme:
         return _local(text, options)
-    if scheme in {"file", "local"}:
-        return _local(unquote(text.removeprefix(f"{scheme}:").removeprefix("//")), options)
+    if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
+        raise StoreError(f"{text!r} names no place: expected {scheme}://NAME/PATH.")
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.http import HTTPStore
 
@@ -149,7 +150,7 @@ def located(url: Location, path: str) -> tuple[Location, str]:
 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
-    root = _absolute(path)
+    root = absolute(path)
     archive, folder = _archive_of(root)
     if archive:
         largest = {"largest": int(options.pop("largest"))} if "largest" in options else {}
@@ -184,11 +185,7 @@ def _is_archive(path: str) -> bool:
         return False
 
 
-def _absolute(path: str) -> str:
-    root = os.path.abspath(os.path.expanduser(path))
-    return root if root == "/" else root.rstrip("/")
-
-
+_LONGEST_NAME = 255  # bytes that file systems take
 _AnyStore = TypeVar("_AnyStore", bound=Store)
 
 
@@ -213,6 +210,8 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
         return beside(store.store, suffix)
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
+        if "\\" in name or len(os.fsencode(name + suffix)) > _LONGEST_NAME:
+            return None  # a folder may be called so, a key may not
         return LocalStore(folder, store.fsync), name + suffix
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
