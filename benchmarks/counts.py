@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarr_dask.stores import Buffer, Range, Recording
+from zarr_dask.stores.base import Version, VersionRequest
 
 __all__ = ["Counting"]
 
@@ -28,6 +29,11 @@ class Counting(Recording):
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         found = super().get_ranges(requests)
         self.lengths.extend(len(one) for one in found if one is not None)
+        return found
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        found = super().get_versions(requests)
+        self.lengths.extend(len(one.content or b"") for one in found if one is not None)
         return found
 
     @property

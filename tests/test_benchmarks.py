@@ -10,8 +10,10 @@ import pytest
 import zarr_dask as zd
 from benchmarks import asv, graphs, memory, small_reads, walk
 from benchmarks.__main__ import main
+from benchmarks.counts import Counting
 from benchmarks.measure import Case, Contender, as_markdown, facts
 from benchmarks.suite import CASES
+from zarr_dask.stores import MemoryStore
 
 FIGURES = {
     "one-chunk",
@@ -51,6 +53,18 @@ def test_small_cases_run_and_are_right(tmp_path, monkeypatch, capsys):
     assert "all results equal" in capsys.readouterr().out
     own = next(one for one in results["one-chunk"]["contenders"] if one["name"] == "zarr_dask")
     assert own["counts"]["requests"] == 1
+
+
+def test_bytes_of_parts_are_counted():
+    values = np.arange(4096, dtype="i4").reshape(64, 64)
+    store = Counting(MemoryStore())
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    array = zd.create_array(store, shape=(64, 64), dtype="i4", chunks=8, shards=64, codecs=codecs)
+    array[...] = values
+    store.clear()
+    np.testing.assert_array_equal(array[3, 5:7], values[3, 5:7])
+    index = 64 * 16 + 4  # two numbers for each chunk, and a checksum
+    assert store.counts == {"requests": 2, "keys": 1, "bytes": index + 8 * 8 * 4}
 
 
 def test_what_is_wrong_is_said(tmp_path, capsys, monkeypatch):

@@ -94,10 +94,25 @@ def test_indices_are_kept_where_blocks_are_parts_of_shards(tmp_path, values):
     assert zd.from_zarr(array, chunks=x.chunks).name == x.name
 
 
-@pytest.mark.parametrize("chunks", [{"z": 3}, {5: 3}, "nonsense", (1, 2, 3)])
+@pytest.mark.parametrize("chunks", [{"z": 3}, {5: 3}, {"x": 3, 1: 5}, {0: 3, -2: 3}, (1, 2, 3)])
 def test_blocks_that_cannot_be(array, chunks):
     with pytest.raises(GridError, match="chunks"):
         zd.from_zarr(array, chunks=chunks)
+
+
+def test_words_for_blocks_that_are_none(array):
+    with pytest.raises(GridError, match='"auto", "shards", "chunks" or bytes such as "64 MiB"'):
+        zd.from_zarr(array, chunks="shard")
+
+
+def test_names_that_dimensions_share_or_lack():
+    made = zd.create_array(
+        {}, shape=(8, 8, 8), dtype="i1", chunks=4, dimension_names=["x", "x", None]
+    )
+    for chunks in ({"x": 2}, {None: 2}):
+        with pytest.raises(GridError, match=r"give positions|no dimensions"):
+            zd.from_zarr(made, chunks=chunks)
+    assert zd.from_zarr(made, chunks={1: 2}).chunks == ((4, 4), (2, 2, 2, 2), (4, 4))
 
 
 def test_names_tell_arrays_and_metadata_apart(array):

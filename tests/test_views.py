@@ -20,7 +20,7 @@ import zarr_dask as zd
 from tests import selections
 from zarr_dask.array_source import ArraySource
 from zarr_dask.codecs.chain import BoundChain
-from zarr_dask.errors import ChunkMissingError, DataTypeError, SelectionError
+from zarr_dask.errors import ChunkMissingError, DataTypeError, GridError, SelectionError
 from zarr_dask.graph import sources_of
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import Coalescing
@@ -380,6 +380,39 @@ class np_view:  # noqa: N801
     @property
     def blocks(self):
         return {1: np_view(self.values[4:8])}
+
+
+@pytest.mark.parametrize(
+    ("index", "chunks", "expected"),
+    [
+        (np.s_[...], {"t": 10}, ((10, 10, 10, 10), (10, 10, 10))),
+        (np.s_[...], ("chunks", "shards"), ((5,) * 8, (10, 10, 10))),
+        (np.s_[::-1, 5:], {"t": "chunks"}, ((5,) * 8, (5, 10, 10))),
+        (np.s_[3:, None, 4], {"t": -1}, ((37,), (1,))),
+        (np.s_[[1, 2, 30], 5:], {"x": "chunks"}, ((2, 1), (5,) * 5)),
+        (np.s_[:, [[1, 2], [3, 4]]], {"t": 40}, ((40,), (2,), (2,))),
+    ],
+)
+def test_blocks_of_views_by_name_and_by_dimension(index, chunks, expected):
+    values = np.arange(1200).reshape(40, 30)
+    array = zd.create_array(
+        {}, shape=(40, 30), dtype="i8", chunks=5, shards=(20, 10), dimension_names=["t", "x"]
+    )
+    array[...] = values
+    view = array.lazy[index]
+    x = view.to_dask(chunks)
+    assert x.chunks == expected
+    np.testing.assert_array_equal(x.compute(scheduler="sync"), values[index])
+    turned = view.T.to_dask(chunks if isinstance(chunks, dict) else chunks[::-1])
+    assert turned.chunks == expected[::-1]
+    np.testing.assert_array_equal(turned.compute(scheduler="sync"), values[index].T)
+
+
+def test_names_that_a_view_has_no_more():
+    array = zd.create_array({}, shape=(4, 4), dtype="i1", chunks=2, dimension_names=["t", "x"])
+    for view in (array.lazy[0], array.lazy.vindex[[0, 1], [0, 1]]):
+        with pytest.raises(GridError, match="'t'"):
+            view.to_dask({"t": 1})
 
 
 def test_dask_pushes_slices_into_views_and_arrays():

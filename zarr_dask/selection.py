@@ -37,6 +37,7 @@ __all__ = [
     "IndexTransform",
     "Listed",
     "axes_of",
+    "axis_names",
     "has_lists",
     "parse_blocks",
     "parse_numpy",
@@ -188,6 +189,22 @@ def axes_of(one: Map) -> tuple[int, ...]:
     if isinstance(one, At):
         return ()
     return (one.axis,) if isinstance(one, Along) else one.axes
+
+
+def axis_names(transform: IndexTransform, names: Sequence[str | None]) -> tuple[str | None, ...]:
+    """The name of the one dimension that each axis of a result comes from; None for other axes.
+
+    Examples
+    --------
+    >>> axis_names(parse_numpy(np.s_[0, None, ::2], (4, 4)), ["x", "y"])
+    (None, 'y')
+    """
+    found: dict[int, list[str | None]] = {}
+    for one, name in zip(transform.maps, names, strict=bool(names)):
+        for axis in axes_of(one):
+            found.setdefault(axis, []).append(name if len(axes_of(one)) == 1 else None)
+    alone = {axis: of_axis[0] for axis, of_axis in found.items() if len(of_axis) == 1}
+    return tuple(alone.get(axis) for axis in range(transform.ndim)) if names else ()
 
 
 def _evaluated(one: Map, axes: tuple[int, ...], shape: Shape, length: int) -> Any:

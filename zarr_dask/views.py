@@ -428,8 +428,8 @@ class View:
         chunks
             Blocks: by default what is selected of each block that the array itself would have
             (`Array.to_dask`), and so for ``"chunks"`` and ``"shards"``; ``"auto"`` and any other
-            form that dask takes say how to cut the view. Along lists in no order the blocks have
-            one size.
+            form that dask takes say how to cut the view. Axes by position or by the name of the
+            dimension they come from. Along lists in no order the blocks have one size.
         name
             Name in the graph; by default it tells the array, its metadata and the selection.
         """
@@ -437,7 +437,10 @@ class View:
 
         meta, transform = self.array.meta, self.transform
         itemsize = meta.data_type.typical_itemsize
-        blocks = blocks_of_selection(chunks, transform, meta.grid, meta.chunk_shape, itemsize)
+        names = meta.dimension_names or ()
+        blocks = blocks_of_selection(
+            chunks, transform, meta.grid, meta.chunk_shape, itemsize, names
+        )
         keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.array.source(transform, keep_indices=keep)
         read = read_shares if transform.has_lists else read_array

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from zarr_dask.blocks import bounded_blocks, cells_of, check_count, chunks_of, m
 from zarr_dask.errors import GridError
 from zarr_dask.gather import selected_blocks
 from zarr_dask.grid import Blocks, Grid, Shape
-from zarr_dask.selection import IndexTransform
+from zarr_dask.selection import IndexTransform, axis_names
 
 __all__ = ["blocks_of", "blocks_of_selection", "cuts_objects"]
 
@@ -48,11 +49,9 @@ def blocks_of(
         return bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
     try:
         wanted = _along_each(chunks, names, grid.ndim)
-        return _blocks_along(wanted, grid, chunk_shape, itemsize)
+        return _blocks_along(wanted, grid, partial(_named, grid, chunk_shape), itemsize)
     except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise GridError(
-            f"chunks={chunks!r} gives no blocks of shape {grid.shape}: {error}"
-        ) from error
+        raise _no_blocks(chunks, grid.shape, error) from error
 
 
 def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
@@ -66,7 +65,12 @@ def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> 
 
 
 def blocks_of_selection(
-    chunks: Any, transform: IndexTransform, grid: Grid, chunk_shape: Shape, itemsize: int
+    chunks: Any,
+    transform: IndexTransform,
+    grid: Grid,
+    chunk_shape: Shape,
+    itemsize: int,
+    names: Sequence[str | None],
 ) -> Blocks:
     """The blocks that a reader of a selection asks for.
 
@@ -77,7 +81,7 @@ def blocks_of_selection(
         other forms say how to cut the selection; see `blocks_of`.
     transform
         The selection.
-    grid, chunk_shape, itemsize
+    grid, chunk_shape, itemsize, names
         Of the array.
 
     Raises
@@ -87,11 +91,32 @@ def blocks_of_selection(
     """
     if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
         return selected_blocks(transform, grid)
-    if chunks is None or _text(chunks) in {"shards", "chunks"}:
-        blocks = blocks_of(chunks, grid, chunk_shape, itemsize, ())
+    if chunks is None:
+        blocks = blocks_of(None, grid, chunk_shape, itemsize, ())
         return selected_blocks(transform, Grid.of(grid.shape, blocks))
     selected = Grid.of(transform.shape, selected_blocks(transform, grid))
-    return blocks_of(chunks, selected, selected.largest_cell, itemsize, ())
+
+    def named(name: str) -> Blocks:
+        blocks = _named(grid, chunk_shape, name)
+        return selected_blocks(transform, Grid.of(grid.shape, blocks))
+
+    try:
+        wanted = _along_each(chunks, axis_names(transform, names), transform.ndim)
+        return _blocks_along(wanted, selected, named, itemsize)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise _no_blocks(chunks, transform.shape, error) from error
+
+
+def _no_blocks(chunks: Any, shape: Shape, error: Exception) -> GridError:
+    said = str(error)
+    if "byte unit" in said:
+        said += '; expected numbers, "auto", "shards", "chunks" or bytes such as "64 MiB"'
+    return GridError(f"chunks={chunks!r} gives no blocks of shape {shape}: {said}")
+
+
+def _named(grid: Grid, chunk_shape: Shape, name: str) -> Blocks:
+    """The blocks that are called so."""
+    return cells_of(grid) if name == "shards" else chunks_of(grid, chunk_shape)
 
 
 def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:
@@ -109,13 +134,11 @@ def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[An
     return tuple(chunks)
 
 
-def _blocks_along(wanted: tuple[Any, ...], grid: Grid, chunk_shape: Shape, itemsize: int) -> Blocks:
+def _blocks_along(
+    wanted: tuple[Any, ...], grid: Grid, blocks_named: Callable[[str], Blocks], itemsize: int
+) -> Blocks:
     """The blocks, from what is wanted along each dimension."""
-    named: dict[str, Blocks] = {}
-    if "shards" in map(_text, wanted):
-        named["shards"] = cells_of(grid)
-    if "chunks" in map(_text, wanted):
-        named["chunks"] = chunks_of(grid, chunk_shape)
+    named = {name: blocks_named(name) for name in {*map(_text, wanted)} & {"shards", "chunks"}}
     limits = {axis: _byte_limit(one) for axis, one in enumerate(wanted) if _is_limit(one)}
     plain = tuple(
         named[one][axis] if _text(one) in named else (-1 if axis in limits else one)
@@ -164,14 +187,17 @@ def _bytes_of_auto() -> int:
 def _by_position(
     chunks: Mapping[Any, Any], names: Sequence[str | None], ndim: int
 ) -> tuple[Any, ...]:
-    unknown = [key for key in chunks if key not in names and key not in range(-ndim, ndim)]
+    places = {name: axis for axis, name in enumerate(names) if name is not None}
+    unknown = [key for key in chunks if key not in places and key not in range(-ndim, ndim)]
     if unknown:
         raise ValueError(
             f"{unknown} are no dimensions of the array; it has "
             f"{list(names) or f'{ndim} dimensions without names'}."
         )
-    wanted: list[Any] = ["shards"] * ndim
+    wanted: dict[int, Any] = {}
     for key, value in chunks.items():
-        axis = names.index(key) if key in names else key
+        axis = places[key] if key in places else int(key) % ndim
+        if axis in wanted or (key in places and names.count(key) > 1):
+            raise ValueError(f"{key!r} is not the only one that is called so; give positions.")
         wanted[axis] = "shards" if value is None else value
-    return tuple(wanted)
+    return tuple(wanted.get(axis, "shards") for axis in range(ndim))
