@@ -37,6 +37,7 @@ from zarr_dask.stores.base import (
     OpenValue,
     Range,
     Store,
+    can_peek,
     coalesce,
     distribute,
     open_value,
@@ -144,6 +145,7 @@ class Reader:
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.requests
+        self._peeks = can_peek(store)
 
     def room(self, region: Region, shape: Shape) -> np.ndarray:
         """Memory for a region.
@@ -190,7 +192,9 @@ class Reader:
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside = None
-        elif bound.partial and not whole:
+        elif not whole and (
+            bound.partial or (bound.peeks and self._peeks and bound.divides((Cut(inside, out),)))
+        ):
             self._read(self._part(out, coords, inside, whole))
             return
         try:
@@ -212,8 +216,12 @@ class Reader:
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside, whole = None, True
-        key = self._prefix + self._keys.key(coords)
-        return _Object(key, coords, bound, (Cut(inside, out),), whole or not bound.partial)
+        key, cuts = self._prefix + self._keys.key(coords), (Cut(inside, out),)
+        return _Object(key, coords, bound, cuts, whole or not self._in_part(bound, cuts))
+
+    def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
+        """Whether one need not ask for all bytes of an object at once."""
+        return bound.partial or (self._peeks and bound.divides(cuts))
 
     def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
         """The object that some pieces are of."""
@@ -221,7 +229,7 @@ class Reader:
         shape = bound.spec.shape
         cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
         whole = (
-            not bound.partial
+            not self._in_part(bound, cuts)
             or any(piece.whole for piece in pieces)
             or any(region is None for region, _ in cuts)
         )

@@ -23,7 +23,7 @@ import numpy as np
 
 __all__ = ["Gathered", "keeping_freed_memory", "lasting", "scratch"]
 
-Use = Literal["encoded", "decoded", "chunk"]
+Use = Literal["encoded", "decoded", "chunk", "frame"]
 Buffer = bytes | bytearray | memoryview
 
 _LARGEST_KEPT = 1 << 26
@@ -51,7 +51,8 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
     ----------
     use
         ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk on their
-        way to where they go, ``"chunk"`` for a whole chunk of which several regions are taken.
+        way to where they go, ``"chunk"`` for a whole chunk of which several regions are taken,
+        ``"frame"`` for the encoded blocks of it that are wanted.
     nbytes
         How many bytes; more than 64 MiB are not kept.
     """

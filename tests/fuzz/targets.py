@@ -105,6 +105,42 @@ def snappy_targets() -> Iterator[Target]:
         yield Target(f"snappy {name}", [frame], decoding_bytes(Blosc(), nbytes))
 
 
+LONG = np.repeat(np.arange(1 << 13, dtype="<i4"), 24).tobytes() + NOISE
+"""Of a dozen blocks."""
+
+
+def divided_targets() -> Iterator[Target]:
+    """Frames of which some blocks are wanted."""
+    for cname in ("lz4", "zstd", "zlib", "blosclz"):
+        for shuffle in (0, 1, 2):
+            items = np.frombuffer(LONG, "<i4")
+            frames = [
+                bytes(numcodecs.blosc.compress(items, cname.encode(), clevel, shuffle, 1 << 14))
+                for clevel in (5, 0)
+            ]
+            yield Target(f"blosc in part {cname} {shuffle}", frames, decode_part)
+
+
+def decode_part(data: bytes) -> None:
+    """What is wanted must not depend on what was there before, and is right where all of it is."""
+    spans = [(0, 100), (len(LONG) - 90, len(LONG))]
+    guarded = np.empty(len(LONG) + 2 * GUARD, np.uint8)
+    out = guarded[GUARD:-GUARD]
+    found = []
+    for before in (0x00, 0xFF):
+        guarded[:] = before
+        try:
+            answer_from(Blosc().read_spans(out, spans), data)
+            found.append(b"".join(out[start:stop].tobytes() for start, stop in spans))
+        except ZarrDaskError:
+            found.append(b"")
+        assert (guarded[:GUARD] == before).all(), "written before the destination"
+        assert (guarded[-GUARD:] == before).all(), "written after the destination"
+    assert found[0] == found[1], "the result depends on what was there before"
+    whole = bytes(Blosc().decode(data, Size.of(len(LONG))))  # raises if it is not to be accepted
+    assert found[0] == b"".join(whole[start:stop] for start, stop in spans), "not that of the whole"
+
+
 def decoding_bytes(codec, nbytes: int) -> Callable[[bytes], None]:
     """All three ways to decode, which must agree."""
 
@@ -529,6 +565,7 @@ def all_targets() -> list[Target]:
     return [
         *bytes_targets(),
         *snappy_targets(),
+        *divided_targets(),
         *chain_targets(),
         *object_targets(),
         *document_targets(),

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.codecs.spans import Spans
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import Problem
 from zarr_dask.grid import Region, Shape
@@ -291,6 +292,8 @@ class BytesCodec(Codec):
     """Whether what `encode` returns may be the memory that it was given."""
     copies: ClassVar[int] = 1
     """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
+    divisible: ClassVar[bool] = False
+    """Whether `read_spans` may do with less than all of the bytes."""
 
     @abstractmethod
     def size(self, size: Size) -> Size:
@@ -314,6 +317,24 @@ class BytesCodec(Codec):
         """As `decode`, into memory (1-d, uint8) that the result must fill exactly."""
         decoded = self.decode(buffer, Size.of(out.size))
         out[:] = np.frombuffer(decoded, np.uint8)
+
+    def read_spans(self, out: np.ndarray, spans: Spans) -> Fetch[bool]:  # noqa: ARG002
+        """As `decode_into`, asking for the bytes; only those in some spans need be right.
+
+        Damage that concerns other bytes may go unnoticed; what is left in their place may be
+        anything.
+
+        Returns
+        -------
+        bool
+            False if there is nothing to decode.
+        """
+        received = yield (WHOLE,)
+        if received is None:
+            return False
+        (buffer,) = received
+        self.decode_into(buffer, out)
+        return True
 
 
 def joined(buffers: Sequence[Buffer]) -> Buffer:

@@ -11,8 +11,11 @@ import numpy as np
 from numcodecs import blosc as _blosc
 
 from zarr_dask.codecs.base import ChunkSpec, Size
+from zarr_dask.codecs.blosc_frames import read_blocks
 from zarr_dask.codecs.compressor import Compressor, check_size
+from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.codecs.snappy import decompress_frame, is_snappy
+from zarr_dask.codecs.spans import Spans
 from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
 from zarr_dask.stores.base import Buffer
 
@@ -56,6 +59,7 @@ class Blosc(Compressor):
     typesize: int | None = None
     blocksize: int = 0
     name: ClassVar[str] = "blosc"
+    divisible: ClassVar[bool] = True
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -129,6 +133,11 @@ class Blosc(Compressor):
             _blosc.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
+
+    def read_spans(self, out: np.ndarray, spans: Spans) -> Fetch[bool]:
+        """See `BytesCodec.read_spans`."""
+        found = yield from read_blocks(spans, out)
+        return (yield from super().read_spans(out, spans)) if found is False else bool(found)
 
 
 def _check_all_written(buffer: Buffer) -> None:

@@ -25,12 +25,14 @@ __all__ = [
     "IndexRange",
     "Listing",
     "OpenValue",
+    "PeekRange",
     "Range",
     "ReopenedValue",
     "Store",
     "Version",
     "VersionReader",
     "VersionRequest",
+    "can_peek",
     "check_key",
     "coalesce",
     "distribute",
@@ -62,6 +64,12 @@ class Range(NamedTuple):
 
 class IndexRange(Range):
     """A range that every partial read of its value begins with, so that it is worth keeping."""
+
+    __slots__ = ()
+
+
+class PeekRange(Range):
+    """A few bytes that say which others are wanted; see `can_peek`."""
 
     __slots__ = ()
 
@@ -158,6 +166,14 @@ class Store(Protocol):
 def is_far(store: Store) -> bool:
     """Whether each request takes its time and its price, as behind a network."""
     return store.coalescing.requests > 1
+
+
+def can_peek(store: Store) -> bool:
+    """Whether one may look at a few bytes of an open value before asking for others.
+
+    It costs next to nothing, and all are of one value even if it is replaced meanwhile.
+    """
+    return bool(getattr(store, "can_peek", False))
 
 
 def check_key(key: str) -> None:

@@ -94,6 +94,7 @@ class LocalStore:
     fsync: bool = False
 
     coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 14, largest=1 << 20)
+    can_peek: ClassVar[bool] = True
 
     @property
     def url(self) -> str:

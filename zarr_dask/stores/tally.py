@@ -9,9 +9,11 @@ from typing import Self
 from zarr_dask.stores.base import (
     Buffer,
     OpenValue,
+    PeekRange,
     Range,
     Version,
     VersionRequest,
+    can_peek,
     open_value,
     read_versions,
 )
@@ -25,7 +27,7 @@ class Traffic:
     """How much was read."""
 
     requests: int = 0
-    """Requests that read; what an open file is asked for at once counts as one."""
+    """Requests that read; what an open file is asked for at once counts as one, a peek as none."""
     nbytes: int = 0
     """Bytes that came."""
 
@@ -65,6 +67,11 @@ class Tally(Wrapper):
             self._came(None if part is None else part.content)
         return found
 
+    @property
+    def can_peek(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
+        return can_peek(self.store)
+
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.open_value`."""
         return _TalliedValue(open_value(self.store, key), self.traffic)
@@ -94,7 +101,7 @@ class _TalliedValue:
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
         """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
-        self._traffic.requests += 1
+        self._traffic.requests += not all(isinstance(wanted, PeekRange) for wanted in ranges)
         received = self._value.get_ranges(ranges)
         return None if received is None else self._counting(received)
 

@@ -23,6 +23,7 @@ from zarr_dask.stores.base import (
     Store,
     Version,
     VersionRequest,
+    can_peek,
     list_sizes,
     open_value,
     read_versions,
@@ -182,6 +183,11 @@ class Below(Wrapper):
         moved = [(self.prefix + key, wanted, tag) for key, wanted, tag in requests]
         return read_versions(self.store, moved)
 
+    @property
+    def can_peek(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
+        return can_peek(self.store)
+
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.ValueOpener`."""
         return open_value(self.store, self.prefix + key)
@@ -241,6 +247,11 @@ class ReadOnly(Wrapper):
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
         return read_versions(self.store, requests)
+
+    @property
+    def can_peek(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
+        return can_peek(self.store)
 
     def open_value(self, key: str) -> OpenValue:
         """See `zarr_dask.stores.base.ValueOpener`."""
