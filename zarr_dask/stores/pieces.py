@@ -51,26 +51,50 @@ def put_pieces(
     pieces
         The bytes: all of them, or one after the other, each good until the next one is taken.
     note
-        Given each piece before it goes.
+        Given each piece when it has gone; nothing counts before all have.
     waiting
         Held while a store is waited for to which nothing can be given before all of it is known.
     """
-    noted = pieces if note is None else _noted(pieces, note)
-    if not isinstance(pieces, list) and isinstance(store, PieceTaker):
-        store.set_pieces(key, noted)
+    if isinstance(store, PieceTaker) and (not isinstance(pieces, list) or _any_large(pieces)):
+        store.set_pieces(key, _noted(pieces, note))
         return
     if isinstance(pieces, list):
-        buffers = list(noted)
+        buffers = list(_noted(pieces, note))
     else:
         with Gathered() as gathered:
-            for piece in noted:
+            for piece in _noted(pieces, note):
                 gathered.add(piece)
         buffers = gathered.buffers()
     with waiting or nullcontext():
         store.set(key, buffers)
 
 
-def _noted(pieces: Iterable[Buffer], note: Callable[[Buffer], None]) -> Iterator[Buffer]:
+_LARGE = 1 << 20
+"""Bytes of a piece that has left the processor's cache when it has been made."""
+_SLICE = 1 << 18
+
+
+def _any_large(pieces: Iterable[Buffer]) -> bool:
+    return any(len(piece) > _LARGE for piece in pieces)
+
+
+def _noted(pieces: Iterable[Buffer], note: Callable[[Buffer], None] | None) -> Iterator[Buffer]:
+    """The pieces, each noted while it is in the cache.
+
+    That is before it goes; of what has left the cache, each slice is brought back when it goes.
+    """
     for piece in pieces:
-        note(piece)
-        yield piece
+        if note is None:
+            yield piece
+        elif len(piece) <= _LARGE:
+            note(piece)
+            yield piece
+        else:
+            for part in _slices(piece):
+                yield part
+                note(part)
+
+
+def _slices(piece: Buffer) -> Iterator[Buffer]:
+    view = memoryview(piece).cast("B")
+    return (view[start : start + _SLICE] for start in range(0, len(view), _SLICE))
