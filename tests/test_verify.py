@@ -287,6 +287,25 @@ def test_manifests_that_jobs_keep(tmp_path):
     assert run("verify", tmp_path / "run", "--deep", "receipts", "--manifest", kept) == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"shards": (4, 6)}])
+def test_objects_that_end_in_their_own_checksum_need_a_sha256(tmp_path, options):
+    """The CRC-32C of a value and its CRC-32C is the same for all values of one length."""
+    options |= {"chunks": (4, 6), "codecs": ["crc32c"]}
+    for name, sha256 in (("with", True), ("without", False)):
+        place = tmp_path / name
+        kept = {"manifest": tmp_path / f"{name}.manifest", "sha256": sha256}
+        zd.to_zarr(da.from_array(VALUES, (4, 6)), place, **options, **kept)
+        files = [place / "c/0/0", place / "c/1/1"]
+        one, other = (file.read_bytes() for file in files)
+        assert len(one) == len(other)
+        assert crc32c(one) == crc32c(other)
+        report = zd.verify(place, deep="receipts", manifest=kept["manifest"])
+        assert report.ok
+        files[0].write_bytes(other)
+        report = zd.verify(place, deep="receipts", manifest=kept["manifest"])
+        assert [(f.kind, f.key) for f in report.findings] == [("checksum", "c/0/0")] * sha256
+
+
 def test_receipts_tell_of_documents_and_of_what_was_empty(tmp_path):
     values = da.concatenate([da.zeros(10, chunks=10), da.ones(10, chunks=10)])
     zd.to_zarr(values, tmp_path / "a", manifest=tmp_path / "m")

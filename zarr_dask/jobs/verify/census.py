@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
@@ -110,6 +111,15 @@ class Cells:
             yield from range(start + max(first - before, 0), start + min(stop - before, length))
 
 
+class Summed(NamedTuple):
+    """What the bytes of a stored object come to."""
+
+    nbytes: int
+    crc32c: int
+    sha256: str | None
+    """In hexadecimal digits, where that was asked for."""
+
+
 class Batch(NamedTuple):
     """What a task has found."""
 
@@ -123,8 +133,8 @@ class Batch(NamedTuple):
     """Chunks inside shards, where they were looked at."""
     nbytes: int
     """Bytes that were read, or looked up."""
-    sums: list[tuple[int, int] | None]
-    """Bytes and CRC-32C of each object, where they were asked for; None if it is absent."""
+    sums: list[Summed | None]
+    """Of each object, where they were asked for; None if it is absent."""
     findings: list[Finding]
 
 
@@ -136,6 +146,8 @@ class Census:
     cells: tuple[Cells, ...]
     """Which of the stored objects of each."""
     depth: Depth
+    sha256: bool = False
+    """Whether it is worked out, too, where bytes are summed up."""
 
     @property
     def batches(self) -> list[int]:
@@ -158,12 +170,12 @@ class Census:
         first = (number - (ends[which - 1] if which else 0)) * size
         array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
         states, chunks = bytearray(), Counter[State]()
-        sums: list[tuple[int, int] | None] = []
+        sums: list[Summed | None] = []
         findings: list[Finding] = []
         nbytes = 0
         for cell in self.cells[which].part(first, first + size):
             coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-            found = _look_at(array, coords, self.depth)
+            found = _look_at(array, coords, self.depth, with_sha256=self.sha256)
             states.append(STATES.index(found.state))
             chunks.update(found.chunks)
             nbytes += found.nbytes
@@ -184,7 +196,7 @@ _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
 """Gives parts of one value."""
 
 
-def _look_at(array: Array, coords: tuple[int, ...], depth: Depth) -> _Look:
+def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256: bool) -> _Look:
     """What there is at some coordinates."""
     look = _Look(array, coords, decoding=depth == "decode")
     key = array.key(coords)
@@ -201,7 +213,8 @@ def _look_at(array: Array, coords: tuple[int, ...], depth: Depth) -> _Look:
         return look
     look.nbytes = size
     if depth == "receipts":
-        look.summed = (size, crc32c(view))
+        digest = sha256(view).hexdigest() if with_sha256 else None
+        look.summed = Summed(size, crc32c(view), digest)
         return look
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(array.meta.bound(coords), read, size, valid, ())
@@ -218,7 +231,7 @@ class _Look:
         self.state: State = "ok"
         self.chunks = Counter[State]()
         self.nbytes = 0
-        self.summed: tuple[int, int] | None = None
+        self.summed: Summed | None = None
         self.findings: list[Finding] = []
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -35,7 +36,16 @@ from zarr_dask.formats.detect import FORMATS
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
 from zarr_dask.jobs.run import find_workers, run_tasks
-from zarr_dask.jobs.verify.census import STATES, Batch, Cells, Census, Depth, Finding, State
+from zarr_dask.jobs.verify.census import (
+    STATES,
+    Batch,
+    Cells,
+    Census,
+    Depth,
+    Finding,
+    State,
+    Summed,
+)
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
 from zarr_dask.journal import (
@@ -87,6 +97,12 @@ class ReceiptedObject(Protocol):
     def crc32c(self) -> int:
         """CRC-32C of all of them."""
         ...
+
+
+def _sha256(one: ReceiptedObject) -> str | None:
+    """Of the bytes as they were written, if the receipt has it."""
+    found = getattr(one, "sha256", None)
+    return None if found is None else str(found)
 
 
 @runtime_checkable
@@ -175,9 +191,10 @@ def verify(
     )
     begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
     job.list_keys()
-    job.look(client)
-    if kept is not None or begun is not None:
-        job.compare(kept or begun or Manifest(()), complete=kept is not None)
+    receipts = begun if kept is None else kept
+    job.look(client, sha256=receipts is not None and any(map(_sha256, receipts.objects)))
+    if receipts is not None:
+        job.compare(receipts, complete=kept is not None)
     job.look_at_documents()
     job.find_open_jobs(sweep=sweep)
     job.find_temporaries(sweep=sweep)
@@ -202,7 +219,7 @@ class _Job:
     """State of each stored object, by array; absent where nothing else is known."""
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    sums: list[dict[int, tuple[int, int]]] = field(default_factory=list)
+    sums: list[dict[int, Summed]] = field(default_factory=list)
     unpublished: Counter[int] = field(default_factory=Counter)
     """Objects of steps that are not published, by array."""
     axes: dict[int, int] = field(default_factory=dict)
@@ -313,8 +330,8 @@ class _Job:
 
     # --- stored objects ---------------------------------------------------------------------------
 
-    def look(self, client: Client | None) -> None:
-        """Look into the stored objects."""
+    def look(self, client: Client | None, *, sha256: bool) -> None:
+        """Look into the stored objects; work out their SHA-256 if receipts have it."""
         absent = STATES.index("absent")
         for array in self.arrays:
             if array.meta.grid.ncells > _MOST_CELLS:
@@ -329,7 +346,7 @@ class _Job:
         workers = find_workers(client)
         for start in range(0, len(self.arrays), _ARRAYS_AT_ONCE):
             some = slice(start, start + _ARRAYS_AT_ONCE)
-            census = Census(tuple(self.arrays[some]), tuple(self.cells[some]), self.deep)
+            census = Census(tuple(self.arrays[some]), tuple(self.cells[some]), self.deep, sha256)
             count = sum(census.batches)
             if count:
                 run_tasks(census, range(count), workers, partial(self._take, start), "verify")
@@ -423,11 +440,14 @@ class _Job:
             if not complete and self.states[which][cell] == STATES.index("absent"):
                 self._blame(which, cell, "absent", "a receipt says that it has been stored")
             return
-        if summed[0] != one.nbytes:
-            reason = f"it has {summed[0]} bytes, its receipt says {one.nbytes}"
+        if summed.nbytes != one.nbytes:
+            reason = f"it has {summed.nbytes} bytes, its receipt says {one.nbytes}"
             self._blame(which, cell, "torn", reason)
-        elif summed[1] != one.crc32c:
-            reason = f"its CRC-32C is {summed[1]:#010x}, its receipt says {one.crc32c:#010x}"
+        elif summed.crc32c != one.crc32c:
+            reason = f"its CRC-32C is {summed.crc32c:#010x}, its receipt says {one.crc32c:#010x}"
+            self._blame(which, cell, "checksum", reason)
+        elif _sha256(one) not in {None, summed.sha256}:
+            reason = f"its SHA-256 is {summed.sha256}, its receipt says {_sha256(one)}"
             self._blame(which, cell, "checksum", reason)
 
     def _compare_empty(self, key: str, places: Mapping[str, int]) -> None:
@@ -442,7 +462,8 @@ class _Job:
 
     def _compare_document(self, path: str, one: ReceiptedObject) -> None:
         text = self.store.get(one.key) or b""
-        if (memoryview(text).nbytes, crc32c(text)) != (one.nbytes, one.crc32c):
+        same = (memoryview(text).nbytes, crc32c(text)) == (one.nbytes, one.crc32c)
+        if not same or _sha256(one) not in {None, sha256(text).hexdigest()}:
             reason = "it does not say what its receipt says that the job has written"
             self.add(Finding("document", path, one.key, reason=reason))
 

@@ -412,7 +412,8 @@ class WritePlan:
             raise ValueError(
                 "window= was given, but blocks are made from what they have in common (a "
                 "reduction, a regrouping, an array in memory), which would be computed again in "
-                "every window. Leave window out, or store what they share first."
+                "every window, or by tasks that dask lists one by one (dask.array.random, "
+                "from_delayed). Leave window out, or store what they are made from first."
             )
 
     def stored(self) -> da.Array:
