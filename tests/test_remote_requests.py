@@ -10,6 +10,7 @@ import pytest
 import zarr_dask as zd
 from tests.fault_proxy import fault_proxy
 from tests.object_stores import s3_server
+from zarr_dask.errors import RankError
 from zarr_dask.stores import Recording, open_store
 
 pytestmark = pytest.mark.xdist_group("remote-requests")
@@ -123,3 +124,25 @@ def test_dask_asks_for_what_it_reads(place, counted):
     counted()
     assert np.array_equal(x.compute(scheduler="threads"), VALUES)
     assert counted() == {"0": 4}
+
+
+def test_assignments_look_for_an_open_output_now_and_then(place, counted):
+    url, options = place
+    root = f"{url}/deep/output-{options['backend']}"
+    arrays = {"u": {"shape": (4,), "dtype": "i4"}}
+    zd.Writer.create(root, arrays, owners=zd.owners((4,), (1,)), storage_options=options)
+    with pytest.raises(RankError, match="abandon"):
+        zd.open_array(root, "u", "r+", storage_options=options)[...] = 1
+    zd.Writer.abandon(root, storage_options=options)
+    array = zd.open_array(root, "u", "r+", storage_options=options)
+    created = {"shape": (64,), "chunks": (1,), "dtype": "i4", "storage_options": options}
+    free = zd.create_array(f"{root}-other", "v", **created)
+    array[...] = 1
+    counted()
+    for number in range(32):
+        free[number] = 1
+        zd.open_array(f"{root}-other", "v", "r+", format="v3", storage_options=options)[number] = 2
+    asked = counted()
+    assert asked["output.json"] <= 2
+    assert asked.total() < 150
+    np.testing.assert_array_equal(free[:32], 2)

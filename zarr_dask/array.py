@@ -465,7 +465,7 @@ class Array:
         for_each(lambda part: write_part(self, part, values), parts, threads)
 
     def check_no_output(self) -> None:
-        """Refuse an array that the ranks of a simulation write; looked up once, in local files.
+        """Refuse an array that the ranks of a simulation write; looked up once.
 
         Raises
         ------
@@ -476,7 +476,7 @@ class Array:
 
     @cached_property
     def _looked_up(self) -> bool:
-        check_no_output(self.store, self.path, only_local=True)
+        check_no_output(self.store, self.path, often=True)
         return True
 
     # --- changes of metadata ----------------------------------------------------------------------

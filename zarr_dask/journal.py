@@ -363,7 +363,7 @@ def _looked_for_node(store: Store) -> bool:
 
 
 class _Above:
-    """Whether places around hierarchies are hierarchies themselves, of stores that are far away.
+    """What lies around hierarchies in stores that are far away: other ones, and open outputs.
 
     A job asks several times; an answer is believed for some seconds, and no longer than until this
     process has written or removed a document.
@@ -371,6 +371,18 @@ class _Above:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[bool, float]] = {}
+        self._free: dict[str, float] = {}
+
+    def check_no_output(self, store: Store, path: str) -> None:
+        """Refuse to change an array of an open output, if that can be found out."""
+        node = real_place(store, path)
+        if monotonic() - self._free.get(node, -_BELIEVED) < _BELIEVED:
+            return
+        with suppress(StoreError):
+            check_no_output(store, path)
+        if len(self._free) >= _MOST_KNOWN:
+            self._free.clear()
+        self._free[node] = monotonic()
 
     def holds_node(self, store: Store) -> bool:
         """Whether there is a node at the root of a store."""
@@ -386,6 +398,7 @@ class _Above:
     def forget(self) -> None:
         """A document was written or removed."""
         self._known.clear()
+        self._free.clear()
 
 
 _ABOVE = _Above()
@@ -485,9 +498,7 @@ class OpenOutput:
     """The dimension along which the array grows."""
 
 
-def check_no_output(
-    store: Store, path: str, *, below: bool = False, only_local: bool = False
-) -> bool:
+def check_no_output(store: Store, path: str, *, below: bool = False, often: bool = False) -> bool:
     """Refuse to change an array that the ranks of a simulation write.
 
     Those that were given a journal of their own are not found. Returns whether there may be
@@ -499,15 +510,18 @@ def check_no_output(
         What is to be changed.
     below
         Whether all that lies below is changed as well.
-    only_local
-        Whether to look in local files only, where that takes no requests.
+    often
+        Whether it is asked again and again, by every assignment: of a store that is far away the
+        answer is believed for some seconds then, and who may not look there is not kept from
+        writing.
 
     Raises
     ------
     RankError
         If it belongs to an output that is open (`zarr_dask.Writer`).
     """
-    if only_local and not isinstance(bare(store, path)[0], LocalStore):
+    if often and is_far(store):
+        _ABOVE.check_no_output(store, path)
         return True
     output = output_of(store, path)
     if output is not None:
