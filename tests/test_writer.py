@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -284,6 +285,23 @@ def test_a_store_without_a_place_beside_it_needs_a_journal():
     assert len(max(journal.values(), key=len)) < 20_000
     with zd.Writer.attach(values, 3, journal=journal) as writer:
         assert writer.next_step == 400
+
+
+def test_a_writer_that_nobody_has_any_more_gives_its_rank_up(tmp_path):
+    url = tmp_path / "run.zarr"
+    zd.Writer.create(url, {"u": {"shape": (2,), "dtype": "f4"}})
+    writer = zd.Writer.attach(url, 0)
+    writer.put(0, {"u": [1, 2]})
+    with pytest.raises(RankError, match="not closed"):
+        zd.Writer.attach(url, 0)
+    del writer
+    gc.collect()
+    with zd.Writer.attach(url, 0) as again:
+        assert again.next_step == 1
+        again.close()  # twice is no harm, nor that its number may be another file's by then
+        with (tmp_path / "other").open("w") as other:
+            again.close()
+            other.write("still open")
 
 
 def test_two_outputs_may_share_a_place_for_their_journals(tmp_path):

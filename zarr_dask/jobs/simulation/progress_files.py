@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import finalize
 
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
@@ -101,15 +102,18 @@ class _WholeFile:
         """See `Appender.close`."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _LocalFile:
-    """A file that is open and locked."""
+    """A file that is open and locked, until it is closed or nobody has it any more."""
 
     path: str
     descriptor: int
     size: int
     """Bytes in whole lines."""
     fsync: bool
+
+    def __post_init__(self) -> None:
+        self._close = finalize(self, os.close, self.descriptor)
 
     def add(self, record: Record) -> None:
         """See `Appender.add`."""
@@ -128,7 +132,7 @@ class _LocalFile:
 
     def close(self) -> None:
         """See `Appender.close`."""
-        os.close(self.descriptor)
+        self._close()
 
 
 def _write(descriptor: int, line: bytes) -> None:
@@ -149,8 +153,8 @@ def _lock(descriptor: int, path: str, *, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         raise RankError(
-            f"{path} is in use: another process that still runs writes for this rank. End it, or "
-            "give each process a rank of its own."
+            f"{path} is in use: another process that still runs writes for this rank, or a Writer "
+            "of this one that was not closed. End it, or give each process a rank of its own."
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
