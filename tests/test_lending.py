@@ -133,3 +133,66 @@ def test_after_a_failure_no_task_begins():
     assert computing.now == store.sent.now == 0
     assert not any(thread.name.startswith("zarr-dask_") for thread in threading.enumerate())
     assert computing.begun == begun
+
+
+def test_places_are_lent_as_soon_as_there_is_room(monkeypatch):
+    """One lends its place, two keep theirs: when the first is done, one of them lends its own."""
+    monkeypatch.setattr(lending, "_MOST_BYTES", 4)
+    together, fourth = threading.Barrier(3), threading.Event()
+
+    def send(waits):
+        with lending.sending(Far(), 4):
+            together.wait(5)
+            return not waits or fourth.wait(5)
+
+    with lending.LendingPool(2, 4) as pool:
+        sent = [pool.submit(send, waits) for waits in (False, True, True)]
+        pool.submit(fourth.set)
+        assert [one.result(10) for one in sent] == [True, True, True]
+
+
+def test_who_has_sent_needs_no_place_to_end():
+    with lending.LendingPool(1, 4) as pool:
+        lent = threading.Event()
+
+        def send():
+            with lending.sending(Far(), 4):
+                lent.set()
+                begun.wait(5)
+
+        begun = threading.Event()
+        first = pool.submit(send)
+        assert lent.wait(5)
+
+        def compute():
+            begun.set()
+            first.result(5)
+            return True
+
+        assert pool.submit(compute).result(10)
+
+
+def test_who_computes_again_waits_for_a_place():
+    with lending.LendingPool(1, 4) as pool:
+        lent, order = threading.Event(), []
+
+        def send():
+            with lending.sending(Far(), 4):
+                lent.set()
+                begun.wait(5)
+            sent.set()
+            lending.computing()
+            order.append("again")
+
+        begun, sent = threading.Event(), threading.Event()
+        first = pool.submit(send)
+        assert lent.wait(5)
+
+        def compute():
+            begun.set()
+            assert sent.wait(5)
+            order.append("other")
+
+        pool.submit(compute).result(10)
+        first.result(10)
+        assert order == ["other", "again"]

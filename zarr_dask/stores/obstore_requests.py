@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -100,6 +100,10 @@ class ObstoreRequests(Versioned):
     url: str
     options: str
     policy: RetryPolicy
+    _clients: dict[tuple[float, int], tuple[Any, Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Those that this object has used: many requests of one call need not look them up again."""
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -250,8 +254,13 @@ class ObstoreRequests(Versioned):
         for large values waits longer; there are only a few of them.
         """
         place = place_of(self.url)
-        bucket, timeout = place._replace(path=""), time_to_send(self.policy.timeout, sent)
-        return (*_client(bucket, self.options, timeout, retries, _environment()), place.path)
+        timeout = time_to_send(self.policy.timeout, sent)
+        found = self._clients.get((timeout, retries))
+        if found is None:
+            bucket = place._replace(path="")
+            found = _client(bucket, self.options, timeout, retries, _environment())
+            self._clients[timeout, retries] = found
+        return (*found, place.path)
 
     def _at(self, key: str, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
         check_key(key)

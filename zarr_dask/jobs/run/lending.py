@@ -3,8 +3,9 @@
 A task that writes a stored object computes and encodes it, and then waits until a service has taken
 it. dask's threads would wait with it: of two threads on two cores none would compute. So dask is
 given more threads than tasks may compute at a time, and a task that begins to send lends its place
-to another one. What waits to be sent is bounded, in number and in bytes: a task with a larger block
-keeps its place, as if there were no lending.
+to another one; it takes one again when it has more to compute. What waits to be sent is bounded, in
+number and in bytes: a task for whose block there is no room keeps its place until there is, as if
+there were no lending.
 
 dask begins tasks that have no place yet. They hold nothing, as long as all of them write: this is
 not for graphs whose blocks are made by tasks of their own, which would run ahead.
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 from zarr_dask.stores.base import Store, is_far
 
-__all__ = ["MOST_SENDING", "LendingPool", "sending"]
+__all__ = ["MOST_SENDING", "LendingPool", "computing", "sending"]
 
 _Result = TypeVar("_Result")
 
@@ -38,6 +39,16 @@ class _StoppedError(Exception):
     """No further task is to begin; nobody waits for those that were about to."""
 
 
+class _Loan:
+    """That a task sends, and whether it has lent its place for as long."""
+
+    __slots__ = ("lent", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.lent = False
+
+
 class _Places:
     """The places in which tasks compute, and what those that have lent theirs may hold."""
 
@@ -47,6 +58,7 @@ class _Places:
         self._more = more
         self._waiting: list[tuple[int, int]] = []
         self._numbers = count()
+        self._keeping: list[_Loan] = []
         self._sending = 0
         self._nbytes = 0
         self._stopped = False
@@ -59,7 +71,9 @@ class _Places:
             return function(*args, **kwargs)
         finally:
             _THREAD.places = None
-            self._give_back()
+            loan, _THREAD.loan = _THREAD.loan, None
+            if loan is None or not self._ended(loan):
+                self._give_back()
 
     def stop(self) -> None:
         """Let no task begin that has no place yet."""
@@ -67,22 +81,50 @@ class _Places:
             self._stopped = True
             self._changed.notify_all()
 
-    def lend(self, nbytes: int) -> bool:
-        """Begin to send; False if there is no room for so many bytes."""
-        with self._changed:
-            if self._sending == self._more or self._nbytes + nbytes > _MOST_BYTES:
-                return False
-            self._sending += 1
-            self._nbytes += nbytes
-        self._give_back()
-        return True
+    def lend(self, nbytes: int) -> _Loan:
+        """Lend a place as soon as there is room for so many bytes, at once or while they are sent.
 
-    def resume(self, nbytes: int) -> None:
-        """Go on computing."""
+        A task that waits for room keeps its place, and others may be waiting for that.
+        """
+        loan = _Loan(nbytes)
         with self._changed:
-            self._sending -= 1
-            self._nbytes -= nbytes
-        self._take(_BACK)
+            self._keeping.append(loan)
+            self._let()
+        return loan
+
+    def keep(self, loan: _Loan) -> None:
+        """All is sent: who has kept its place until now does not lend it any more."""
+        with self._changed:
+            if not loan.lent:
+                self._keeping.remove(loan)
+
+    def resume(self, loan: _Loan) -> None:
+        """Go on computing."""
+        if self._ended(loan):
+            self._take(_BACK)
+
+    def _let(self) -> None:
+        """Let those lend their places for whom there is room now."""
+        for loan in [*self._keeping]:
+            if self._sending == self._more:
+                return
+            if self._nbytes + loan.nbytes > _MOST_BYTES:
+                continue
+            self._keeping.remove(loan)
+            loan.lent = True
+            self._sending += 1
+            self._nbytes += loan.nbytes
+            self._free += 1
+            self._changed.notify_all()
+
+    def _ended(self, loan: _Loan) -> bool:
+        """End a loan; whether there was one."""
+        with self._changed:
+            if loan.lent:
+                self._sending -= 1
+                self._nbytes -= loan.nbytes
+                self._let()
+            return loan.lent
 
     def _take(self, rank: int) -> None:
         with self._changed:
@@ -111,6 +153,8 @@ class _Thread(threading.local):
     """Where the current thread computes."""
 
     places: _Places | None = None
+    loan: _Loan | None = None
+    """Of its place, if it sends, or has sent and not computed since."""
 
 
 _THREAD = _Thread()
@@ -120,6 +164,9 @@ _THREAD = _Thread()
 def sending(store: Store, nbytes: int) -> Iterator[None]:
     """Wait for a store that is far away, and let another task of the pool compute.
 
+    Afterwards the task may note and report what it has done, but must not compute before it has
+    called `computing`.
+
     Parameters
     ----------
     store
@@ -128,13 +175,25 @@ def sending(store: Store, nbytes: int) -> Iterator[None]:
         Decoded bytes of the block that this task holds meanwhile.
     """
     places = _THREAD.places
-    if places is None or not is_far(store) or not places.lend(nbytes):
+    if places is None or not is_far(store):
         yield
         return
+    computing()
+    loan = places.lend(nbytes)
     try:
         yield
     finally:
-        places.resume(nbytes)
+        places.keep(loan)
+        if loan.lent:
+            _THREAD.loan = loan
+
+
+def computing() -> None:
+    """Wait for a place to compute in, if this task has lent its own."""
+    places, loan = _THREAD.places, _THREAD.loan
+    if places is not None and loan is not None:
+        _THREAD.loan = None
+        places.resume(loan)
 
 
 class LendingPool(ThreadPoolExecutor):

@@ -21,7 +21,7 @@ from zarr_dask.grid import Part
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
-from zarr_dask.jobs.run.lending import sending
+from zarr_dask.jobs.run.lending import computing, sending
 from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
@@ -165,6 +165,7 @@ class ArrayTarget:
 
     def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
+        computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
             changed = change_part(array, part, values)
