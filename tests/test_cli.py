@@ -267,6 +267,14 @@ def test_info_of_a_group(hierarchy):
     }
 
 
+def test_info_of_a_group_with_a_node_that_cannot_be_read(hierarchy):
+    Path(hierarchy, "ocean", "salt", "zarr.json").write_text('{"zarr_format": 3}')
+    found = run("info", hierarchy, "ocean")
+    assert found.exit_code == 0
+    assert re.search(r"arrays +1: temp\n +groups +0\n +unreadable +1: salt", found.stdout)
+    assert json.loads(run("info", hierarchy, "ocean", "--json").stdout)["unreadable"] == ["salt"]
+
+
 def test_long_lines_are_folded_to_the_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     attributes = {"comment": "many words " * 20, "history": "x" * 1000}

@@ -5,6 +5,7 @@ import os
 import pickle
 
 import pytest
+import xarray as xr
 from http_server import Files, WithoutRanges, serving
 
 import zarr_dask as zd
@@ -234,3 +235,28 @@ def test_unknown_options(options):
 def test_nodes_that_are_not_there(store):
     with pytest.raises(NodeNotFoundError):
         zd.open(store, "nothing")
+
+
+@pytest.mark.parametrize("format", ["v3", "v2"])
+def test_groups_below_consolidated_metadata(format):
+    """Nothing can be listed, and only the root knows what there is."""
+    values = {}
+    zd.create_group(values, format=format)
+    for path in ("ocean/salt", "ocean/deep/temp"):
+        array = zd.create_array(
+            values, path, shape=(4,), dtype="i4", chunks=2, dimension_names=["x"], format=format
+        )
+        array[...] = [1, 2, 3, 4]
+    zd.consolidate(values)
+    with serving(Files, {f"r/{key}": bytes(value) for key, value in values.items()}) as (url, _):
+        group = zd.open(f"{url}/r", "ocean")
+        assert [path for path, _ in group.arrays(recursive=True)] == ["deep/temp", "salt"]
+        assert group["deep"]["temp"][1] == 2
+        assert [path for path, _ in group["deep"].arrays()] == ["temp"]
+        options = {"engine": "zarr_dask", "group": "ocean"}
+        assert xr.open_dataset(f"{url}/r", **options).salt.values.tolist() == [1, 2, 3, 4]
+        tree = xr.open_datatree(f"{url}/r", **options)
+        assert tree["deep/temp"].values.tolist() == [1, 2, 3, 4]
+        bare = zd.open(f"{url}/r", "ocean", read=zd.ReadOptions(consolidated=False))
+        with pytest.raises(ListingError, match="consolidate"):
+            list(bare.arrays())

@@ -11,6 +11,7 @@ from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
+    ListingError,
     MetadataError,
     NodeKeyError,
     NodeNotFoundError,
@@ -49,7 +50,7 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, located, open_store
 from zarr_dask.stores.wrappers import ReadOnly
 from zarr_dask.tree import Tree, draw, facts_table
-from zarr_dask.walk import Below, read_as, read_or_imply, walk
+from zarr_dask.walk import Below, consolidated_above, read_as, read_or_imply, walk
 
 __all__ = [
     "Group",
@@ -169,7 +170,14 @@ class Group:
                 yield path, _node(self.store, below, meta, self.node_format, self.options)
 
     def _metas(self, recursive: bool) -> dict[str, Below]:
-        return walk(self.store, self.path, self.node_format, self.options, recursive=recursive)
+        asked = self.path, self.node_format, self.options
+        try:
+            return walk(self.store, *asked, recursive=recursive)
+        except ListingError:
+            known = consolidated_above(self.store, *asked)
+            if known is None:
+                raise
+            return walk(known, *asked, recursive=recursive)
 
     def _nodes(self, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
         for path, node in self.walk(recursive):

@@ -32,18 +32,19 @@ from zarr_dask.formats.base import (
     NodeMeta,
     NodeReader,
     ReadOptions,
+    ancestors,
     checked_documents,
     document_range,
     where,
 )
-from zarr_dask.formats.consolidated import Consolidated
+from zarr_dask.formats.consolidated import Consolidated, with_consolidated
 from zarr_dask.formats.detect import FORMATS, FoundNode, find_node, format_named, formats_at
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, check_key, join
 from zarr_dask.stores.listed import Listed, lists_at_once
 from zarr_dask.stores.urls import real_place
 
-__all__ = ["Below", "read_as", "read_or_imply", "walk", "walk_documents"]
+__all__ = ["Below", "consolidated_above", "read_as", "read_or_imply", "walk", "walk_documents"]
 
 Below = NodeMeta | MetadataError
 """A node, or what is wrong with its documents."""
@@ -106,6 +107,24 @@ def walk(
         nodes[missing] = GroupMeta(implicit=True)
     start = len(path) + 1 if path else 0
     return {p[start:]: nodes[p] for p in sorted(nodes, key=_order)}
+
+
+def consolidated_above(
+    store: Store, path: str, node_format: Format, options: ReadOptions
+) -> Consolidated | None:
+    """The store with what a group above a path knows of it, where nobody can list what is there.
+
+    That is read-only HTTP mostly: only the root of a hierarchy has consolidated metadata there.
+    """
+    for above in ancestors(path) if options.consolidated else ():
+        try:
+            found = find_node(store, above, node_format.name, options, consolidated=True)
+        except (NodeNotFoundError, MetadataError):
+            continue
+        known = with_consolidated(store, above, *found[:2], options, found[2])
+        if isinstance(known, Consolidated):
+            return known
+    return None
 
 
 def _implied_above(path: str, nodes: Mapping[str, object]) -> set[str]:

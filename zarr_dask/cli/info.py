@@ -17,6 +17,7 @@ import zarr_dask as zd
 from zarr_dask.array import stored_sizes
 from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
+from zarr_dask.errors import MetadataError
 from zarr_dask.stores.urls import backend_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
     """
     node = zd.open(url, path)
     if isinstance(node, zd.Group):
-        children = list(node.children())
+        children = list(node.walk(recursive=False))
         facts: dict[str, Any] = {
             "kind": "group",
             "where": node.where,
@@ -47,6 +48,9 @@ def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
             "groups": [name for name, child in children if isinstance(child, zd.Group)],
             "attributes": node.attributes,
         }
+        unreadable = [name for name, child in children if isinstance(child, MetadataError)]
+        if unreadable:
+            facts["unreadable"] = unreadable
     else:
         facts = _array_facts(node, None if no_count else _stored(node))
     backend = backend_of(node.store)
@@ -141,7 +145,9 @@ def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:
     say_title(group, "group")
     say_field("format", group.format)
     _say_backend(facts)
-    for kind in ("arrays", "groups"):
+    for kind in ("arrays", "groups", "unreadable"):
+        if kind not in facts:
+            continue
         names = facts[kind]
         listed = f": {shortened(', '.join(names))}" if names else ""
         say_field(kind, f"{len(names)}{listed}")

@@ -215,7 +215,10 @@ def parse(
         With every problem of the document.
     """
     members = Members(document)
-    members.take("zarr_format", lambda value: value == 3 and is_int(value), "the integer 3")
+    expected = "the integer 3"
+    if str(document.get("zarr_format")).startswith("https://purl.org/zarr/"):
+        expected += ": this hierarchy is of a draft of v3, and is opened by its own path"
+    members.take("zarr_format", lambda value: value == 3 and is_int(value), expected)
     kind = members.take(
         "node_type", lambda value: value in ("array", "group"), "'array' or 'group'"
     )
