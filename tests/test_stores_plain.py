@@ -78,7 +78,7 @@ class Delegating:
 class TestCompleted(StoreTests):
     @pytest.fixture
     def store(self):
-        return open_store(Shared())
+        return Shared()  # as a third party would give it
 
 
 def test_a_hierarchy_in_a_store_of_seven_methods():

@@ -1,6 +1,7 @@
 """What every store must do, as tests: `StoreTests` runs on each store and each wrapper.
 
-A subclass gives an empty store as the fixture ``store`` and says what its kind cannot do::
+A subclass gives an empty store as the fixture ``store`` (anything that `open_store` takes; seven
+methods are enough) and says what its kind cannot do::
 
     class TestMyStore(StoreTests):
         @pytest.fixture
@@ -17,7 +18,7 @@ import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ import pytest
 from zarr_dask.errors import ListingError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
 from zarr_dask.stores.pieces import put_pieces
+from zarr_dask.stores.urls import open_store
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 
@@ -78,72 +80,77 @@ class StoreTests:
         """An empty store."""
         raise pytest.UsageError("a subclass gives the store")
 
-    def test_is_a_store(self, store: Store) -> None:
+    @pytest.fixture
+    def tested(self, store: Any) -> Store:
+        """The store as this package uses it: with what one of seven methods lacks."""
+        return open_store(store)
+
+    def test_is_a_store(self, tested: Store) -> None:
         """It has all that the protocol asks for."""
-        assert isinstance(store, Store)
-        assert store.url
-        assert store.identity
-        assert store.coalescing.gap >= 0
-        assert store.coalescing.largest > 0
+        assert isinstance(tested, Store)
+        assert tested.url
+        assert tested.identity
+        assert tested.coalescing.gap >= 0
+        assert tested.coalescing.largest > 0
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def test_nothing_is_none(self, store: Store) -> None:
+    def test_nothing_is_none(self, tested: Store) -> None:
         """What is not there is None, everywhere."""
-        assert store.get("a") is None
-        assert store.get("a/b/c") is None
+        assert tested.get("a") is None
+        assert tested.get("a/b/c") is None
         asked = [("a", Range(0, 4)), ("a/b", Range(-4)), ("c", WHOLE)]
-        assert store.get_ranges(asked) == [None] * 3
-        assert store.size("a") is None
+        assert tested.get_ranges(asked) == [None] * 3
+        assert tested.size("a") is None
         if self.lists:
-            assert list(store.list()) == []
-            assert list(store.list("a/")) == []
-            assert store.list_dir() == ([], [])
-            assert store.list_dir("a/b/") == ([], [])
+            assert list(tested.list()) == []
+            assert list(tested.list("a/")) == []
+            assert tested.list_dir() == ([], [])
+            assert tested.list_dir("a/b/") == ([], [])
 
     @pytest.mark.parametrize("wanted", RANGES, ids=str)
-    def test_ranges_are_those_of_a_slice(self, store: Store, wanted: Range) -> None:
+    def test_ranges_are_those_of_a_slice(self, tested: Store, wanted: Range) -> None:
         """Also of one that begins before the beginning or ends behind the end."""
-        store.set("a/b", [VALUE])
-        (got,) = store.get_ranges([("a/b", wanted)])
+        tested.set("a/b", [VALUE])
+        (got,) = tested.get_ranges([("a/b", wanted)])
         assert as_bytes(got) == VALUE[wanted.start : wanted.stop]
 
-    def test_ranges_of_many_keys_in_order(self, store: Store) -> None:
+    def test_ranges_of_many_keys_in_order(self, tested: Store) -> None:
         """Answers come in the order of the questions."""
-        store.set("a", [VALUE])
-        store.set("b", [VALUE[::-1]])
+        tested.set("a", [VALUE])
+        tested.set("b", [VALUE[::-1]])
         requests = [("a", Range(0, 2)), ("b", Range(-2)), ("x", Range(0, 2)), ("a", Range(4, 6))]
-        got = store.get_ranges(requests)
+        got = tested.get_ranges(requests)
         assert [as_bytes(value) for value in got] == [b"\0\1", b"\1\0", None, b"\4\5"]
-        assert store.get_ranges([]) == []
+        assert tested.get_ranges([]) == []
 
-    def test_ranges_of_an_empty_value(self, store: Store) -> None:
+    def test_ranges_of_an_empty_value(self, tested: Store) -> None:
         """Nothing, and not None."""
-        store.set("a", [])
-        got = store.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
+        tested.set("a", [])
+        got = tested.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
         assert [as_bytes(value) for value in got] == [b"", b"", b""]
 
-    def test_what_is_longer_than_it_was(self, store: Store) -> None:
+    def test_what_is_longer_than_it_was(self, tested: Store) -> None:
         """Sizes are those of now, also after a listing that told the old ones."""
         if not self.rewrites:
             pytest.skip("values are written once")
-        store.set("a/b", [b"12"])
+        tested.set("a/b", [b"12"])
         if self.lists:
-            assert dict(list_sizes(store, "a/")) == {"a/b": 2}
-            assert store.list_dir("a/").keys == ["a/b"]
-        store.set("a/b", [b"12345"])
-        assert store.size("a/b") == 5
-        assert as_bytes(store.get_ranges([("a/b", Range(1, 100))])[0]) == b"2345"
+            assert dict(list_sizes(tested, "a/")) == {"a/b": 2}
+            assert tested.list_dir("a/").keys == ["a/b"]
+        tested.set("a/b", [b"12345"])
+        assert tested.size("a/b") == 5
+        assert as_bytes(tested.get_ranges([("a/b", Range(1, 100))])[0]) == b"2345"
 
-    def test_a_folder_is_no_value(self, store: Store) -> None:
+    def test_a_folder_is_no_value(self, tested: Store) -> None:
         """A key that only others begin with has no value."""
-        store.set("a/b", [b"1"])
-        assert store.get("a") is None
-        assert store.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
-        assert store.size("a") is None
+        tested.set("a/b", [b"1"])
+        assert tested.get("a") is None
+        assert tested.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
+        assert tested.size("a") is None
         if self.rewrites:
-            store.delete("a")
-        assert as_bytes(store.get("a/b")) == b"1"
+            tested.delete("a")
+        assert as_bytes(tested.get("a/b")) == b"1"
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -160,23 +167,23 @@ class StoreTests:
         ],
         ids=["none", "empty", "one", "kinds", "2-d", "typed", "many"],
     )
-    def test_what_is_set_is_got(self, store: Store, buffers: Sequence[Buffer]) -> None:
+    def test_what_is_set_is_got(self, tested: Store, buffers: Sequence[Buffer]) -> None:
         """Buffers of any kind are joined."""
         want = b"".join(bytes(memoryview(b).cast("B")) if len(b) else b"" for b in buffers)
-        store.set("a/b", buffers)
-        assert as_bytes(store.get("a/b")) == want
-        assert store.size("a/b") == len(want)
-        assert [as_bytes(v) for v in store.get_ranges([("a/b", WHOLE)])] == [want]
+        tested.set("a/b", buffers)
+        assert as_bytes(tested.get("a/b")) == want
+        assert tested.size("a/b") == len(want)
+        assert [as_bytes(v) for v in tested.get_ranges([("a/b", WHOLE)])] == [want]
 
     @pytest.mark.parametrize("pieces", [1, 2])
-    def test_buffers_are_the_callers_again(self, store: Store, pieces: int) -> None:
+    def test_buffers_are_the_callers_again(self, tested: Store, pieces: int) -> None:
         """What comes into their memory later is no part of the value."""
         memory = bytearray(VALUE)
-        store.set("a/b", [memoryview(memory)] * pieces)
+        tested.set("a/b", [memoryview(memory)] * pieces)
         memory[:] = bytes(len(memory))
-        assert as_bytes(store.get("a/b")) == VALUE * pieces
+        assert as_bytes(tested.get("a/b")) == VALUE * pieces
 
-    def test_pieces_that_come_one_by_one(self, store: Store) -> None:
+    def test_pieces_that_come_one_by_one(self, tested: Store) -> None:
         """Each in the memory of the one before it, small ones and large ones."""
         memory, sizes = bytearray(1 << 18), [1 << 18, 3, 1 << 16, 0, 70_000, 1]
 
@@ -186,12 +193,12 @@ class StoreTests:
                 yield memoryview(memory)[:size]
 
         seen: list[int] = []
-        put_pieces(store, "a/b", pieces(), lambda piece: seen.append(len(piece)))
+        put_pieces(tested, "a/b", pieces(), lambda piece: seen.append(len(piece)))
         want = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
-        assert as_bytes(store.get("a/b")) == want
+        assert as_bytes(tested.get("a/b")) == want
         assert seen == sizes
 
-    def test_an_error_between_pieces_leaves_what_was_there(self, store: Store) -> None:
+    def test_an_error_between_pieces_leaves_what_was_there(self, tested: Store) -> None:
         """It is raised as it is; nothing of the new value is to be seen."""
         self._needs_rewriting()
 
@@ -199,126 +206,126 @@ class StoreTests:
             yield bytes(1 << 20)
             raise ArithmeticError("this chunk cannot be encoded")
 
-        store.set("a", [b"old"])
+        tested.set("a", [b"old"])
         for key in ("a", "b"):
             with pytest.raises(ArithmeticError, match="cannot be encoded"):
-                put_pieces(store, key, pieces())
-        assert as_bytes(store.get("a")) == b"old"
-        assert store.get("b") is None
+                put_pieces(tested, key, pieces())
+        assert as_bytes(tested.get("a")) == b"old"
+        assert tested.get("b") is None
         if self.lists:
-            assert list(store.list()) == ["a"]
+            assert list(tested.list()) == ["a"]
 
-    def test_a_large_value(self, store: Store) -> None:
+    def test_a_large_value(self, tested: Store) -> None:
         """Some megabytes, whole and in part."""
         value = np.random.default_rng(1).bytes((1 << 22) + 7)
-        store.set("large", [value[:100], value[100:]])
-        assert as_bytes(store.get("large")) == value
-        (part,) = store.get_ranges([("large", Range(1 << 21, (1 << 21) + 5))])
+        tested.set("large", [value[:100], value[100:]])
+        assert as_bytes(tested.get("large")) == value
+        (part,) = tested.get_ranges([("large", Range(1 << 21, (1 << 21) + 5))])
         assert as_bytes(part) == value[1 << 21 : (1 << 21) + 5]
 
-    def test_a_value_is_replaced_as_a_whole(self, store: Store) -> None:
+    def test_a_value_is_replaced_as_a_whole(self, tested: Store) -> None:
         """Nothing of a longer one remains."""
         self._needs_rewriting()
-        store.set("a", [b"long value"])
-        store.set("a", [b"short"])
-        assert as_bytes(store.get("a")) == b"short"
-        store.set("a", [])
-        assert as_bytes(store.get("a")) == b""
+        tested.set("a", [b"long value"])
+        tested.set("a", [b"short"])
+        assert as_bytes(tested.get("a")) == b"short"
+        tested.set("a", [])
+        assert as_bytes(tested.get("a")) == b""
 
-    def test_deleting_nothing_does_nothing(self, store: Store) -> None:
+    def test_deleting_nothing_does_nothing(self, tested: Store) -> None:
         """It is no error either."""
         self._needs_rewriting()
-        store.delete("a/b")
+        tested.delete("a/b")
         if self.lists:
-            store.delete_prefix("a/")
-            store.delete_prefix("")
+            tested.delete_prefix("a/")
+            tested.delete_prefix("")
 
-    def test_delete(self, store: Store) -> None:
+    def test_delete(self, tested: Store) -> None:
         """One value goes, its neighbour stays."""
         self._needs_rewriting()
-        store.set("a/b", [b"1"])
-        store.set("a/c", [b"2"])
-        store.delete("a/b")
-        assert store.get("a/b") is None
-        assert as_bytes(store.get("a/c")) == b"2"
+        tested.set("a/b", [b"1"])
+        tested.set("a/c", [b"2"])
+        tested.delete("a/b")
+        assert tested.get("a/b") is None
+        assert as_bytes(tested.get("a/c")) == b"2"
 
-    def test_delete_prefix_takes_whole_names(self, store: Store) -> None:
+    def test_delete_prefix_takes_whole_names(self, tested: Store) -> None:
         """What only begins alike stays."""
         self._needs_rewriting()
-        self._needs_listing(store)
+        self._needs_listing(tested)
         for key in ("a", "a2/x", "b/x", "b/y/z", "bb/x"):
-            store.set(key, [b"1"])
-        store.delete_prefix("b/")
-        assert set(store.list()) == {"a", "a2/x", "bb/x"}
-        store.delete_prefix("")
-        assert list(store.list()) == []
-        store.set("b/x", [b"again"])
-        assert as_bytes(store.get("b/x")) == b"again"
+            tested.set(key, [b"1"])
+        tested.delete_prefix("b/")
+        assert set(tested.list()) == {"a", "a2/x", "bb/x"}
+        tested.delete_prefix("")
+        assert list(tested.list()) == []
+        tested.set("b/x", [b"again"])
+        assert as_bytes(tested.get("b/x")) == b"again"
 
     # --- keys -------------------------------------------------------------------------------------
 
-    def test_list(self, store: Store) -> None:
+    def test_list(self, tested: Store) -> None:
         """Every key below a prefix, once."""
-        self._needs_listing(store)
+        self._needs_listing(tested)
         keys = {"zarr.json", "a/zarr.json", "a/c/0/0", "a/c/0/1", "ab/zarr.json"}
         for key in keys:
-            store.set(key, [b"1"])
-        assert set(store.list()) == keys
-        assert set(store.list("a/")) == {"a/zarr.json", "a/c/0/0", "a/c/0/1"}
-        assert set(store.list("a/c/")) == {"a/c/0/0", "a/c/0/1"}
-        assert len(list(store.list())) == len(keys)
+            tested.set(key, [b"1"])
+        assert set(tested.list()) == keys
+        assert set(tested.list("a/")) == {"a/zarr.json", "a/c/0/0", "a/c/0/1"}
+        assert set(tested.list("a/c/")) == {"a/c/0/0", "a/c/0/1"}
+        assert len(list(tested.list())) == len(keys)
 
-    def test_list_dir(self, store: Store) -> None:
+    def test_list_dir(self, tested: Store) -> None:
         """Keys and prefixes directly below one."""
-        self._needs_listing(store)
+        self._needs_listing(tested)
         for key in ("zarr.json", "b/zarr.json", "b/c/0/0", "b/c/1", "ba/x", ".zgroup"):
-            store.set(key, [b"1"])
-        assert store.list_dir() == ([".zgroup", "zarr.json"], ["b/", "ba/"])
-        assert store.list_dir("b/") == (["b/zarr.json"], ["b/c/"])
-        assert store.list_dir("b/c/") == (["b/c/1"], ["b/c/0/"])
-        assert store.list_dir("nothing/") == ([], [])
+            tested.set(key, [b"1"])
+        assert tested.list_dir() == ([".zgroup", "zarr.json"], ["b/", "ba/"])
+        assert tested.list_dir("b/") == (["b/zarr.json"], ["b/c/"])
+        assert tested.list_dir("b/c/") == (["b/c/1"], ["b/c/0/"])
+        assert tested.list_dir("nothing/") == ([], [])
 
-    def test_names_that_are_not_ascii(self, store: Store) -> None:
+    def test_names_that_are_not_ascii(self, tested: Store) -> None:
         """Keys come back as they were given, not normalised, not escaped."""
         keys = ["größe/Δt.json", "日本/c/0", "a b/c%20d", "a#b?c=d", "a*[b]", "é", "e\u0301"]
         for number, key in enumerate(keys):
-            store.set(key, [str(number).encode()])
-        got = [as_bytes(store.get(key)) for key in keys]
+            tested.set(key, [str(number).encode()])
+        got = [as_bytes(tested.get(key)) for key in keys]
         assert got == [str(number).encode() for number in range(len(keys))]
         if self.lists:
-            assert set(store.list()) == set(keys)
+            assert set(tested.list()) == set(keys)
 
     @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
-    def test_keys_that_lead_outside(self, store: Store, key: str) -> None:
+    def test_keys_that_lead_outside(self, tested: Store, key: str) -> None:
         """They are refused before anything is written."""
         with pytest.raises(StoreKeyError):
-            store.set(key, [b"1"])
+            tested.set(key, [b"1"])
         with suppress(StoreKeyError):
-            assert store.get(key) is None
+            assert tested.get(key) is None
         with suppress(StoreKeyError):
-            assert store.get_ranges([(key, WHOLE)]) == [None]
+            assert tested.get_ranges([(key, WHOLE)]) == [None]
         if self.lists:
-            assert list(store.list()) == []
+            assert list(tested.list()) == []
 
     # --- processes and threads --------------------------------------------------------------------
 
-    def test_pickles_as_the_same_place(self, store: Store) -> None:
+    def test_pickles_as_the_same_place(self, tested: Store) -> None:
         """What one writes the other reads."""
         self._needs_rewriting()
-        store.set("a", [b"1"])
-        again = pickle.loads(pickle.dumps(store))  # noqa: S301  (made on this line)
-        assert again.url == store.url
+        tested.set("a", [b"1"])
+        again = pickle.loads(pickle.dumps(tested))  # noqa: S301  (made on this line)
+        assert again.url == tested.url
         assert as_bytes(again.get("a")) == b"1"
         again.set("a", [b"2"])
-        assert as_bytes(store.get("a")) == b"2"
+        assert as_bytes(tested.get("a")) == b"2"
 
-    def test_a_reader_sees_old_or_new(self, store: Store) -> None:
+    def test_a_reader_sees_old_or_new(self, tested: Store) -> None:
         """Never a mixture, never a part, never nothing."""
         self._needs_rewriting()
         if not self.atomic:
             pytest.skip("this file system replaces a file in place")
         values = [b"a" * 50_000, b"b" * 200_000]
-        store.set("a/b", [values[0]])
+        tested.set("a/b", [values[0]])
         enough = threading.Event()
 
         def rewrite() -> None:
@@ -326,24 +333,24 @@ class StoreTests:
             while not enough.is_set():
                 number += 1
                 value = values[number % 2]
-                store.set("a/b", [value[:1000], value[1000:]])
+                tested.set("a/b", [value[:1000], value[1000:]])
 
         writer = threading.Thread(target=rewrite)
         writer.start()
         try:
-            seen = {as_bytes(store.get("a/b")) for _ in range(150)}
-            seen |= {as_bytes(store.get_ranges([("a/b", WHOLE)])[0]) for _ in range(150)}
+            seen = {as_bytes(tested.get("a/b")) for _ in range(150)}
+            seen |= {as_bytes(tested.get_ranges([("a/b", WHOLE)])[0]) for _ in range(150)}
         finally:
             enough.set()
             writer.join()
         assert seen <= set(values)
 
-    def test_many_writers(self, store: Store) -> None:
+    def test_many_writers(self, tested: Store) -> None:
         """Threads do not get into each other's way."""
 
         def write(thread: int) -> None:
             for number in range(20):
-                store.set(f"folder{number}/{thread}", [f"{number} {thread}".encode()])
+                tested.set(f"folder{number}/{thread}", [f"{number} {thread}".encode()])
 
         threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
         for thread in threads:
@@ -351,21 +358,21 @@ class StoreTests:
         for thread in threads:
             thread.join()
         want = {f"folder{n}/{t}": f"{n} {t}".encode() for n in range(20) for t in range(4)}
-        assert {key: as_bytes(store.get(key)) for key in want} == want
+        assert {key: as_bytes(tested.get(key)) for key in want} == want
         if self.lists:
-            assert set(store.list()) == set(want)
+            assert set(tested.list()) == set(want)
 
     def _needs_rewriting(self) -> None:
         if not self.rewrites:
             pytest.skip("values are written once")
 
-    def _needs_listing(self, store: Store) -> None:
+    def _needs_listing(self, tested: Store) -> None:
         """Skip what is about listings where there are none, which the store must say."""
         if not self.lists:
             with pytest.raises(ListingError):
-                store.list_dir()
+                tested.list_dir()
             with pytest.raises(ListingError):
-                list(store.list())
+                list(tested.list())
             pytest.skip("the store has no listing")
 
 
