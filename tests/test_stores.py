@@ -358,6 +358,11 @@ def test_fsync_reaches_the_file_before_its_name(tmp_path, monkeypatch):
     assert renamed == "rename"
     assert folder == str(root / "a")
     assert store.get("a/b") == b"2"
+    done.clear()
+    store.set("new/folders/b", [b"3"])  # a file is lost with a folder that nothing remembers
+    assert done[:2] == [str(root), str(root / "new")]
+    assert done[2].endswith(".tmp")
+    assert done[3:] == ["rename", str(root / "new/folders")]
 
 
 WRITER = """

@@ -67,14 +67,31 @@ def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
     return done
 
 
-def create(path: str) -> int:
-    """Open a new file for writing, in a folder that is made if it is not there."""
+def create(path: str, *, fsync: bool = False) -> int:
+    """Open a new file for writing, in a folder that is made if it is not there.
+
+    With `fsync`, folders that are made are on the disk before: a file that is there without the
+    folder it lies in is lost with it.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        folder = os.path.dirname(path)
+        above = _above_missing(folder) if fsync else []
+        os.makedirs(folder, exist_ok=True)
+        for one in above:
+            fsync_folder(one)
         return os.open(path, flags, 0o666)
+
+
+def _above_missing(folder: str) -> list[str]:
+    """The folders that will hold new ones if a folder is made, the topmost first."""
+    above: list[str] = []
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        above.insert(0, folder)
+    return above
 
 
 def write(descriptor: int, buffers: Sequence[Buffer]) -> None:

@@ -192,7 +192,7 @@ class LocalStore:
         folder = os.path.dirname(path)
         temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
         try:
-            descriptor = create(temporary)
+            descriptor = create(temporary, fsync=self.fsync)
             try:
                 fill(descriptor)
                 if self.fsync:
