@@ -1,5 +1,7 @@
 """What users pass by mistake is refused by a typed error, before anything is written."""
 
+import re
+
 import dask
 import dask.array as da
 import numpy as np
@@ -10,7 +12,9 @@ import zarr_dask as zd
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
+    MemoryBudgetError,
     NodeExistsError,
+    NodeTypeError,
     PlanError,
     StepError,
     StoreError,
@@ -113,3 +117,41 @@ def test_arrays_of_an_output_are_described_and_apart(here):
     with pytest.raises(GridError, match="shape of one step"):
         zd.owners((4.5,), 2)
     assert not list(here.iterdir())
+
+
+# --- words of rechunkings -------------------------------------------------------------------------
+
+
+def test_how_much_memory_would_do_is_said_and_does(tmp_path):
+    values = np.arange(200.0 * 200).reshape(200, 200)
+    source = zd.create_array(tmp_path / "a", shape=values.shape, dtype="f8", chunks=(10, 200))
+    source[...] = values
+    with pytest.raises(MemoryBudgetError, match="raise max_mem") as caught:
+        zd.plan_rechunk(source, tmp_path / "b", chunks=(200, 200), max_mem="300kB", threads=2)
+    said = re.search(r"max_mem \(to ([0-9,]+) for each", str(caught.value))[1]
+    enough = 2 * int(said.replace(",", ""))
+    wanted = {"chunks": (200, 200), "threads": 2}
+    plan = zd.plan_rechunk(source, tmp_path / "b", max_mem=enough, **wanted)
+    assert plan.peak <= plan.max_mem
+    with pytest.raises(MemoryBudgetError):
+        zd.plan_rechunk(source, tmp_path / "b", max_mem=enough - 2, **wanted)
+
+
+def test_nan_in_an_array_that_becomes_integers(tmp_path):
+    source = zd.create_array(tmp_path / "a", shape=(4,), dtype="f8", chunks=2)
+    source[...] = [1, 2, np.nan, 4]
+    with pytest.raises(DataTypeError, match="has NaN in the region"):
+        zd.rechunk(source, tmp_path / "b", dtype="i2")
+
+
+def test_sources_that_are_no_arrays(tmp_path):
+    with pytest.raises(TypeError, match=r"NumPy array of shape \(1000,\).*create_array"):
+        zd.rechunk(np.zeros(1000), tmp_path / "b", chunks=4)
+    with pytest.raises(StoreError, match="does not name a store") as caught:
+        zd.rechunk(range, tmp_path / "b", chunks=4)
+    zd.create_group(tmp_path / "g").create_array("x", shape=(4,), dtype="i4", chunks=2)
+    with pytest.raises(NodeTypeError, match=r"is a group.*open_array.*copy"):
+        zd.rechunk(tmp_path / "g", tmp_path / "b", chunks=4)
+    with pytest.raises(StoreError) as caught:
+        zd.open(np.zeros((1000, 1000)))
+    assert len(str(caught.value)) < 400

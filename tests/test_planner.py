@@ -290,7 +290,7 @@ def test_too_little_memory_says_how_much_it_takes():
     with pytest.raises(MemoryBudgetError, match=r"\(64, 64\)") as caught:
         plan_stages(layout, layout, 1000, 1, MODEL)
     needed = StagePlan(layout, layout, (64, 64)).peak
-    assert format_bytes(needed) in str(caught.value)
+    assert f"{needed:,} bytes" in str(caught.value)
     assert "max_mem" in str(caught.value)
     assert plan_stages(layout, layout, needed, 1, MODEL)
 
@@ -379,3 +379,25 @@ def test_sizes_are_read_as_they_are_shown(nbytes):
 def test_costs_add_up():
     assert Costs(1, 2, 3, 4) + Costs(10, 20, 30, 40) == Costs(11, 22, 33, 44)
     assert sum([Costs(1), Costs(2)], Costs()) == Costs(3)
+
+
+def speeds_with(codecs, **grid):
+    options = {"shape": (8, 8), "dtype": "f4", "chunks": (2, 2), "codecs": codecs, **grid}
+    return speeds_of(zd.create_array({}, **options).meta.codecs)
+
+
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def test_bytes_that_a_compressor_takes_as_they_are_count_nothing():
+    """As measured: blosc alone decodes 7.8 GB/s of native floats here, 4.0 GB/s of swapped ones."""
+    zstd = speeds_with(["zstd"])
+    assert zstd == speeds_with([LITTLE, "zstd"]) == speeds_with(["zstd"], shards=(4, 4))
+    assert zstd.decode > speeds_with([BIG, "zstd"]).decode
+    assert zstd.decode > speeds_with(["zstd", "crc32c"]).decode
+    copied, summed = speeds_with([]), speeds_with(["crc32c"])
+    assert copied.decode > summed.decode > zstd.decode  # a checksum does not copy for it
+    order = {"name": "transpose", "configuration": {"order": [1, 0]}}
+    slower = speeds_with([order, "zstd"])
+    assert 1 / slower.decode == pytest.approx(1 / speeds_with([order]).decode + 1 / zstd.decode)

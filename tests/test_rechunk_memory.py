@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
@@ -27,9 +28,21 @@ def test_a_process_takes_what_its_plan_states(tmp_path, name, threads):
     assert_as_stated(measured(layout, threads, tmp_path, worker=threads == 1))
 
 
+def in_one_process(layout):
+    return pytest.param(layout, id=str(layout), marks=pytest.mark.xdist_group(layout.name))
+
+
+@pytest.fixture(scope="module", params=map(in_one_process, LAYOUTS))
+def layout(request, tmp_path_factory):
+    """A layout, and the folder in which its source is made once for all tests of it."""
+    root = tmp_path_factory.mktemp("layout")
+    yield request.param, root
+    shutil.rmtree(root)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("worker", [True, False], ids=["of dask", "plain"])
 @pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_processes_of_all_kinds_take_what_their_plans_state(tmp_path, layout, threads, worker):
-    assert_as_stated(measured(layout, threads, tmp_path, worker=worker))
+def test_processes_of_all_kinds_take_what_their_plans_state(layout, threads, worker):
+    which, root = layout
+    assert_as_stated(measured(which, threads, root, worker=worker))

@@ -80,7 +80,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     # "" would be the folder that the process happens to be in: it is rather a name not filled in
     if not isinstance(text, str) or not text or "\0" in text:
         raise StoreError(
-            f"{url!r} does not name a store: expected a path, a URL, a store or a mapping."
+            f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
+            "mapping."
         )
     scheme, text = spelled(text)
     if not scheme:
@@ -113,6 +114,15 @@ def open_alike(url: Location, like: Store) -> Store:
         if one.scheme == another.scheme and same_host:
             return type(other).from_url(url, other.settings(), other.policy)
     return open_store(url)
+
+
+def _shortened(given: Any) -> str:
+    """What was given, on one short line: an array prints many."""
+    text = " ".join(repr(given).split())
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+_LONGEST_SHOWN = 200
 
 
 def _remote(url: str, options: dict[str, Any]) -> Store:

@@ -96,4 +96,8 @@ def _outside(values: np.ndarray, lowest: int, highest: int) -> str | None:
         fits = np.trunc(low) >= float(lowest) and high < float(highest + 1)  # NaN is in no range
     else:
         fits = int(low) >= lowest and int(high) <= highest
-    return None if fits else f"values from {low} to {high}"
+    if fits:
+        return None
+    if np.isnan(low):
+        return "NaN"
+    return f"values from {low} to {high}"

@@ -26,7 +26,6 @@ import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.rechunk.stages import (
     KEPT_AT_MOST,
     OVERHEAD,
@@ -103,9 +102,9 @@ def alternatives(
         smallest = StagePlan(source, target, target.object_shape).peak
         raise MemoryBudgetError(
             f"a stored object of {target.object_shape} and what reading it takes need "
-            f"{format_bytes(smallest)}, but a task may hold {format_bytes(budget)}, which is too "
-            "little in several stages, too: raise max_mem, use fewer threads per process, or "
-            "choose smaller chunks or shards."
+            f"{smallest:,} bytes, but a task may hold {budget:,} (max_mem by the threads of a "
+            f"process), which is too little in several stages, too: raise max_mem (to {smallest:,} "
+            "for each thread), use fewer threads per process, or choose smaller chunks or shards."
         )
     return sorted(found, key=lambda alternative: alternative.seconds)
 

@@ -10,11 +10,13 @@ from dataclasses import replace
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+import numpy as np
+
 from zarr_dask.array import Array
-from zarr_dask.errors import NodeExistsError, SourceIsTargetError
+from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.group import open_array
+from zarr_dask.group import open as open_node
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.boxes import is_dask
@@ -272,12 +274,27 @@ def _plan(
     overwrite: bool,
 ) -> RechunkPlan:
     """The plan of one array."""
-    array = source if isinstance(source, Array) else open_array(source)
+    array = _opened(source)
     node_format = format_for_new(store, wanted.format or array.format, path)
     new = new_array(array, store, path, node_format, wanted)
     _check_apart(array, new.array)
     check_place(store, path, node_format, overwrite=overwrite)
     return planned(array, new, resources, overwrite=overwrite)
+
+
+def _opened(source: Any) -> Array:
+    if isinstance(source, np.ndarray):
+        raise TypeError(
+            f"the source is a NumPy array of shape {source.shape}, which is laid out in memory: "
+            "create the new array (zarr_dask.create_array) and assign it (array[...] = values)."
+        )
+    node = source if isinstance(source, Array) else open_node(source)
+    if isinstance(node, Array):
+        return node
+    raise NodeTypeError(
+        f"{node.where} is a group: open an array in it (zarr_dask.open_array(source, name)), or "
+        "give several of them as a list. zarr_dask.copy takes whole groups."
+    )
 
 
 @overload
