@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -36,6 +37,44 @@ def source_of(place: Path, n: int, rows: int) -> zd.Array:
     for start in range(0, n, rows):
         array[start : start + rows] = noise(rows, n, start)
     return array
+
+
+def noisy_block(block_info=None):
+    """A block that takes no more than itself to compute."""
+    info = block_info[None]
+    made = np.empty(info["chunk-shape"], "f4")
+    np.random.default_rng(info["chunk-location"]).random(out=made, dtype="f4")
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("block", "chunks"), [((8, 512, 512), (64, 64, 64)), ((32, 512, 512), (128, 32, 32))]
+)
+def test_writing_blocks_takes_what_the_plan_states(tmp_path, small_workers, block, chunks):
+    """The first stage of a dask array, on workers: their peak above idle."""
+    client = small_workers
+    shape = (128, 512, 512)
+    x = da.map_blocks(
+        noisy_block,
+        chunks=da.core.normalize_chunks(block, shape),
+        dtype="f4",
+        meta=np.empty((0, 0, 0), "f4"),
+    )
+    zd.rechunk(da.ones((8, 8), chunks=(1, 8)), tmp_path / "warm", chunks=(8, 1), client=client)
+    plan = zd.plan_rechunk(x, tmp_path / "b", chunks=chunks, max_mem="140MB", client=client)
+    idle = client.run(begin_peak)
+    room = plan.between.room(x, plan.target, resume=False)
+    room.write(x, resume=False).run(client)
+    peaks = client.run(status, "VmHWM")
+    held = max(peaks[worker] - idle[worker] for worker in idle)
+    assert 0.6 * plan.block_memory <= held <= plan.block_memory, str(plan)
+    idle = client.run(begin_peak)
+    report = plan.run(client)
+    peaks = client.run(status, "VmHWM")
+    held = max(peaks[worker] - idle[worker] for worker in idle)
+    assert held <= max(plan.block_memory, report.bound) <= plan.then.max_mem, str(plan)
+    assert (zd.open_array(tmp_path / "b")[:, :8, :8] == x[:, :8, :8].compute()).all()
 
 
 def assert_equal(place: Path, n: int, rows: int) -> None:

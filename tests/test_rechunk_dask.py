@@ -86,6 +86,27 @@ def test_blocks_that_do_not_fit_are_put_between(tmp_path, max_mem):
         assert sum(step.nbytes for step in seen if step.stage == stage) == VALUES.nbytes
 
 
+def test_nothing_is_known_of_values_that_are_not_there_yet(tmp_path):
+    """A sample of an array that is not there would say that it takes no bytes at all."""
+    plan = zd.plan_rechunk(blocks(), tmp_path / "a.zarr", chunks=(-1, 10, 10))
+    (stage,) = plan.then.stages
+    assert stage.costs.read >= VALUES.nbytes
+    assert stage.costs.stored >= VALUES.nbytes
+    assert {p.name for p in tmp_path.iterdir()} == set()
+
+
+@pytest.mark.parametrize("chunks", [(4, 20, 30), (-1, 10, 10)])
+def test_the_memory_of_blocks_is_stated(tmp_path, chunks):
+    x = blocks((8, 40, 30))
+    plan = zd.plan_rechunk(x, tmp_path / "a.zarr", chunks=chunks, threads=3, max_mem="100MB")
+    alone = zd.plan_rechunk(x, tmp_path / "a.zarr", chunks=chunks, threads=1, max_mem="100MB")
+    block = 8 * 40 * 30 * VALUES.itemsize
+    assert block < alone.block_memory < 3 * block + (2 << 20)
+    assert plan.block_memory == 3 * alone.block_memory
+    for said in (str(plan), plan._repr_html_()):
+        assert "per process for blocks" in said
+
+
 def test_a_graph_has_no_plan_file_but_the_rest_has(tmp_path):
     """The refusal says how the blocks are stored first, and that works."""
     x = blocks()

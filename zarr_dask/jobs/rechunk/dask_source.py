@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from html import escape
+from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +40,8 @@ from zarr_dask.jobs.rechunk.regridding import (
     planned,
 )
 from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
+from zarr_dask.jobs.rechunk.sampling import Ratios
+from zarr_dask.jobs.rechunk.stages import block_memory
 from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.write.guards import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
@@ -123,6 +126,17 @@ class DaskRechunkPlan:
         """Decoded bytes that are laid out anew."""
         return self.then.nbytes
 
+    @property
+    def block_memory(self) -> int:
+        """Bytes that one process holds at most while blocks are written: those, and what that adds.
+
+        What else it takes to compute a block comes on top, which nobody knows before.
+        """
+        written = layout_of(self.target if self.direct else self.then.source)
+        largest: Shape = tuple(max(sizes, default=0) for sizes in self.values.chunks)
+        tasks = min(self.then.threads_per_process, written.grid.ncells)
+        return block_memory(written, prod(largest) * written.itemsize) * tasks
+
     def __str__(self) -> str:
         return self.explain()
 
@@ -139,15 +153,22 @@ class DaskRechunkPlan:
                 f"  direct  {counted(values.npartitions, 'block')} of {values.chunksize} are whole "
                 "stored objects of the target, and are written as they are"
             )
-            return "\n".join(lines)
+            return "\n".join([*lines, self._memory_of_blocks()])
         source = self.then.source
         pieces = f", in chunks of {source.chunks}" if source.shards else ""
         lines.append(
             f"  first   {counted(values.npartitions, 'block')} are written as they come into an "
             f"array between, {counted(source.meta.grid.ncells, 'stored object')}{pieces}"
         )
+        lines.append(self._memory_of_blocks())
         then = self.then.explain().splitlines()[2:]
         return "\n".join([*lines, "  then    that is rechunked:", *then])
+
+    def _memory_of_blocks(self) -> str:
+        return (
+            f"  memory  {format_bytes(self.block_memory)} per process for blocks and what writing "
+            "them adds; what computing them takes comes on top"
+        )
 
     def plot(self) -> Figure:
         """What is done with the blocks, as a matplotlib figure: see `RechunkPlan.plot`.
@@ -165,7 +186,7 @@ class DaskRechunkPlan:
 
     def _repr_html_(self) -> str:
         first, *rest = self.explain().splitlines()
-        words = "".join(f"<p>{escape(printable(line.strip()))}</p>" for line in (first, *rest[:2]))
+        words = "".join(f"<p>{escape(printable(line.strip()))}</p>" for line in (first, *rest[:3]))
         return words if self.direct else words + self.then._repr_html_()
 
     def to_json(self) -> str:
@@ -403,8 +424,11 @@ def plan_dask(
     source = plan_write(
         known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=FORMAT
     ).target
+    if base is not None:  # how it is read and written depends on the store
+        source = replace(source, store=replace(room, base=base, folder=f"{prefix}planned").array)
     new = NewArray(source.meta.grid.everything, made)
-    then = planned(source, new, resources, overwrite=overwrite)
+    # nothing is there that could be sampled
+    then = planned(source, new, resources, overwrite=overwrite, sample=Ratios())
     options = {
         "chunks": made.chunks if made.shards else _cells_of(made),
         "shards": _cells_of(made) if made.shards else None,

@@ -23,7 +23,7 @@ from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
 from zarr_dask.jobs.rechunk.job import narrower
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
-from zarr_dask.jobs.rechunk.sampling import ratios
+from zarr_dask.jobs.rechunk.sampling import Ratios, ratios
 from zarr_dask.jobs.rechunk.speeds import speeds_of
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout
 from zarr_dask.jobs.run import Workers
@@ -155,8 +155,28 @@ def _new_array(
     return Array(store, path, meta, node_format)
 
 
-def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: bool) -> RechunkPlan:
+def planned(
+    array: Array,
+    new: NewArray,
+    resources: Resources,
+    *,
+    overwrite: bool,
+    sample: Ratios | None = None,
+) -> RechunkPlan:
     """How to copy a region of an array into a new one.
+
+    Parameters
+    ----------
+    array
+        The source.
+    new
+        What is copied of it, and what it becomes.
+    resources
+        With what the plan may reckon.
+    overwrite
+        Whether to replace what is at the target.
+    sample
+        How well values compress; by default that is found out from a few of the source.
 
     Raises
     ------
@@ -167,7 +187,7 @@ def planned(array: Array, new: NewArray, resources: Resources, *, overwrite: boo
     """
     part, made = new.region, new.array
     workers = resources.workers
-    sample = ratios(array, part, made)
+    sample = ratios(array, part, made) if sample is None else sample
     between = [layout_between(array, made, resources.temp)]
     if not made.meta.data_type.variable:
         between.append(

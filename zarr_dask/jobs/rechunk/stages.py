@@ -18,7 +18,16 @@ from typing import Protocol, Self
 from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
 
-__all__ = ["KEPT_AT_MOST", "OVERHEAD", "CostModel", "Layout", "StagePlan", "Working", "seconds"]
+__all__ = [
+    "KEPT_AT_MOST",
+    "OVERHEAD",
+    "CostModel",
+    "Layout",
+    "StagePlan",
+    "Working",
+    "block_memory",
+    "seconds",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +313,21 @@ class StagePlan:
             read=round(decoded * source.itemsize * source.ratio),
             stored=round(written * target.itemsize * target.ratio),
         )
+
+
+def block_memory(written: Layout, nbytes: int) -> int:
+    """Bytes that a task holds at most which writes a block that it is given.
+
+    Parameters
+    ----------
+    written
+        What it writes to.
+    nbytes
+        Of the block.
+    """
+    made = written.padded * written.object_bytes + written.encoded_bytes
+    kept = min(KEPT_AT_MOST, nbytes // 4)
+    return nbytes + max(written.working, 0) + made + kept + OVERHEAD
 
 
 def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
