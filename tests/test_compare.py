@@ -138,6 +138,15 @@ def test_digests_ask_for_no_blocks(data):
     assert digest_text(shape, values.dtype, total) == zd.digest(values)
 
 
+def test_the_digest_of_a_place(tmp_path):
+    values = np.arange(12.0).reshape(3, 4)
+    zd.to_zarr(da.from_array(values), tmp_path / "a.zarr", shards=(4, 4), chunks=(2, 2))
+    for place in (tmp_path / "a.zarr", str(tmp_path / "a.zarr")):
+        assert zd.digest(place) == zd.digest(values)
+    with pytest.raises(FileNotFoundError):
+        zd.digest(tmp_path / "b.zarr")
+
+
 def test_digests_are_what_they_were():
     """A digest that is kept must mean the same in years."""
     values = np.arange(24, dtype="<i4").reshape(4, 6)

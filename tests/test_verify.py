@@ -197,6 +197,39 @@ def test_keys_that_belong_to_nothing():
     assert report.arrays[0].ok
 
 
+@pytest.mark.parametrize("format", ["v3", "v2"])
+def test_an_array_whose_document_is_lost(tmp_path, format):
+    place = tmp_path / "run"
+    zd.to_zarr([da.from_array(VALUES, (4, 6))] * 2, place, ["a", "b/c"], format=format)
+    (place / "readme.txt").write_text("of somebody")
+    assert zd.verify(place).ok
+    for name in ("zarr.json", ".zarray", ".zattrs"):
+        (place / "b" / "c" / name).unlink(missing_ok=True)
+    report = zd.verify(place)
+    assert [(f.kind, f.path) for f in report.findings] == [("orphan", "b/c")]
+    assert "4 stored objects of no array" in str(report)
+    (place / "a" / ("zarr.json" if format == "v3" else ".zarray")).write_text("{")
+    assert found(zd.verify(place)) == {"orphan": 1, "document": 1}
+
+
+def test_objects_of_a_job_that_has_not_ended_are_told_of_once(tmp_path):
+    zd.create_group(tmp_path / "run")
+    blocks = [da.from_array(VALUES[:4], (4, 6)), da.full((4, 12), np.nan, chunks=(4, 6))]
+    broken = da.concatenate(blocks).map_blocks(raises_on_nan, dtype="f8", meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="sync"), pytest.raises(ZeroDivisionError):
+        zd.to_zarr(broken, tmp_path / "run", "a", resume="name")
+    assert any((tmp_path / "run/a/c").rglob("*"))
+    assert found(zd.verify(tmp_path / "run")) == {"journal": 1}
+    shutil.rmtree(tmp_path / "run.zarr-dask")
+    assert found(zd.verify(tmp_path / "run")) == {"orphan": 1}
+
+
+def raises_on_nan(block):
+    if np.isnan(block).any():
+        raise ZeroDivisionError
+    return block
+
+
 def test_documents_and_consolidated_metadata():
     store = sharded()
     zd.consolidate(store)

@@ -225,7 +225,7 @@ def test_readers_without_consolidated_metadata_see_whole_arrays(url):
     zd.Writer.create(url, arrays(), owners=OWNERS)
     close(put_all(url, range(2)))
     store = Recording(LocalStore(url))
-    output = open_output(store, "", f"{url}.zarr-dask", None)
+    output = open_output(store, "", None, None)
     Publisher(output).publish(1, flush=False)
     written = [one.key for one in store.requests if one.method in {"set", "set_if"}]
     assert written == ["u/zarr.json", "time/zarr.json", "zarr.json"]

@@ -58,6 +58,7 @@ from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location, bare, beside, open_alike, real_place
 from zarr_dask.stores.wrappers import forkable
 from zarr_dask.surroundings import check_folder
@@ -324,6 +325,8 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     True
     """
     node = real_place(store, path)
+    if isinstance(bare(store, path)[0], MemoryStore):
+        node = f"memory/{path}"  # a mapping is another store each time it is given
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
     beside_others = open_alike(url, store)

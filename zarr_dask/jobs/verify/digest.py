@@ -17,7 +17,7 @@ so are all NaN. The text of a digest begins with the version of this constructio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -31,7 +31,9 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
+from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid import Region, Shape
+from zarr_dask.group import open_array
 from zarr_dask.jobs.boxes import boxes_for, run_boxes
 from zarr_dask.manifest import Manifest, ManifestPlace
 
@@ -55,17 +57,21 @@ def digest(
     *,
     client: Client | None = None,
     manifest: str | PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
 ) -> str:
     """A digest of the values of an array, the same in any layout, format and encoding.
 
     Parameters
     ----------
     array
-        A stored array (`zarr_dask.Array`), a NumPy array or a dask array.
+        A stored array (`zarr_dask.Array`) or the place of one, a NumPy array or a dask array.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     manifest
         Path or URL of a manifest to keep the digest in: ``zarr_dask.Manifest.read(...).digest``.
+    storage_options, read
+        As for `zarr_dask.open`, of a place.
 
     Returns
     -------
@@ -74,6 +80,8 @@ def digest(
 
     Raises
     ------
+    NodeNotFoundError
+        If there is no array at a place.
     CorruptObjectError
         If stored bytes do not decode.
     ManifestError
@@ -87,6 +95,8 @@ def digest(
     >>> zd.digest(a) == zd.digest(np.arange(24, dtype="f4").reshape(4, 6))
     True
     """
+    if not hasattr(array, "shape"):
+        array = open_array(array, "", "r", None, storage_options, read)
     stored = array if isinstance(array, Array) else None
     place = None
     if manifest is not None:

@@ -12,6 +12,7 @@ not ended.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from array import array as numbers_of
 from collections import Counter
@@ -35,6 +36,7 @@ from zarr_dask.formats.consolidated import consolidated_key, without_consolidate
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
+from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.run import find_workers, run_tasks
 from zarr_dask.jobs.verify.census import (
     STATES,
@@ -76,6 +78,9 @@ _MOST_NAMED = 10_000
 """Findings that a report names; all are counted."""
 _MOST_CELLS = 1 << 30
 """Stored objects of one array at most."""
+_OBJECT = re.compile(r"(?:(.*)/)?c(?:(?:/\d+)+|(?:\.\d+)+)")
+_FLAT = re.compile(r"(?:(.*)/)?\d+(?:\.\d+)+")
+"""Keys of stored objects, as the formats have them by default."""
 _OLD = 3600.0
 """Seconds after which nobody writes to a temporary file any more."""
 
@@ -197,6 +202,7 @@ def verify(
         job.compare(receipts, complete=kept is not None)
     job.look_at_documents()
     job.find_open_jobs(sweep=sweep)
+    job.find_ownerless()
     job.find_temporaries(sweep=sweep)
     return job.report()
 
@@ -224,6 +230,8 @@ class _Job:
     """Objects of steps that are not published, by array."""
     axes: dict[int, int] = field(default_factory=dict)
     """Of arrays with objects outside: the dimension along which an open output grows, or -1."""
+    ownerless: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Keys that are called as stored objects are, below no array: how many, and the first."""
     listed: bool = True
     swept: int = 0
     journal: Location | None = None
@@ -276,11 +284,38 @@ class _Job:
                 which = None if key in documents else _owner(key, places)
                 if which is not None:
                     self._place(key, which, present[which])
+                elif self.arrays or isinstance(self.node, Group):
+                    self._note_ownerless(key)
         except ListingError:
             self.listed = False
             self.cells = [_all_cells(one) for one in self.arrays]
         else:
             self.cells = [Cells.of(np.frombuffer(one, np.int64)) for one in present]
+
+    def _note_ownerless(self, key: str) -> None:
+        """Count a key that is called as a stored object is, but lies below no array."""
+        found = next((one for one in (_OBJECT.fullmatch(key), _FLAT.fullmatch(key)) if one), None)
+        if found is None:
+            return
+        path = found.group(1) or ""
+        count, first = self.ownerless.get(path, (0, key))
+        if count or len(self.ownerless) < _MOST_NAMED:
+            self.ownerless[path] = (count + 1, first)
+
+    def find_ownerless(self) -> None:
+        """Stored objects whose array is not there: its document is lost, or was never written.
+
+        Those of arrays that are told of otherwise are not named again.
+        """
+        told = {one.path for one in self.findings if one.kind in {"document", "journal"}}
+        for path, (count, first) in self.ownerless.items():
+            if path.startswith(".") or told & {path, *ancestors(path)}:
+                continue
+            reason = (
+                f"{counted(count, 'stored object')} of no array: {path or 'the root'!r} has no "
+                "document. It was lost, or the job that writes the array has not ended"
+            )
+            self.add(Finding("orphan", path, first, reason=reason))
 
     def _keys(self) -> Iterator[str]:
         formats = {one.node_format.name: one.node_format for one in [self.node, *self.arrays]}
