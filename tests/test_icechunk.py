@@ -42,6 +42,17 @@ def test_what_dask_writes_is_there_after_the_commit(written):
         zd.open(session.store, "nothing")
 
 
+def test_a_session_is_its_store(written):
+    session = written.writable_session("main")
+    assert np.array_equal(zd.from_zarr(session, "a/b").compute(), VALUES)
+    zd.to_zarr(da.ones(4, chunks=2), session, "c")
+    session.commit("c")
+    reader = written.readonly_session("main")
+    assert zd.open_array(reader, "c")[...].tolist() == [1] * 4
+    with pytest.raises(ReadOnlyError):
+        zd.to_zarr(da.ones(4, chunks=2), reader, "d")
+
+
 def test_zarr_python_reads_it(written):
     import zarr
 

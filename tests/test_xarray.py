@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import pickle
+import re
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,6 +246,42 @@ def test_nczarr_names_dimensions_by_their_paths(place, name, references):
         {"v": (("y", "x"), [[1.0, 2, 3], [4, np.nan, 6]], {"units": "m"})}, attrs={"title": "t"}
     )
     xr.testing.assert_identical(found.load(), expected)
+
+
+@pytest.mark.parametrize("references", [[], ["/_scalar_"]])
+def test_scalars_of_nczarr_are_arrays_of_one_element(references):
+    values = nczarr("attributes", "_nczarr_array", {"dimension_references": references})
+    document = json.loads(values["v/.zarray"])
+    values["v/.zarray"] = json.dumps({**document, "shape": [1], "chunks": [1]}).encode()
+    values["v/0"] = np.array([5], "<i4").tobytes()
+    found = opened(values)
+    assert (found.v.dims, found.v.values.tolist()) == (("_scalar_",), [5])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"_ARRAY_DIMENSIONS": ["y", "x"]}, {"_nczarr_array": {"dimension_references": ["/y", "/x"]}}],
+)
+def test_v3_that_was_made_of_v2_has_its_names_in_attributes(attributes):
+    """As ``zarr migrate v3`` of zarr-python leaves it."""
+    values = {}
+    zd.create_group(values)
+    zd.create_array(
+        values, "v", shape=(2, 3), dtype="i4", chunks=2, attributes={**attributes, "units": "m"}
+    )
+    found = opened(values)
+    assert (found.v.dims, found.v.attrs) == (("y", "x"), {"units": "m"})
+    assert zd.open_array(values, "v").dimension_names is None  # v3 itself knows of none
+
+
+@pytest.mark.parametrize("names", [["y"], "yx", ["y", 1]])
+def test_names_that_are_none_are_shown(names):
+    values = {}
+    zd.create_group(values, format="v2")
+    made = {"shape": (2, 3), "dtype": "i4", "format": "v2"}
+    zd.create_array(values, "v", attributes={"_ARRAY_DIMENSIONS": names}, **made)
+    with pytest.raises(MetadataError, match=rf"_ARRAY_DIMENSIONS: got {re.escape(repr(names))}"):
+        opened(values)
 
 
 @pytest.mark.parametrize("references", [["/y"], "/y/x", [1, 2], None, {"dimrefs": 3}])

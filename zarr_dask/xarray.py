@@ -41,7 +41,13 @@ from zarr_dask.blocks import MOST_BLOCKS
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import ReadOptions, normalise_path
-from zarr_dask.formats.v2_document import numcodecs_steps, stored_dtype
+from zarr_dask.formats.v2_document import (
+    DIMENSIONS,
+    dimension_names,
+    names_of_nczarr,
+    numcodecs_steps,
+    stored_dtype,
+)
 from zarr_dask.grid import Fixed, Grid, Shape
 from zarr_dask.group import Group, open_group
 from zarr_dask.indexing import parse_basic
@@ -366,7 +372,10 @@ def _is_of_netcdf(attribute: str) -> bool:
 
 def _variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
     names = _dimension_names(array)
-    attributes = {k: v for k, v in array.user_attributes.items() if not _is_of_netcdf(k)}
+    hidden = DIMENSIONS if array.dimension_names is None else None
+    attributes = {
+        k: v for k, v in array.user_attributes.items() if not _is_of_netcdf(k) and k != hidden
+    }
     encoding = _encoding(array, names)
     if _has_names_in_document(array):
         encoding["fill_value"] = array.fill_value
@@ -389,8 +398,11 @@ def _has_names_in_document(array: Array) -> bool:
 
 
 def _dimension_names(array: Array) -> tuple[str, ...]:
-    names = array.dimension_names or (() if array.ndim == 0 else (None,))
-    found = tuple(name for name in names if name is not None)
+    names: Sequence[str | None] | None = array.dimension_names
+    if names is None:  # a document of v3 that was made of one of v2
+        attributes, ndim = array.attributes, array.ndim
+        names = dimension_names(attributes, ndim) or names_of_nczarr({}, attributes, ndim)
+    found = tuple(name for name in names or () if name is not None)
     if len(found) == array.ndim:
         return found
     attribute = array.node_format.names_attribute
@@ -400,6 +412,8 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
         "out, zarr_dask.from_zarr reads it without them"
     )
     present = None if array.dimension_names is None else list(array.dimension_names)
+    if present is None and attribute is not None:
+        present = array.attributes.get(attribute)
     raise MetadataError(array.where, [Problem(place, present, expected)])
 
 

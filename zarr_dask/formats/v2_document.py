@@ -54,6 +54,7 @@ __all__ = [
     "dimension_names",
     "inexpressible",
     "like_a_known_one",
+    "names_of_nczarr",
     "numcodecs_steps",
     "order_of",
     "parse",
@@ -314,7 +315,7 @@ def _names(
 ) -> tuple[str | None, ...] | None:
     """Names of dimensions, by the convention of xarray or that of the netCDF library."""
     names = dimension_names(attributes, ndim)
-    return _names_of_nczarr(document, attributes, ndim) if names is None else names
+    return names_of_nczarr(document, attributes, ndim) if names is None else names
 
 
 def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
@@ -329,17 +330,20 @@ def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | Non
     return None
 
 
-def _names_of_nczarr(
+def names_of_nczarr(
     document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
 ) -> tuple[str, ...] | None:
     """Names of dimensions as the netCDF library writes them: paths of dimensions in a group.
 
-    It has put them into ``.zarray``, later into the attributes, under several names.
+    It has put them into ``.zarray``, later into the attributes, under several names. A scalar is
+    an array of one element there, whose dimension had no name at first and is now ``_scalar_``.
     """
     for holder in (attributes, document):
         for member, references in _NCZARR:
             described = holder.get(member)
             paths = described.get(references) if isinstance(described, Mapping) else None
+            if paths == [] and document.get("shape") == [1]:
+                return ("_scalar_",)
             if not isinstance(paths, list) or len(paths) != ndim:
                 continue
             if all(isinstance(path, str) for path in paths):

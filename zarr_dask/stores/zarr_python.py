@@ -52,7 +52,10 @@ def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
 
 
 def store_of_zarr_python(given: Any) -> Store | None:
-    """The store that one of zarr-python is, or a dict that one has filled; None for all else."""
+    """The store that one of zarr-python is, or a dict that one has filled; None for all else.
+
+    A session of Icechunk is its store.
+    """
     zarr = sys.modules.get("zarr")
     if zarr is None or not hasattr(zarr, "storage"):
         return None
@@ -60,6 +63,9 @@ def store_of_zarr_python(given: Any) -> Store | None:
         first = next(iter(given.values()), None)
         buffers = isinstance(first, zarr.core.buffer.Buffer)
         return MemoryStore.over(_Buffers.over(given)) if buffers else None
+    session: Any = getattr(sys.modules.get("icechunk"), "Session", None)
+    if session is not None and isinstance(given, session):
+        given = given.store
     if not isinstance(given, zarr.abc.store.Store):
         return None
     store: Store
