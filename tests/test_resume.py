@@ -930,6 +930,8 @@ def test_several_arrays_in_one_call_are_resumed_together(tmp_path):
     assert len(zd.Manifest.read(tmp_path / "n").objects) == 13
     with pytest.raises(ValueError, match="manifest has 1 items"):
         zd.plan_write(both, tmp_path / "s", ["a", "b"], manifest=tmp_path / "m")
+    with pytest.raises(ValueError, match="one place twice"):
+        zd.plan_write(both, tmp_path / "s", ["a", "b"], manifest=[tmp_path / "m", tmp_path / "m"])
 
 
 # --- with the rest of the package -----------------------------------------------------------------

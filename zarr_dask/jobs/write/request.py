@@ -79,6 +79,8 @@ def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
     manifests = [None] * count
     if request.resume.manifest is not None:
         manifests = _for_each(_several(request.resume.manifest), count, "manifest")
+        if len(set(map(str, manifests))) < count:
+            raise ValueError("manifest names one place twice: each array has a file of its own.")
     return [
         replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
         for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
