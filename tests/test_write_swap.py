@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeTypeError, ResumeError, SourceIsTargetError, StoreError
+from zarr_dask.errors import (
+    ConsolidatedMetadataWarning,
+    NodeTypeError,
+    ResumeError,
+    SourceIsTargetError,
+    StoreError,
+)
 from zarr_dask.jobs.write import swap as swap_module
 from zarr_dask.journal import Journal
 from zarr_dask.stores import MemoryStore
@@ -83,6 +89,17 @@ def test_the_root(tmp_path, way):
     np.testing.assert_array_equal(zd.open_array(tmp_path / "x")[...], VALUES + 1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "x"]
     assert (tmp_path / "link").is_symlink()
+
+
+def test_consolidated_metadata_that_are_out_of_date_by_it_are_told_of(tmp_path, recwarn):
+    x = da.arange(8, chunks=4)
+    zd.to_zarr([x, x], tmp_path, ["a", "b"])
+    zd.consolidate(tmp_path)
+    zd.to_zarr(zd.from_zarr(tmp_path, "a") * 2, tmp_path, "a", mode="swap")
+    assert not recwarn.list
+    assert zd.open(tmp_path)["a"][...].tolist() == list(range(0, 16, 2))
+    with pytest.warns(ConsolidatedMetadataWarning, match="zarr_dask.consolidate"):
+        zd.to_zarr(x[:4], tmp_path, "a", mode="swap")
 
 
 def test_where_nothing_is_an_array_is_created(tmp_path):

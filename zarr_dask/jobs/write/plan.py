@@ -15,6 +15,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.hierarchy import is_shown_first, prepare_above, prepare_array_place, withdraw
@@ -262,6 +263,8 @@ class WritePlan:
         ArrayTarget(target, self.creates, self.before, token=token).check_place()
         if self.swap is None:
             self._make_room()
+        else:
+            self._warn_of_stale()
         journal = resume.begin()
         mark: BinaryIO | None = None
         if self.swap is not None:
@@ -316,6 +319,13 @@ class WritePlan:
             prepare_above(*place)
         else:
             prepare_array_place(*place, target.meta, overwrite=self.overwrite)
+
+    def _warn_of_stale(self) -> None:
+        """Say so if consolidated metadata describe an array that is stored otherwise then."""
+        target = self.target
+        documents = target.node_format.documents(target.meta, target.path)
+        if any(target.store.get(key) != text for key, text in documents.items()):
+            warn_of_stale(target.store, target.path, target.node_format)
 
     def _left_to_show(self) -> tuple[bool, ArrayMeta | None]:
         """What the last task has to show: that there is an array, or that one has grown.
