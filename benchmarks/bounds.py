@@ -49,12 +49,15 @@ class Layout:
     new_dtype: str | None = None
     noise: bool = True
     """Whether the values do not compress."""
+    shape: tuple[int, ...] = SHAPE
 
     def __str__(self) -> str:
         return self.name
 
     def codecs(self) -> list[Any]:
         """Of the source."""
+        if self.codec == "gzip":  # at its default level it is too slow to be tried often
+            return [{"name": "gzip", "configuration": {"level": 1}}]
         return [] if self.codec is None else [self.codec]
 
 
@@ -83,7 +86,11 @@ LAYOUTS = [
     Layout("large chunks to slabs, smooth", LARGE, SLABS, 80 * MB, noise=False),
     Layout("series to large chunks, blosc", SERIES, LARGE, 80 * MB, "blosc"),
     Layout(
-        "small chunks to small chunks", {"chunks": (16, 16, 16)}, {"chunks": (8, 32, 32)}, 32 * MB
+        "small chunks to small chunks",
+        {"chunks": (16, 16, 16)},
+        {"chunks": (8, 32, 32)},
+        32 * MB,
+        shape=(128, 256, 256),
     ),
 ]
 
@@ -148,20 +155,23 @@ def measured(layout: Layout, threads: int, root: Path, *, worker: bool = True) -
 
 def _made(layout: Layout, root: Path) -> Path:
     place = root / re.sub(
-        "[^a-z0-9]+", "-", f"{layout.source}{layout.codec}{layout.dtype}{layout.noise}"
+        "[^a-z0-9]+",
+        "-",
+        f"{layout.source}{layout.codec}{layout.dtype}{layout.noise}{layout.shape}",
     )
     if place.exists():
         return place
     grid = {name: tuple(shape) for name, shape in layout.source.items()}
-    array = zd.create_array(place, shape=SHAPE, dtype=layout.dtype, codecs=layout.codecs(), **grid)
+    shape = tuple(layout.shape)
+    array = zd.create_array(place, shape=shape, dtype=layout.dtype, codecs=layout.codecs(), **grid)
     rng = np.random.default_rng(1)
-    for start in range(0, SHAPE[0], 128):
+    for start in range(0, shape[0], 128):
         if layout.noise:
-            values = rng.integers(1, 200, (128, *SHAPE[1:]), "u1").astype(layout.dtype)
+            values = rng.integers(1, 200, (128, *shape[1:]), "u1").astype(layout.dtype)
             if np.dtype(layout.dtype).kind == "f":
                 values += rng.random(values.shape, "f4").astype(layout.dtype)
         else:
-            x, y, z = np.ogrid[start : start + 128, : SHAPE[1], : SHAPE[2]]
+            x, y, z = np.ogrid[start : start + 128, : shape[1], : shape[2]]
             values = (np.sin(x / 37) * np.cos(y / 23) + z // 64).astype(layout.dtype)
         array[start : start + 128] = values
     return place

@@ -89,6 +89,7 @@ def test_a_part_that_comes_late_leaves_the_target_alone(source, tmp_path):
     assert "not begun" in cli("status", file, code=1)
     cli("run", file)
     assert "is finished already" in cli("run", file, "--stage", 1, "--part", "1/3")
+    assert "no stage 9" in cli("run", file, "--stage", 9, code=1)
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 

@@ -473,6 +473,8 @@ def test_refusals(tmp_path):
         zd.copy(place, target, chunks=(1, 2))
     with pytest.raises(DataTypeError, match="mapping from paths"):
         zd.copy(place, target, dtype="f8")
+    with pytest.raises(GridError, match=r"codecs= names \['ocaen'\]"):
+        zd.copy(place, target, codecs={"ocaen": ["zstd"]})
     turned = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
     with pytest.raises(CopyError, match=r"big: .*\n.*name: ") as got:
         zd.copy(place, target, codecs=turned)

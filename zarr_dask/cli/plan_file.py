@@ -111,6 +111,7 @@ def run(
     if verify and stage is not None:
         raise click.UsageError("--verify is for the end of a plan: give it to finish.")
     plan = _load(plan_file)
+    numbers = range(len(plan.stages)) if stage is None else [_checked(stage, plan)]
     if threads is not None and threads > plan.threads_per_process:
         raise PlanError(
             f"{threads} threads would hold more than the {plan.threads_per_process} that the plan "
@@ -121,12 +122,12 @@ def run(
         return
     with _told_to_stop() as stop:
         job = _begun(plan, journal)
-        for number in range(len(plan.stages)) if stage is None else [_checked(stage, plan)]:
-            numbers = _share(job, plan, number, part, all_stages=stage is None)
-            done, retried = _do(job, number, numbers, threads or plan.threads_per_process, stop)
+        for number in numbers:
+            tasks = _share(job, plan, number, part, all_stages=stage is None)
+            done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
             if not quiet:
                 again = f", {counted(retried, 'request')} tried again" if retried else ""
-                say(f"stage {number + 1}: {done} of {len(numbers)} tasks done{again}")
+                say(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
             if stop():
                 raise SystemExit(_SIGTERM_EXIT)
         if stage is None:

@@ -356,6 +356,14 @@ class _Grids:
                 f"dtype={self.dtype!r}: for a group give a mapping from paths of arrays in it to "
                 f"data types. Arrays in {root.where}: {', '.join(self.paths) or 'none'}."
             )
+        codecs = self.codecs
+        if isinstance(codecs, Mapping) and not {"id", "name"} & {*codecs}:  # else it is one codec
+            unknown = [name for name in codecs if name not in self.paths]
+            if unknown:
+                raise GridError(
+                    f"codecs= names {unknown}, which are no arrays in {root.where}; there are "
+                    f"{', '.join(self.paths) or 'none'}."
+                )
 
     def _is_by_path(self, given: Any) -> bool:
         return isinstance(given, Mapping) and all(name in self.paths for name in given)
