@@ -8,13 +8,14 @@ apart by their exact type: ``true`` is not 1 and ``2.0`` is not 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from zarr_dask.errors import ABSENT, Problem
 
 __all__ = [
     "Members",
     "anything",
+    "are_names",
     "between",
     "is_int",
     "is_ints",
@@ -112,6 +113,16 @@ def is_lengths(value: Any) -> bool:
     # a loop takes half the time of a generator, and documents of thousands of arrays come here
     for length in value:  # noqa: SIM110
         if type(length) is not int or not 0 <= length < _LENGTHS:
+            return False
+    return True
+
+
+def are_names(value: Any) -> TypeGuard[list[str | None]]:
+    """Whether a value is a list that may name dimensions, some of them with null."""
+    if not isinstance(value, list):
+        return False
+    for name in value:  # noqa: SIM110  (as in `is_lengths`)
+        if not (isinstance(name, str) or name is None):
             return False
     return True
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid import Fixed, Grid
+from zarr_dask.grid import Fixed, Grid, Shape
 from zarr_dask.members import is_lengths
 
 __all__ = ["MOST_KNOWN", "as_bytes", "from_bytes", "like", "usual_shape"]
@@ -60,6 +61,11 @@ def like(
     names: tuple[str | None, ...] | None,
 ) -> ArrayMeta:
     """An array like another one, of other lengths, cut into the same cells."""
-    cells = known.grid.largest_cell
-    grid = Grid(tuple([Fixed(size, n) for size, n in zip(cells, shape, strict=True)]))
+    grid = _grid(known.grid.largest_cell, tuple(shape))
     return known.in_other_lengths(grid, attributes, names)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _grid(cells: Shape, shape: Shape) -> Grid:
+    """Cells of one shape in an array of some lengths, which those of one group often share."""
+    return Grid(tuple([Fixed(size, n) for size, n in zip(cells, shape, strict=True)]))

@@ -22,6 +22,7 @@ from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
 from zarr_dask.formats.documents import (
+    DEFAULT_LIMITS,
     Found,
     Limits,
     checked_attributes,
@@ -118,7 +119,7 @@ class ReadOptions:
     consolidated: bool = True
     fallback_dtypes: bool = False
     allow_pickle: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = DEFAULT_LIMITS
     index_cache: int = 0
     one_listing: bool = False
 
@@ -220,7 +221,7 @@ class ArrayMeta:
     dimension_names: tuple[str | None, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members of the document that readers need not understand, as they stand there."""
-    limits: Limits = field(default_factory=Limits, compare=False)
+    limits: Limits = field(default=DEFAULT_LIMITS, compare=False)
     """Bounds that decoding keeps."""
     absence_hint: str = field(default="", compare=False)
     """Why all chunks may seem to be absent although they are not; nothing where that cannot be."""

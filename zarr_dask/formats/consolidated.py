@@ -142,8 +142,8 @@ class Consolidated(Wrapper):
         """Documents that are known, as JSON objects; None if that is not so of all of them."""
         found: dict[str, Mapping[str, Any] | None] = {}
         for key in keys:
-            found[key] = self.documents.get(key)
-            if found[key] is None and not self._knows(key):
+            document = found[key] = self.documents.get(key)
+            if document is None and not self._knows(key):
                 return None
         return found
 

@@ -40,7 +40,7 @@ from zarr_dask.formats.v2_document import (
 )
 from zarr_dask.members import Members, is_int
 from zarr_dask.notices import warn
-from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.base import Store
 
 __all__ = [
     "OBJECT_CODECS",
@@ -65,18 +65,20 @@ class FormatV2:
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """See `Format.node_keys`."""
-        return (join(path, ".zarray"), join(path, ".zattrs"), join(path, ".zgroup"))
+        below = prefix_of(path)
+        return (f"{below}.zarray", f"{below}.zattrs", f"{below}.zgroup")
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key, group_key = self.node_keys(path)
-        documents = dict(found)
+        documents = found
         if array_key not in documents:
-            documents |= read_documents(store, [array_key, attributes_key], options.limits)
+            fetched = read_documents(store, [array_key, attributes_key], options.limits)
+            documents = {**found, **fetched}
         if documents[array_key] is None and group_key not in documents:
-            documents |= read_documents(store, [group_key], options.limits)
+            documents = {**documents, **read_documents(store, [group_key], options.limits)}
         attributes_text = documents[attributes_key]
         attributes: dict[str, Any] = {}
         if attributes_text is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from zarr_dask.codecs.zfp import Zfpy
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, Problem
 from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, stored_grid
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
 from zarr_dask.formats.typestr import (
     dtype_from_json,
     dtype_to_json,
@@ -44,7 +44,16 @@ from zarr_dask.formats.typestr import (
     without_unit,
 )
 from zarr_dask.grid import Grid
-from zarr_dask.members import Members, anything, is_int, is_ints, is_lengths, is_list, one_of
+from zarr_dask.members import (
+    Members,
+    anything,
+    are_names,
+    is_int,
+    is_ints,
+    is_lengths,
+    is_list,
+    one_of,
+)
 
 __all__ = [
     "DIMENSIONS",
@@ -76,16 +85,28 @@ def like_a_known_one(
     common = dict(document)
     shape = common.pop("shape", None)
     key = as_bytes(common) if usual_shape(shape) else None
-    known = None if key is None else _known(key, len(shape), options)
+    known = None if key is None else _known(key, len(shape), *_matters(options))
     if known is None:
         return None
     return like(known, shape, attributes, _names(document, attributes, len(shape)))
 
 
+def _matters(options: ReadOptions) -> tuple[Literal[".", "/"] | None, bool, Limits]:
+    """What a document is read by; these are told apart much faster than all options."""
+    return options.dimension_separator, options.allow_pickle, options.limits
+
+
 @lru_cache(maxsize=MOST_KNOWN)
-def _known(common: bytes, ndim: int, options: ReadOptions) -> ArrayMeta | None:
+def _known(
+    common: bytes,
+    ndim: int,
+    separator: Literal[".", "/"] | None,
+    allow_pickle: bool,
+    limits: Limits,
+) -> ArrayMeta | None:
     """An array of one cell; None unless there is nothing to be said about its document."""
     document = from_bytes(common)
+    options = ReadOptions(dimension_separator=separator, allow_pickle=allow_pickle, limits=limits)
     shape = document.get("chunks")
     if not usual_shape(shape) or len(shape) != ndim:
         return None
@@ -321,13 +342,7 @@ def _names(
 def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
     """Names of dimensions by xarray's convention; null where one has no name."""
     names = attributes.get(DIMENSIONS)
-    if (
-        isinstance(names, list)
-        and len(names) == ndim
-        and all(name is None or isinstance(name, str) for name in names)
-    ):
-        return tuple(names)
-    return None
+    return tuple(names) if are_names(names) and len(names) == ndim else None
 
 
 def names_of_nczarr(

@@ -55,7 +55,16 @@ from zarr_dask.formats.grids import (
     take_chunk_keys,
     take_grid,
 )
-from zarr_dask.members import Members, anything, is_int, is_lengths, is_list, is_object, is_steps
+from zarr_dask.members import (
+    Members,
+    anything,
+    are_names,
+    is_int,
+    is_lengths,
+    is_list,
+    is_object,
+    is_steps,
+)
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
@@ -250,7 +259,7 @@ def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta 
     names = common.pop("dimension_names", None)
     if not usual_shape(shape) or not isinstance(attributes, dict):
         return None
-    if names is not None and not (_are_names(names) and len(names) == len(shape)):
+    if names is not None and not (are_names(names) and len(names) == len(shape)):
         return None
     key = as_bytes(common)
     known = None if key is None else _known(key, len(shape), limits)
@@ -378,7 +387,7 @@ def _dimension_names(
 ) -> tuple[str | None, ...] | None:
     names = members.take(
         "dimension_names",
-        _are_names,
+        are_names,
         "a list of strings and nulls",
         None,
     )
@@ -387,10 +396,6 @@ def _dimension_names(
     if shape is not None and len(names) != len(shape):
         members.blame("dimension_names", names, f"{len(shape)} names, one per dimension")
     return tuple(names)
-
-
-def _are_names(value: Any) -> bool:
-    return is_list(value) and all(name is None or isinstance(name, str) for name in value)
 
 
 def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:

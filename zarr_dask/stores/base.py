@@ -192,14 +192,13 @@ def check_key(key: str) -> None:
     ...
     zarr_dask.errors.StoreKeyError: '../secret' is not a key: it must be made of names ...
     """
+    segments = f"/{key}/"
     bad = (
-        not key
-        or key[0] == "/"
-        or key[-1] == "/"
-        or "//" in key
+        "//" in segments
+        or "/./" in segments
+        or "/../" in segments
         or "\0" in key
         or "\\" in key
-        or ("." in key and any(part in {".", ".."} for part in key.split("/")))
         or not (key.isascii() or _is_unicode(key))
     )
     if bad:
