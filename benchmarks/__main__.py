@@ -16,7 +16,7 @@ from benchmarks.suite import CASES
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case at most")
+    parser.add_argument("--rounds", type=int, default=20, help="timed rounds of each case at most")
     parser.add_argument("--threads", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--dir", type=Path, help="where the data go; a temporary folder by default")
     parser.add_argument("--json", type=Path, help="also write what came out to this file")

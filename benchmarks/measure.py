@@ -4,7 +4,8 @@ Each contender runs several rounds one after the other, the first as a warm-up, 
 memory that is theirs already: on a virtual machine, pages that were freed some seconds ago cost
 several times as much to touch as those just used. Where files are written, contenders take turns
 instead, each round begun by another one: a disk that has taken some gigabytes becomes slower, and
-would favour whoever came first. The table gives each one's best and median
+would favour whoever came first. So they do where a run is so short that a machine may be faster or
+slower for all rounds of one of them. The table gives each one's best and median
 and the ratio of its best to that of the first contender, which is the floor where there is one.
 A result is compared with the expected values once. Counts (tasks, requests, bytes) are taken in a
 run of their own, so that counting costs no time.
@@ -52,7 +53,7 @@ class Case:
     contenders: list[Contender]
     rounds: int = 5
     in_turns: bool = False
-    """Whether contenders take turns, because the job writes files."""
+    """Whether contenders take turns, because the job writes files or is short."""
     number: int = 1
     """How often a run does the job."""
     unit: str = "ms"

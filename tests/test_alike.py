@@ -154,9 +154,10 @@ def test_every_array_of_consolidated_metadata_is_validated(format):
             assert (node.shape, node.attributes) == ((number + 1, 3), {"n": number})
 
 
-def test_attributes_are_nobody_elses():
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_attributes_are_nobody_elses(format):
     store = MemoryStore()
-    zd.create_group(store).create_array(
+    zd.create_group(store, format=format).create_array(
         "a", shape=2, chunks=2, dtype="f4", attributes={"list": [1]}
     )
     group = zd.consolidate(store)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import ReadOnlyError, StoreError, ZarrDaskError
+from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
 from zarr_dask.stores import (
     WHOLE,
     Faulty,
@@ -29,7 +29,7 @@ from zarr_dask.stores import (
     Store,
     open_store,
 )
-from zarr_dask.stores.base import Coalescing, coalesce, read_ranges
+from zarr_dask.stores.base import Coalescing, check_key, coalesce, read_ranges
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.urls import beside
 from zarr_dask.testing.stores import VALUE, StoreTests
@@ -37,6 +37,17 @@ from zarr_dask.testing.stores import VALUE, StoreTests
 
 def nothing(method: str, key: str) -> None:
     """Do nothing before a request."""
+
+
+@given(st.text(alphabet=["a", ".", "/", "\\", "\0", "é", "\ud800"], max_size=9))
+def test_keys_are_names_joined_by_slashes(key):
+    names = key.split("/")
+    bad = any(name in {"", ".", ".."} for name in names) or {"\\", "\0", "\ud800"} & set(key)
+    if bad:
+        with pytest.raises(StoreKeyError):
+            check_key(key)
+    else:
+        check_key(key)
 
 
 class TestLocalStore(StoreTests):
