@@ -61,6 +61,13 @@ def test_arrays_are_small(layout, tmp_path):
     assert pickle.loads(pickle.dumps(source)).token == array.token
 
 
+def test_arrays_of_records_are_small():
+    record = np.dtype([(f"quantity_{number:03}", "f8") for number in range(100)])
+    array = zd.create_array({}, shape=(9,), dtype=record, chunks=3)
+    assert len(pickle.dumps(array)) < 2000
+    assert pickle.loads(pickle.dumps(array)).dtype == record
+
+
 def test_arrays_of_every_store_are_small(tmp_path):
     made = zd.create_array({}, shape=(9, 9), dtype="f4", chunks=3, attributes=ATTRIBUTES)
     for store in stores(tmp_path):

@@ -260,3 +260,17 @@ def test_groups_below_consolidated_metadata(format):
         bare = zd.open(f"{url}/r", "ocean", read=zd.ReadOptions(consolidated=False))
         with pytest.raises(ListingError, match="consolidate"):
             list(bare.arrays())
+
+
+def test_no_index_is_no_empty_folder():
+    """Through fsspec, whose file system says that there is nothing where it is shown nothing."""
+    values = {}
+    zd.create_array(values, "a", shape=(4,), dtype="i4", chunks=2)[...] = [1, 2, 3, 4]
+    with serving(Files, {f"r/{key}": bytes(value) for key, value in values.items()}) as (url, _):
+        options = {"backend": "fsspec"}
+        array = zd.open_array(f"{url}/r", "a", storage_options=options)
+        assert array[...].tolist() == [1, 2, 3, 4]
+        group = zd.open_group(f"{url}/r", storage_options=options)
+        for ask in (group.tree, array.nbytes_stored, lambda: zd.verify(group)):
+            with pytest.raises(ListingError, match="no index"):
+                ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -204,7 +205,9 @@ def _lists(value: np.ndarray, element: DataType) -> Any:
 
 
 def struct_of(fields: Sequence[tuple[str, DataType]], *, legacy: bool = False) -> Struct:
-    """The struct of some fields."""
+    """The struct of some fields; those of one data type share it, which keeps pickles small."""
+    shared: dict[bytes, DataType] = {}
+    fields = [(name, shared.setdefault(pickle.dumps(item), item)) for name, item in fields]
     names, formats = [name for name, _ in fields], [item.dtype for _, item in fields]
     dtype: np.dtype[Any] = np.dtype({"names": names, "formats": formats})
     return Struct("struct", dtype, tuple(fields), legacy)

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from zarr_dask.errors import (
+    ListingError,
     MissingDependencyError,
     ReadOnlyError,
     StoreError,
@@ -43,7 +44,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
-from zarr_dask.stores.dialect import for_fsspec, in_words_of_fsspec
+from zarr_dask.stores.dialect import WEB, for_fsspec, in_words_of_fsspec
 from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
     RANGES,
@@ -370,7 +371,16 @@ class FsspecStore:
             ) from self._public(error)
 
     def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
-        """Refuse an empty listing of a bucket that is not there."""
+        """Refuse an empty listing of a bucket that is not there, or of a server that lists nothing.
+
+        What HTTP servers call missing, or send instead of an index, may be a folder of values.
+        """
+        if not found and urlsplit(self.url).scheme in WEB:
+            raise ListingError(
+                f"{self.url}/{prefix} cannot be listed: the server shows no index of it. Open a "
+                "node by its path, or a group that has consolidated metadata "
+                "(zarr_dask.consolidate)."
+            )
         if not found:
             self._check_bucket("list", prefix, FileNotFoundError("nothing was listed"))
 
@@ -458,7 +468,8 @@ class FsspecStore:
             self._do("list", prefix, lambda: fs.find(folder, detail=True)) or {}
         )
         self._check_emptiness(prefix, found)
-        return ((p[len(root) :].lstrip("/"), int(entry["size"])) for p, entry in found.items())
+        sizes = ((p[len(root) :].lstrip("/"), entry["size"]) for p, entry in found.items())
+        return ((key, self.size(key) or 0 if size is None else int(size)) for key, size in sizes)
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
@@ -469,6 +480,8 @@ class FsspecStore:
             return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
         folder = join(root, prefix.rstrip("/"))
         entries = self._do("list", prefix, lambda: fs.ls(folder, detail=True, refresh=True))
+        if urlsplit(self.url).scheme in WEB:
+            self._check_emptiness(prefix, entries or ())
         keys, prefixes = [], []
         for entry in entries or ():
             name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
