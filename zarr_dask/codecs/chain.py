@@ -30,6 +30,7 @@ from zarr_dask.codecs.base import (
     joined,
 )
 from zarr_dask.codecs.fetch import Fetch, answer_from
+from zarr_dask.codecs.rows import put
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes
 from zarr_dask.codecs.spans import Spans, spans_of
 from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
@@ -242,7 +243,7 @@ class BoundChain:
         if array.flags.c_contiguous or not self._serializer.direct or self._bytes[0].may_alias:
             return array
         memory = scratch("decoded", array.nbytes).view(array.dtype).reshape(array.shape)
-        memory[...] = array
+        put(array, into=memory)
         return memory
 
     # --- reading --------------------------------------------------------------------------------
@@ -309,11 +310,11 @@ class BoundChain:
         memory = scratch("decoded", self._decoded_size)
         if region is not None and self._divisible and self._few((Cut(region, out),)):
             answer_from(self._last_decoder.read_spans(memory, self._spans((region,))), buffer)
-            out[...] = self._as_stored(memory)[region]
+            put(self._as_stored(memory)[region], into=out)
             return
         self._decode_last(buffer, memory)
         chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
-        out[...] = chunk if region is None else chunk[region]
+        put(chunk if region is None else chunk[region], into=out)
 
     def _spans(self, regions: Sequence[Region]) -> Spans:
         """The bytes that some regions lie in, on the far side of the array codecs."""
@@ -422,7 +423,7 @@ class BoundChain:
             chunk = scratch("chunk", spec.nbytes).view(spec.dtype).reshape(spec.shape)
         self.decode(buffer, None, chunk, reading)
         for region, out in cuts:
-            out[...] = chunk if region is None else chunk[region]
+            put(chunk if region is None else chunk[region], into=out)
 
     def _read_parts(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
         """Read through the array codecs, all of which are pointwise."""
@@ -455,7 +456,7 @@ class BoundChain:
             _DECODED.nbytes += self.counted
             chunk = self._as_stored(memory)
             for region, out in cuts:
-                out[...] = chunk[region]
+                put(chunk[region], into=out)
         return present
 
 
