@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeExistsError, StoreError, ZarrDaskError
+from zarr_dask.errors import NodeExistsError, ResumeError, StoreError, ZarrDaskError
 
 X = da.ones((8, 8), chunks=4)
 STEP = {"u": {"shape": (4, 4), "dtype": "f4", "chunks": (1, 2, 2)}}
@@ -99,6 +99,17 @@ def test_output_of_a_simulation_with_a_journal_without_a_place(place):
         zd.Writer.create("run.zarr", STEP, owners=owners, journal="file")
 
     refused(place, create, StoreError, "journal= needs a folder")
+
+
+@pytest.mark.parametrize("way", ["to_zarr", "rechunk", "rechunk dask", "copy", "ome", "Writer"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_journal_is_no_part_of_what_is_written(place, way, below):
+    ways = WRITES | {
+        "ome": lambda url, **options: zd.ome.write(X, url, axes="yx", **options),
+        "Writer": lambda url, **options: zd.Writer.create(url, STEP, **options),
+    }
+    call = ways[way]
+    refused(place, lambda: call("free.zarr", journal=f"free.zarr{below}"), ResumeError, "inside of")
 
 
 @pytest.mark.parametrize("manifest", ["folder", "file/manifest", "array.zarr"])

@@ -315,6 +315,8 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     ------
     StoreError
         If a file is in the way of the folder.
+    ResumeError
+        If it lies in the node itself.
 
     Examples
     --------
@@ -331,6 +333,12 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
     beside_others = open_alike(url, store)
     check_folder(beside_others, prefix, "journal=")
+    root = real_place(beside_others, "")
+    if f"{root}/".startswith(f"{node}/"):
+        raise ResumeError(
+            f"journal= names a place inside of {where(store, path)}, which is to be written: "
+            f"{root}. Choose one outside of it."
+        )
     return Place(beside_others, prefix)
 
 
@@ -587,7 +595,8 @@ def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[Place,
                 return
             store, last = around
         name = join(last, name) if name else last
-        yield given_place(journal, store, path), name
+        with suppress(ResumeError):  # a group around the journal has no output that uses it
+            yield given_place(journal, store, path), name
 
 
 def _is_output(what: str, url: str) -> RankError:

@@ -195,7 +195,7 @@ def plan_resume(
         check_resumable(target.store, target.where)
     manifest = options.manifest_place(target.store)
     if manifest is not None:
-        _check_outside(target, "manifest", manifest.store, manifest.key)
+        _check_outside(target, manifest)
         check_file(manifest.store, manifest.key, "manifest=")
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
@@ -221,9 +221,7 @@ def plan_resume(
 
 def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
     if journal is not None:
-        given = given_place(journal, target.store, target.path)
-        _check_outside(target, "journal", given.store, given.prefix)
-        return given
+        return given_place(journal, target.store, target.path)
     place = default_place(target.store, target.path)
     if place is None and required:
         raise ResumeError(
@@ -234,13 +232,14 @@ def _place(target: Array, journal: Location | None, *, required: bool) -> Place 
     return place
 
 
-def _check_outside(target: Array, what: str, store: Store, key: str) -> None:
+def _check_outside(target: Array, manifest: ManifestPlace) -> None:
     """Refuse to keep in an array what is no part of it: other libraries would stumble over it."""
-    place, node = real_place(store, key), real_place(target.store, target.path)
-    if place == node or place.startswith(f"{node}/"):
+    place = real_place(manifest.store, manifest.key)
+    node = real_place(target.store, target.path)
+    if f"{place}/".startswith(f"{node}/"):
         raise ResumeError(
-            f"{what}= names a place inside of {target.where}, which is to be written: "
-            f"{place}. Choose one outside of the array."
+            f"manifest= names a place inside of {target.where}, which is to be written: {place}. "
+            "Choose one outside of it."
         )
 
 

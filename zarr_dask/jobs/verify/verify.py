@@ -30,7 +30,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
+from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError, ResumeError
 from zarr_dask.formats.base import Format, ReadOptions, ancestors, prefix_of, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
@@ -560,16 +560,24 @@ class _Job:
         paths = {self.path, *(one.path for one in self.arrays)}
         paths |= {above for one in self.arrays for above in ancestors(one.path)}
         for path in sorted(one for one in paths if f"{one}/".startswith(prefix_of(self.path))):
-            for journal, job in open_journals(given_place(self.journal, self.store, path)):
+            for journal, job in self._given_jobs(path):
                 yield path, journal, job
+
+    def _given_jobs(self, path: str) -> list[tuple[Journal, Job]]:
+        """Jobs at a node whose journals are at the place that was named."""
+        if self.journal is None:
+            return []
+        try:
+            return open_journals(given_place(self.journal, self.store, path))
+        except ResumeError:  # the place is in the node: no job there can have used it
+            return []
 
     def _jobs_at(self, path: str) -> Iterator[tuple[Journal, Job]]:
         """Jobs that write to a node, wherever their journals are."""
         place = default_place(self.store, path)
         if place is not None:
             yield from open_journals(place)
-        if self.journal is not None:
-            yield from open_journals(given_place(self.journal, self.store, path))
+        yield from self._given_jobs(path)
 
     def find_temporaries(self, *, sweep: bool) -> None:
         """Temporary files of writers that were killed."""
