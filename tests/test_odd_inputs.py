@@ -155,3 +155,9 @@ def test_sources_that_are_no_arrays(tmp_path):
     with pytest.raises(StoreError) as caught:
         zd.open(np.zeros((1000, 1000)))
     assert len(str(caught.value)) < 400
+
+
+def test_an_address_is_no_client(tmp_path):
+    source = zd.create_array(tmp_path / "a", shape=(4,), dtype="i4", chunks=2)
+    with pytest.raises(TypeError, match=r"expected a distributed\.Client"):
+        zd.rechunk(source, tmp_path / "b", chunks=4, client="tcp://10.0.0.1:8786")

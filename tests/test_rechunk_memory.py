@@ -16,16 +16,26 @@ QUICK = [("slabs to series", 4), ("slabs to shards", 1), ("shards to slabs", 4)]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
-def assert_as_stated(found) -> None:
-    assert found.decoded[0] == found.decoded[1]
-    assert found.requests[0] == found.requests[1]
-    assert LEAST <= found.share <= 1, str(found)
+def assert_as_stated(layout, threads, root, *, worker) -> None:
+    """Decoded bytes and requests are exact, and memory is neither above nor far below the bound.
+
+    Whether tasks of several threads hold most at the same moment is a matter of luck on a machine
+    with other things to do: what all of them hold together is looked for three times.
+    """
+    found = []
+    while len(found) < (3 if threads > 1 else 1) and all(one.share < LEAST for one in found):
+        found.append(measured(layout, threads, root, worker=worker))
+    for one in found:
+        assert one.decoded[0] == one.decoded[1]
+        assert one.requests[0] == one.requests[1]
+        assert one.share <= 1, str(one)
+    assert max(one.share for one in found) >= LEAST, str(found[0])
 
 
 @pytest.mark.parametrize(("name", "threads"), QUICK)
 def test_a_process_takes_what_its_plan_states(tmp_path, name, threads):
     layout = next(one for one in LAYOUTS if one.name == name)
-    assert_as_stated(measured(layout, threads, tmp_path, worker=threads == 1))
+    assert_as_stated(layout, threads, tmp_path, worker=threads == 1)
 
 
 def in_one_process(layout):
@@ -45,4 +55,4 @@ def layout(request, tmp_path_factory):
 @pytest.mark.parametrize("threads", [1, 4])
 def test_processes_of_all_kinds_take_what_their_plans_state(layout, threads, worker):
     which, root = layout
-    assert_as_stated(measured(which, threads, root, worker=worker))
+    assert_as_stated(which, threads, root, worker=worker)

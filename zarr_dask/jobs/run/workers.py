@@ -50,8 +50,12 @@ def find_workers(client: Client | None = None) -> Workers:
     ------
     SchedulerError
         If the cluster has no workers.
+    TypeError
+        If it is no client.
     """
     client = client or _current_client()
+    if isinstance(client, str):
+        raise TypeError(f"client={client!r}: expected a distributed.Client, as Client({client!r}).")
     return _local_workers() if client is None else _cluster_workers(client)
 
 
