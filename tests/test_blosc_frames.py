@@ -385,6 +385,19 @@ def test_files_are_read_in_part(stored, region):
         assert store.traffic.nbytes < whole * chunks / 2 / 1.9
 
 
+def test_half_of_a_chunk_is_worth_reading_in_part(tmp_path):
+    values = np.tile(VALUES, (1, 4, 2))
+    large = {"name": "blosc", "configuration": BLOSC["configuration"] | {"blocksize": 0}}
+    zd.create_array(
+        tmp_path, shape=values.shape, chunks=values.shape, dtype="f4", codecs=[LITTLE, large]
+    )[...] = values
+    store = Tally(LocalStore(str(tmp_path)))
+    array = zd.open_array(store)
+    store.traffic.nbytes = 0
+    np.testing.assert_array_equal(array[1:3], values[1:3])
+    assert store.traffic.nbytes < (tmp_path / "c/0/0/0").stat().st_size * 0.6
+
+
 def test_points_of_a_file_are_read_in_part(stored):
     path, values = stored
     store = Tally(LocalStore(str(path)))

@@ -397,7 +397,7 @@ class BoundChain:
             if region is None:
                 return False
             wanted += out.nbytes
-        return wanted <= self._decoded_size // 2
+        return wanted <= self._decoded_size * 5 // 8
 
     def decode_cuts(self, buffer: Buffer, cuts: Sequence[Cut], reading: Reading) -> None:
         """As `decode` for each of some cuts, from bytes that are decoded once.
