@@ -262,6 +262,19 @@ def test_groups_below_consolidated_metadata(format):
             list(bare.arrays())
 
 
+def test_archives_have_a_name_of_their_own(tmp_path):
+    array = zd.create_array({}, shape=(4,), dtype="i4", chunks=2)
+    array[...] = [1, 2, 3, 4]
+    zd.to_zarr(array.to_dask(), tmp_path / "a.zip")
+    with serving(Files, {"a.zip": (tmp_path / "a.zip").read_bytes()}) as (url, _):
+        with pytest.raises(NodeNotFoundError, match=f"is read as 'zip::{url}/a.zip'"):
+            zd.open(f"{url}/a.zip")
+        assert zd.open_array(f"zip::{url}/a.zip")[...].tolist() == [1, 2, 3, 4]
+    (tmp_path / "a.nc").write_bytes(b"CDF")
+    with pytest.raises(NodeNotFoundError, match=r"a\.nc is a file, and no zip archive"):
+        zd.open(tmp_path / "a.nc")
+
+
 def test_no_index_is_no_empty_folder():
     """Through fsspec, whose file system says that there is nothing where it is shown nothing."""
     values = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from zarr_dask.array import Array
@@ -47,8 +48,9 @@ from zarr_dask.hierarchy import (
 from zarr_dask.journal import explained
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, located, open_store
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.wrappers import ReadOnly, innermost
 from zarr_dask.tree import Tree, draw, facts_table
 from zarr_dask.walk import Below, consolidated_above, read_as, read_or_imply, walk
 
@@ -411,10 +413,22 @@ def open(
             store, path, format, options, consolidated=consolidated
         )
     except NodeNotFoundError as error:
-        raise explained(error, store, path) from None
+        raise _of_a_file(explained(error, store, path), store) from None
     if consolidated:
         store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
+
+
+def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
+    """The error, saying so where what was given seems to be a file and no folder."""
+    place = innermost(store)
+    if isinstance(place, LocalStore) and Path(place.root).is_file():
+        hint = f"{place.root} is a file, and no zip archive."
+    elif "::" not in place.url and "://" in place.url and place.url.lower().endswith(".zip"):
+        hint = f"An archive is read as 'zip::{place.url}'."
+    else:
+        return error
+    return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())
 
 
 def _node(
