@@ -62,6 +62,9 @@ class Layout:
 
 
 SLABS = {"chunks": (4, 256, 512)}
+HALF = (256, 256, 256)
+"""Shape of arrays whose elements take twice as much."""
+SHORT = {"chunks": (4, 256, 256)}
 SERIES = {"chunks": (256, 32, 32)}
 CUBES = {"chunks": (64, 64, 64)}
 SHARDS = {"chunks": (32, 32, 32), "shards": (128, 128, 128)}
@@ -73,8 +76,8 @@ LAYOUTS = [
     Layout("slabs to series, uncompressed", SLABS, SERIES, 64 * MB, None),
     Layout("slabs to series, smooth", SLABS, SERIES, 64 * MB, noise=False),
     Layout("slabs to series, 20 MB", SLABS, SERIES, 20 * MB),
-    Layout("slabs to series, f8", SLABS, SERIES, 64 * MB, dtype="f8"),
-    Layout("slabs to series, f8 to f4", SLABS, SERIES, 64 * MB, dtype="f8", new_dtype="f4"),
+    Layout("slabs to series, f8", SHORT, SERIES, 64 * MB, dtype="f8", shape=HALF),
+    Layout("slabs to series, f8 to f4", SHORT, SERIES, 64 * MB, "zstd", "f8", "f4", shape=HALF),
     Layout("slabs to series, u1", SLABS, SERIES, 40 * MB, dtype="u1"),
     Layout("slabs to shards", SLABS, SHARDS, 64 * MB),
     Layout("slabs to shards, smooth", SLABS, SHARDS, 64 * MB, noise=False),
