@@ -10,7 +10,6 @@ import sys
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import dask.array as da
 import pytest
@@ -18,13 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import (
-    ObjectReplacedError,
-    ReadOnlyError,
-    StoreError,
-    StoreKeyError,
-    ZarrDaskError,
-)
+from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
 from zarr_dask.stores import (
     WHOLE,
     Faulty,
@@ -36,14 +29,7 @@ from zarr_dask.stores import (
     Store,
     open_store,
 )
-from zarr_dask.stores.base import (
-    Coalescing,
-    ReopenedValue,
-    Version,
-    check_key,
-    coalesce,
-    read_ranges,
-)
+from zarr_dask.stores.base import Coalescing, check_key, coalesce, read_ranges
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.urls import beside
 from zarr_dask.testing.stores import VALUE, StoreTests
@@ -633,44 +619,3 @@ def test_the_option_of_fsspec_that_makes_folders_is_taken_for_local_files(tmp_pa
     store = open_store(f"file://{tmp_path}/a/b.zarr", {"auto_mkdir": True})
     store.set("c/0", [b"1"])
     assert (tmp_path / "a" / "b.zarr" / "c" / "0").read_bytes() == b"1"
-
-
-# --- parts that are handed on as they come --------------------------------------------------------
-
-
-class OneByOne(MemoryStore):
-    """A store that hands on parts as they come; other versions of its value may come in between."""
-
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
-    versions: ClassVar[list[int | None]] = []
-
-    def iter_versions(self, requests):
-        for (_, (start, stop), tag), version in zip(requests, self.versions, strict=True):
-            if version is None:
-                yield None
-                continue
-            content = bytes([version]) * (stop - start)
-            yield Version(content if tag in {None, version} else None, version)
-
-
-@pytest.mark.parametrize(
-    ("versions", "found"),
-    [
-        ([1, 1, 1], [b"\1\1", b"\1", b"\1"]),
-        ([None, None, None], None),
-        ([1, 2, 1], "replaced"),
-        ([1, 1, None], "replaced"),
-    ],
-)
-def test_parts_of_one_value_as_they_come(monkeypatch, versions, found):
-    monkeypatch.setattr(OneByOne, "versions", versions)
-    value = ReopenedValue(OneByOne({}), "key")
-    asked = [Range(0, 2), Range(10, 11), Range(20, 21)]
-    if found == "replaced":
-        parts = value.get_ranges(asked)
-        assert next(iter(parts)) == b"\1\1"
-        with pytest.raises(ObjectReplacedError, match="'key'"):
-            list(parts)
-        return
-    parts = value.get_ranges(asked)
-    assert (None if parts is None else [bytes(part) for part in parts]) == found

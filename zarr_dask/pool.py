@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import chain, islice
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 __all__ = [
     "SIDE_BY_SIDE",
     "abreast",
-    "ask_for_each",
     "cores",
     "for_each",
     "in_flight",
@@ -140,22 +139,10 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     >>> wait_for_each(len, ["a", "", "abc"])
     [1, 0, 3]
     """
-    return [*ask_for_each(function, items)]
-
-
-def ask_for_each(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """As `wait_for_each`, each result as soon as it and those before it are there.
-
-    All are asked for when this is called, not when the first result is taken.
-    """
     threads = waiting_threads()
-    return _results([threads.submit(copy_context().run, function, item) for item in items])
-
-
-def _results(futures: Sequence[Future[R]]) -> Iterator[R]:
+    futures = [threads.submit(copy_context().run, function, item) for item in items]
     try:
-        for future in futures:
-            yield future.result()
+        return [future.result() for future in futures]
     finally:
         for future in futures:
             future.cancel()  # after an error; what has begun goes on

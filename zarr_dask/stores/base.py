@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from zarr_dask.errors import ObjectReplacedError, StoreKeyError
@@ -31,7 +30,6 @@ __all__ = [
     "ReopenedValue",
     "Store",
     "Version",
-    "VersionIterator",
     "VersionReader",
     "VersionRequest",
     "can_peek",
@@ -382,15 +380,6 @@ class VersionReader(Protocol):
         ...
 
 
-@runtime_checkable
-class VersionIterator(Protocol):
-    """A store that hands on each part as soon as it and those before it are there."""
-
-    def iter_versions(self, requests: Sequence[VersionRequest]) -> Iterator[Version | None]:
-        """As `VersionReader.get_versions`; all requests are on their way at once."""
-        ...
-
-
 def read_versions(store: Store, requests: Sequence[VersionRequest]) -> list[Version | None]:
     """Parts of values, each of which tells what value it is of.
 
@@ -432,66 +421,27 @@ class ReopenedValue:
             self._tag = validator_of(self._store, self._key)
         return self._tag
 
-    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
         """See `OpenValue.get_ranges`.
 
         Raises
         ------
         ObjectReplacedError
-            If it is no more the value that was read from before; it may be found out later, when
-            the parts are taken.
+            If it is no more the value that was read from before.
         """
         if len(ranges) == 1 and ranges[0] == WHOLE and self._tag is None:
             value = self._store.borrow(self._key)
             return None if value is None else [value]
         joint, places = coalesce(ranges, self._store.coalescing)
         requests = [(self._key, wanted, self._tag) for wanted in joint]
-        if len(joint) > 1 and isinstance(self._store, VersionIterator) and _ascend(places):
-            arriving = self._store.iter_versions(requests)
-            first = self._content(next(arriving), is_first=True)
-            return None if first is None else self._as_they_come(first, arriving, places, ranges)
         found, self._tag = same_version(read_versions(self._store, requests), self._tag)
         if found is None:
             return None
         if not found:
-            raise self._replaced()
+            raise ObjectReplacedError(
+                f"{self._key!r} in {self._store.url} was replaced while it was read."
+            )
         return distribute(found, places, ranges)
-
-    def _as_they_come(
-        self,
-        first: Buffer,
-        arriving: Iterator[Version | None],
-        places: Sequence[tuple[int, int]],
-        ranges: Sequence[Range],
-    ) -> Iterator[Buffer]:
-        """As `distribute`: what has come can be decoded while the rest is on its way."""
-        number, view = 0, memoryview(first)
-        for (which, offset), wanted in zip(places, ranges, strict=True):
-            while number < which:
-                content = self._content(next(arriving), is_first=False)
-                if content is None:
-                    raise self._replaced()
-                number, view = number + 1, memoryview(content)
-            yield part_of(view, offset, wanted)
-
-    def _content(self, part: Version | None, *, is_first: bool) -> Buffer | None:
-        """The content of a part of the same value; None if there is no value."""
-        found, self._tag = same_version([part], self._tag)
-        if found is None and is_first:
-            return None
-        if not found:
-            raise self._replaced()
-        return found[0]
-
-    def _replaced(self) -> ObjectReplacedError:
-        return ObjectReplacedError(
-            f"{self._key!r} in {self._store.url} was replaced while it was read."
-        )
-
-
-def _ascend(places: Sequence[tuple[int, int]]) -> bool:
-    """Whether ranges are wanted in the order of the joint ones that hold them."""
-    return all(one[0] <= other[0] for one, other in pairwise(places))
 
 
 def same_version(

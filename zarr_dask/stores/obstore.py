@@ -117,13 +117,6 @@ class ObstoreStore:
         """See `zarr_dask.stores.base.read_versions`: by ``If-Match``."""
         return self._served().get_versions(requests)
 
-    def iter_versions(self, requests: Sequence[VersionRequest]) -> Iterator[Version | None]:
-        """See `zarr_dask.stores.base.VersionIterator`."""
-        served = self._served()
-        if isinstance(served, ObstoreRequests):
-            return served.iter_versions(requests)
-        return iter(served.get_versions(requests))
-
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
         return self._served().size(key)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
-from zarr_dask.pool import ask_for_each
+from zarr_dask.pool import wait_for_each
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Version, VersionRequest, check_key
 
 __all__ = ["Versioned"]
@@ -35,12 +35,8 @@ class Versioned(ABC):
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, where values have tags."""
-        return [*self.iter_versions(requests)]
-
-    def iter_versions(self, requests: Sequence[VersionRequest]) -> Iterator[Version | None]:
-        """See `zarr_dask.stores.base.VersionIterator`."""
         for key, _, _ in requests:
             check_key(key)
         if len(requests) < 2:
-            return iter([self._version(*request) for request in requests])
-        return ask_for_each(lambda request: self._version(*request), requests)
+            return [self._version(*request) for request in requests]
+        return wait_for_each(lambda request: self._version(*request), requests)
