@@ -1,10 +1,11 @@
 """S3 with 20 ms more for each request: reading, writing, opening and streaming, beside others.
 
 ``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
-threads of dask. "obstore alone" sends the very requests that zarr_dask sends, with as many at a
-time (32 when reading, 10 when writing), and does nothing with the answers. Each writes to a new
-place each time. What each has read or
-written is compared with what it should be, outside of the measured time.
+threads of dask; contenders take turns. "obstore alone" sends the very requests that zarr_dask
+sends, with as many at a time (32 when reading, 10 when writing), and does nothing with the answers.
+Blocks that are read are left as they are computed (`persist`): a result of `compute` is copied by
+dask, whoever has read it. Whoever writes does so to a new place each time, with the same codecs.
+What each has read or written is compared with what it should be, outside of the measured time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -33,7 +34,7 @@ LATENCY = 0.02
 WORKERS = 2
 PUTS = WORKERS + MOST_SENDING
 KEY = "AKIAEXAMPLE"
-REPEATS = 3
+ROUNDS = 7
 
 CHUNK = (128, 192)  # of float32: 96 KiB
 SHARD = (16 * 128, 16 * 192)
@@ -47,18 +48,25 @@ def options(endpoint: str) -> dict[str, Any]:
     return {"key": KEY, "secret": KEY, "client_kwargs": client}
 
 
-def best(function: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begun)
-    return min(times)
+def best(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """The best time of each, after a warm-up; every round is begun by another one."""
+    names = list(contenders)
+    times = dict.fromkeys(names, float("inf"))
+    for number in range(-1, ROUNDS):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            begun = time.perf_counter()
+            contenders[name]()
+            if number >= 0:
+                times[name] = min(times[name], time.perf_counter() - begun)
+    return times
 
 
-def show(what: str, seconds: float, ours: float | None = None) -> None:
-    compared = "" if ours is None else f"   {seconds / ours:5.2f} x zarr_dask"
-    print(f"  {what:<34} {seconds:7.3f} s{compared}", flush=True)
+def show(contenders: Mapping[str, Callable[[], object]]) -> None:
+    """Measure contenders, of which the first is ours."""
+    times = best(contenders)
+    ours = next(iter(times.values()))
+    for name, seconds in times.items():
+        print(f"  {name:<34} {seconds:7.3f} s   {seconds / ours:5.2f} x zarr_dask", flush=True)
 
 
 def threads(function: Callable[[], object], workers: int = WORKERS) -> Callable[[], object]:
@@ -73,7 +81,7 @@ def threads(function: Callable[[], object], workers: int = WORKERS) -> Callable[
 
 
 def blocks(x: Any) -> list[Any]:
-    """The part of each shard that is read."""
+    """The part of each shard that is read, of whatever is indexed like an array."""
     return [
         x[row : row + SHARD[0], column : column + TAKEN]
         for row in range(0, SHAPE[0], SHARD[0])
@@ -87,14 +95,11 @@ def check_blocks(found: tuple[np.ndarray, ...]) -> None:
     assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-def read_with_obstore(
-    endpoint: str, rounds: list[list[tuple[str, Range]]], per_object: int
-) -> Callable[[], object]:
-    """The same ranges, asked for in the same rounds, with as many at a time."""
-    import obstore
+def client_of(endpoint: str) -> Any:
+    """What sends requests for those that are obstore alone."""
     from obstore.store import S3Store
 
-    client = S3Store(
+    return S3Store(
         "bucket",
         endpoint=endpoint,
         region="us-east-1",
@@ -102,6 +107,15 @@ def read_with_obstore(
         secret_access_key=KEY,
         client_options={"allow_http": True},
     )
+
+
+def read_with_obstore(
+    endpoint: str, rounds: list[list[tuple[str, Range]]], per_object: int
+) -> Callable[[], object]:
+    """The same ranges, asked for in the same rounds, with as many at a time."""
+    import obstore
+
+    client = client_of(endpoint)
 
     def get(request: tuple[str, Range]) -> int:
         key, (start, stop) = request
@@ -137,6 +151,8 @@ def rounds_of(array: zd.Array) -> list[list[tuple[str, Range]]]:
 
 
 def reading(endpoint: str) -> None:
+    import zarr
+
     url, given = "s3://bucket/a", options(endpoint)
     array = zd.create_array(
         url, shape=SHAPE, chunks=CHUNK, shards=SHARD, dtype="f4", storage_options=given
@@ -149,17 +165,18 @@ def reading(endpoint: str) -> None:
         flush=True,
     )
     x = zd.from_zarr(url, storage_options=given, chunks=(SHARD[0], TAKEN))
-    ours = best(threads(lambda: dask.compute(*blocks(x))))
-    show("zarr_dask, dask threads", ours)
-    check_blocks(dask.compute(*blocks(x)))
-    show("obstore alone", best(read_with_obstore(endpoint, rounds, 2)), ours)
-    import zarr
-
     root = zarr.open_array(url, mode="r", storage_options=given)
     y = da.from_array(root, chunks=(SHARD[0], TAKEN))
-    show("dask + zarr-python + s3fs", best(threads(lambda: dask.compute(*blocks(y)))), ours)
+    check_blocks(dask.compute(*blocks(x)))
     check_blocks(dask.compute(*blocks(y)))
-    read_with_tensorstore(endpoint, ours)
+    show(
+        {
+            "zarr_dask, dask threads": threads(lambda: dask.persist(*blocks(x))),
+            "obstore alone": read_with_obstore(endpoint, rounds, 2),
+            "dask + zarr-python + s3fs": threads(lambda: dask.persist(*blocks(y))),
+            "tensorstore, two reads at a time": read_with_tensorstore(endpoint),
+        }
+    )
 
 
 def open_with_tensorstore(endpoint: str, path: str, **create: Any) -> Any:
@@ -178,110 +195,70 @@ def open_with_tensorstore(endpoint: str, path: str, **create: Any) -> Any:
     return ts.open({"driver": "zarr3", "kvstore": place, "recheck_cached_data": False, **create})
 
 
-def read_with_tensorstore(endpoint: str, ours: float) -> None:
+def read_with_tensorstore(endpoint: str) -> Callable[[], object]:
     array = open_with_tensorstore(endpoint, "a/").result()
 
-    def read() -> None:
+    def read() -> tuple[np.ndarray, ...]:
         with ThreadPoolExecutor(WORKERS) as pool:
-            starts = [
-                (row, column)
-                for row in range(0, SHAPE[0], SHARD[0])
-                for column in range(0, SHAPE[1], SHARD[1])
-            ]
-            list(
-                pool.map(
-                    lambda at: (
-                        array[at[0] : at[0] + SHARD[0], at[1] : at[1] + TAKEN].read().result()
-                    ),
-                    starts,
-                )
-            )
+            return tuple(pool.map(lambda part: part.read().result(), blocks(array)))
 
-    show("tensorstore, two reads at a time", best(read), ours)
+    check_blocks(read())
+    return read
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
 def writing(endpoint: str) -> None:
+    import zarr
+
     given = options(endpoint)
     shape, shard, chunk = (64 * 512, 512), (512, 512), (128, 128)
     print("writing 64 shards of 1 MiB", flush=True)
     values = np.random.default_rng(2).random(shape, "f4")
     x = da.from_array(values, chunks=shard, name=False)
-
     numbers = count()
+    written: dict[str, str] = {}
+
+    def place(name: str) -> str:
+        written[name] = f"s3://bucket/{name}{next(numbers)}"
+        return written[name]
 
     def write() -> None:
-        place = f"s3://bucket/w{next(numbers)}"
-        zd.to_zarr(x, place, shards=shard, chunks=chunk, mode="w", storage_options=given)
+        url = place("w")
+        zd.to_zarr(x, url, shards=shard, chunks=chunk, mode="w", storage_options=given)
 
-    ours = best(threads(write))
-    show("zarr_dask, dask threads", ours)
-    assert np.array_equal(zd.open_array("s3://bucket/w0", storage_options=given)[...], values)
-    store = open_store("s3://bucket/w0", given)
+    write()
+    store = open_store(written["w"], given)
     stored = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
+    document = store.get("zarr.json")
     assert len(stored) == 64
-    from obstore.store import S3Store
-
-    client = S3Store(
-        "bucket",
-        endpoint=endpoint,
-        region="us-east-1",
-        access_key_id=KEY,
-        secret_access_key=KEY,
-        client_options={"allow_http": True},
-    )
+    assert document is not None
+    client = client_of(endpoint)
 
     def put() -> None:
-        number = next(numbers)
+        root = place("o").removeprefix("s3://bucket/")
         with ThreadPoolExecutor(PUTS) as pool:
-            list(pool.map(lambda one: client.put(f"o{number}/{one[0]}", one[1]), stored))
-
-    show(f"obstore alone, {PUTS} puts at a time", best(put), ours)
-    copies = open_store(f"s3://bucket/o{next(numbers) - 1}", given)
-    assert all(copies.get(key) == value for key, value in stored)
-    import zarr
+            list(pool.map(lambda one: client.put(f"{root}/{one[0]}", one[1]), stored))
 
     def with_zarr_python() -> None:
+        blosc = zarr.codecs.BloscCodec(typesize=4, cname="lz4", clevel=5, shuffle="shuffle")
         target = zarr.create_array(
-            f"s3://bucket/z{next(numbers)}",
+            place("z"),
             shape=shape,
             chunks=chunk,
             shards=shard,
             dtype="f4",
+            compressors=[blosc],
             overwrite=True,
             storage_options=given,
         )
         da.store(x, target, lock=False)
 
-    show("dask + zarr-python + s3fs", best(threads(with_zarr_python)), ours)
-    last = f"s3://bucket/z{next(numbers) - 1}"
-    assert np.array_equal(zd.open_array(last, storage_options=given)[...], values)
-    write_with_tensorstore(endpoint, x, shard, chunk, ours)
-    assert np.array_equal(zd.open_array("s3://bucket/t0", storage_options=given)[...], values)
-
-
-def write_with_tensorstore(
-    endpoint: str, x: da.Array, shard: tuple[int, ...], chunk: tuple[int, ...], ours: float
-) -> None:
-    numbers = count()
-
-    def write() -> None:
-        target = open_with_tensorstore(
-            endpoint,
-            f"t{next(numbers)}/",
-            create=True,
-            delete_existing=True,
-            schema={
-                "dtype": "float32",
-                "domain": {"shape": list(x.shape)},
-                "chunk_layout": {
-                    "write_chunk": {"shape": list(shard)},
-                    "read_chunk": {"shape": list(chunk)},
-                },
-            },
-        ).result()
+    def with_tensorstore() -> None:
+        path = place("t").removeprefix("s3://bucket/") + "/"
+        made = {"create": True, "delete_existing": True, "metadata": json.loads(document)}
+        target = open_with_tensorstore(endpoint, path, **made).result()
         tasks = [
             dask.delayed(lambda block, n: target[n * 512 : n * 512 + 512].write(block).result())(
                 block, n
@@ -290,7 +267,18 @@ def write_with_tensorstore(
         ]
         dask.compute(*tasks)
 
-    show(f"tensorstore, {PUTS} writes at a time", best(threads(write, PUTS)), ours)
+    show(
+        {
+            "zarr_dask, dask threads": threads(write),
+            f"obstore alone, {PUTS} puts at a time": put,
+            "dask + zarr-python + s3fs": threads(with_zarr_python),
+            f"tensorstore, {PUTS} writes at a time": threads(with_tensorstore, PUTS),
+        }
+    )
+    copies = open_store(written["o"], given)
+    assert all(copies.get(key) == value for key, value in stored)
+    for name in "wzt":
+        assert np.array_equal(zd.open_array(written[name], storage_options=given)[...], values)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -306,7 +294,7 @@ def opening(endpoint: str) -> None:
         found = dict(zd.open_group("s3://bucket/g", storage_options=given).arrays())
         assert len(found) == 100
 
-    seconds = best(walk)
+    seconds = best({"walk": walk})["walk"]
     print("opening 100 arrays without consolidated metadata", flush=True)
     print(f"  zarr_dask {seconds:28.3f} s = {seconds / LATENCY:.1f} round trips of latency")
 

@@ -1,13 +1,16 @@
 """Codecs by themselves: round trips, bounds on what they produce, what they refuse."""
 
 import struct
+import sys
 import tracemalloc
 
+import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zarr_dask.codecs import checksum
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
 from zarr_dask.codecs.blosc import Blosc
@@ -99,6 +102,21 @@ def test_crc32c_of_a_flipped_bit():
     encoded[1] ^= 4
     with pytest.raises(CorruptObjectError, match="crc32c is 0x"):
         Crc32c().decode(bytes(encoded), Size.of(3))
+
+
+@given(data=st.binary(max_size=300), cut=st.integers(0, 300))
+def test_crc32c_is_the_same_from_every_library(data, cut):
+    google, fastest = checksum._with_google, checksum._fastest()
+    known = google_crc32c.value(data)
+    for buffer in (data, bytearray(data), memoryview(bytearray(data)), np.frombuffer(data, "u1")):
+        for sum_up in (google, fastest):
+            assert sum_up(buffer, 0) == known
+            assert sum_up(buffer[cut:], sum_up(buffer[:cut], 0)) == known
+
+
+def test_crc32c_without_awscrt(monkeypatch):
+    monkeypatch.setitem(sys.modules, "awscrt.checksums", None)
+    assert checksum._fastest.__wrapped__() is checksum._with_google
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ class Chain:
 
 _BYTE = np.dtype(np.uint8)
 _EACH_REGION = 1 << 15  # bytes that are decoded while one finds out where a region of them lies
-_WORTH_DIVIDING = 1 << 17  # bytes of a chunk: 20 us to decode all, 10 us to find out what is wanted
+_WORTH_DIVIDING = 1 << 18  # bytes of a chunk: as long to decode all as to look where a point is
 _MOST_CODECS = 64  # each may make the bytes a little longer, and takes its time
 _KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise
 

@@ -71,7 +71,7 @@ def put_pieces(
 
 _LARGE = 1 << 20
 """Bytes of a piece that has left the processor's cache when it has been made."""
-_SLICE = 1 << 18
+_SLICE = 1 << 19
 
 
 def _any_large(pieces: Iterable[Buffer]) -> bool:
