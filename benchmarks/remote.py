@@ -48,7 +48,9 @@ def options(endpoint: str) -> dict[str, Any]:
     return {"key": KEY, "secret": KEY, "client_kwargs": client}
 
 
-def best(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+def best(
+    contenders: Mapping[str, Callable[[], object]], tidy: Callable[[], object] = lambda: None
+) -> dict[str, float]:
     """The best time of each, after a warm-up; every round is begun by another one."""
     names = list(contenders)
     times = dict.fromkeys(names, float("inf"))
@@ -56,14 +58,18 @@ def best(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         for name in names[number % len(names) :] + names[: number % len(names)]:
             begun = time.perf_counter()
             contenders[name]()
+            seconds = time.perf_counter() - begun
             if number >= 0:
-                times[name] = min(times[name], time.perf_counter() - begun)
+                times[name] = min(times[name], seconds)
+            tidy()
     return times
 
 
-def show(contenders: Mapping[str, Callable[[], object]]) -> None:
-    """Measure contenders, of which the first is ours."""
-    times = best(contenders)
+def show(
+    contenders: Mapping[str, Callable[[], object]], tidy: Callable[[], object] = lambda: None
+) -> None:
+    """Measure contenders, of which the first is ours; what they leave is tidied up in between."""
+    times = best(contenders, tidy)
     ours = next(iter(times.values()))
     for name, seconds in times.items():
         print(f"  {name:<34} {seconds:7.3f} s   {seconds / ours:5.2f} x zarr_dask", flush=True)
@@ -219,10 +225,20 @@ def writing(endpoint: str) -> None:
     x = da.from_array(values, chunks=shard, name=False)
     numbers = count()
     written: dict[str, str] = {}
+    replaced: list[str] = []
 
     def place(name: str) -> str:
+        if name in written:
+            replaced.append(written[name])
         written[name] = f"s3://bucket/{name}{next(numbers)}"
         return written[name]
+
+    def tidy() -> None:
+        """Remove what has been replaced: a server whose memory fills up becomes slower."""
+        while replaced:
+            old = open_store(replaced.pop(), given)
+            with ThreadPoolExecutor(32) as pool:
+                list(pool.map(old.delete, list(old.list(""))))
 
     def write() -> None:
         url = place("w")
@@ -257,7 +273,7 @@ def writing(endpoint: str) -> None:
 
     def with_tensorstore() -> None:
         path = place("t").removeprefix("s3://bucket/") + "/"
-        made = {"create": True, "delete_existing": True, "metadata": json.loads(document)}
+        made = {"create": True, "delete_existing": True, "metadata": json.loads(bytes(document))}
         target = open_with_tensorstore(endpoint, path, **made).result()
         tasks = [
             dask.delayed(lambda block, n: target[n * 512 : n * 512 + 512].write(block).result())(
@@ -273,7 +289,8 @@ def writing(endpoint: str) -> None:
             f"obstore alone, {PUTS} puts at a time": put,
             "dask + zarr-python + s3fs": threads(with_zarr_python),
             f"tensorstore, {PUTS} writes at a time": threads(with_tensorstore, PUTS),
-        }
+        },
+        tidy,
     )
     copies = open_store(written["o"], given)
     assert all(copies.get(key) == value for key, value in stored)
