@@ -209,10 +209,41 @@ def test_a_wanted_block_whose_lengths_lie(length):
         assert in_part(bytes(frame), [(600_000, 600_100)], RAW)[0] is True, "others are there"
 
 
-def test_elements_across_blocks_of_bits_are_left_alone():
-    """The library does not write all of their bytes."""
-    frame = bytearray(frame_of(smooth(RAW), shuffle=2, typesize=4, blocksize=BLOCK // 4))
+@pytest.mark.parametrize("shuffle", [0, 1, 2])
+def test_elements_across_blocks_are_left_alone(shuffle):
+    """The library does not write all of their bytes: memory of others would be taken for values."""
+    frame = bytearray(frame_of(smooth(RAW), shuffle=shuffle, typesize=4, blocksize=BLOCK // 4))
     frame[3] = 3
+    with at_no_cost():
+        assert in_part(bytes(frame), [(0, 100)], RAW)[0] is False
+    with pytest.raises(CorruptObjectError, match="which are no elements of 3"):
+        Blosc().decode_into(bytes(frame), np.zeros(RAW, np.uint8))
+
+
+def test_holes_of_split_blocks_are_not_taken_for_values():
+    """A frame whose blocks of 1000 bytes have three pieces of 333: nothing says the last byte."""
+    piece = struct.pack("<i", 333) + bytes(333)  # stored as it is
+    blocks, starts = b"", []
+    for _ in range(400):
+        starts.append(16 + 4 * 400 + len(blocks))
+        blocks += piece * 3
+    stored = 16 + 4 * 400 + len(blocks)
+    head = struct.pack("<4B3I", 2, 1, 1 << 5, 3, 400_000, 1000, stored)
+    frame = head + struct.pack("<400i", *starts) + blocks
+    with at_no_cost():
+        assert in_part(frame, [(0, 100)], 400_000)[0] is False
+    with pytest.raises(CorruptObjectError, match="which are no elements of 3"):
+        Blosc().decode_into(frame, np.zeros(400_000, np.uint8))
+
+
+def test_blocks_that_claim_to_be_long_are_not_read():
+    """All blocks start at one place, and the next one is far behind."""
+    raw = smooth(RAW)
+    frame = bytearray(frame_of(raw, blocksize=BLOCK // 4))
+    (first,) = struct.unpack_from("<i", frame, 16)
+    struct.pack_into("<13i", frame, 16, *[first] * 13)
+    frame += bytes(5 * RAW)
+    struct.pack_into("<I", frame, 12, len(frame))
     with at_no_cost():
         assert in_part(bytes(frame), [(0, 100)], RAW)[0] is False
 
@@ -245,7 +276,7 @@ def test_damage_is_an_error_of_the_whole_frame_or_does_not_matter(data):
     for at in data.draw(st.lists(near, min_size=1, max_size=3)):
         frame[at] = data.draw(st.integers(0, 255))
     wanted = data.draw(spans(raw.size))
-    whole, part = np.zeros(raw.size, np.uint8), np.zeros(raw.size, np.uint8)
+    whole, part = np.zeros(raw.size, np.uint8), np.full(raw.size, 0xDE, np.uint8)
     said = [None, None]
     with at_no_cost():
         for number, fetch in enumerate(
@@ -353,6 +384,39 @@ def test_regions_of_chunks_through_all_ways_to_read(name, data):
         assert answer_from(bound.read_cuts(fetched, read, whole=False), encoded) is True
     for region, out in (*alone, *joint, *fetched):
         np.testing.assert_array_equal(out, VALUES[region])
+
+
+TYPES = [
+    "bool", "int8", "uint8", "int16", "uint32", "int64", "float16", "float32", "float64",
+    "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2", "r24", "r64",
+    {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}},
+    {"name": "numpy.timedelta64", "configuration": {"unit": "ms", "scale_factor": 10}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("endian", [LITTLE, BIG], ids=["little", "big"])
+@pytest.mark.parametrize("name", TYPES, ids=str)
+def test_regions_of_every_data_type(name, endian):
+    data_type = data_type_of(name)
+    dtype = data_type.dtype
+    shape = (512 // dtype.itemsize, 128, 32)
+    raw = np.random.default_rng(1).integers(0, 2, (*shape, dtype.itemsize), "u1")
+    values = raw.view(dtype).reshape(shape)
+    codec = {**BLOSC, "configuration": BLOSC["configuration"] | {"typesize": dtype.itemsize}}
+    bound = chain_from_v3([endian, codec]).bind(ChunkSpec(shape, data_type, np.zeros((), dtype)))
+    encoded = b"".join(bound.encode(values))
+    region = (slice(3, 9, 1), slice(0, 128, 3), slice(1, 30, 1))
+    for out in (np.zeros(values[region].shape, dtype), np.zeros(values[region].shape, dtype, "F")):
+        for read in (
+            lambda out: bound.decode(encoded, region, out, Reading()),
+            lambda out: answer_from(
+                bound.read_cuts([Cut(region, out)], Reading(), whole=False), encoded
+            ),
+        ):
+            out[...] = np.ones((), dtype)
+            with at_no_cost(), mock.patch("zarr_dask.codecs.chain._EACH_REGION", 0):
+                read(out)
+            assert np.ascontiguousarray(out).tobytes() == values[region].tobytes()
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -201,7 +201,8 @@ class _BoundBytes(BoundSerializer):
         # what needs no swapping and may be any bytes is stored as it lies in memory
         plain = not self._loose and not self._texts
         self.direct = plain and self._stored == self._memory
-        if plain and self._memory.kind in "iuf" and self._stored == self._memory.newbyteorder():
+        turned = self._stored == self._memory.newbyteorder() and not self.direct
+        if plain and self._memory.kind in "iuf" and turned:
             self.swapped = self._memory
 
     def encode(self, array: np.ndarray) -> list[Buffer]:

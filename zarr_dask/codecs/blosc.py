@@ -11,7 +11,7 @@ import numpy as np
 from numcodecs import blosc as _blosc
 
 from zarr_dask.codecs.base import ChunkSpec, Size
-from zarr_dask.codecs.blosc_frames import read_blocks
+from zarr_dask.codecs.blosc_frames import MOST_SPLITS, SMALLEST_SPLIT, read_blocks
 from zarr_dask.codecs.compressor import Compressor, check_size
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.codecs.snappy import decompress_frame, is_snappy
@@ -115,7 +115,7 @@ class Blosc(Compressor):
         """See `BytesCodec.decode_into`."""
         if len(buffer) < 16:
             _blosc_nbytes(buffer, Size.of(out.size))  # says what is wrong
-        nbytes, _, stored = _BLOSC_HEADER.unpack_from(buffer)
+        nbytes, blocksize, stored = _BLOSC_HEADER.unpack_from(buffer)
         if nbytes != out.size:
             _blosc_nbytes(buffer, Size.of(out.size))
         if not nbytes:  # the library takes no frame of nothing
@@ -124,7 +124,7 @@ class Blosc(Compressor):
             raise CorruptObjectError(
                 f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
             )
-        if buffer[2] & _BLOSC_UNUSUAL:
+        if buffer[2] & _BLOSC_UNUSUAL or blocksize % (buffer[3] or 1):
             if _NO_SNAPPY and is_snappy(buffer):
                 decompress_frame(buffer, out)
                 return
@@ -141,19 +141,27 @@ class Blosc(Compressor):
 
 
 def _check_all_written(buffer: Buffer) -> None:
-    """The library leaves bytes as they are that are no whole element of a block of bits."""
+    """The library leaves bytes as they are that are no whole element of some blocks.
+
+    These are blocks that it takes apart into bits, or into one piece for each byte of an element.
+    """
     flags, typesize = buffer[2], buffer[3]
-    if not flags & _BLOSC_BITS or flags & _BLOSC_STORED or not typesize:
+    if flags & _BLOSC_STORED or not typesize:
         return
     nbytes, blocksize, _ = _BLOSC_HEADER.unpack_from(buffer)
     for block in (blocksize, nbytes % blocksize if blocksize else 0):
-        if block > typesize and block % typesize and not block // typesize % 8:
+        if block <= typesize or not block % typesize:
+            continue
+        elements = block // typesize
+        split = block == blocksize and not flags & _BLOSC_NOT_SPLIT
+        in_bits = flags & _BLOSC_BITS and not elements % 8
+        if in_bits or (split and typesize <= MOST_SPLITS and elements >= SMALLEST_SPLIT):
             raise CorruptObjectError(
                 f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
             )
 
 
-_BLOSC_STORED, _BLOSC_BITS = 2, 4  # flags of the header
+_BLOSC_STORED, _BLOSC_BITS, _BLOSC_NOT_SPLIT = 2, 4, 16  # flags of the header
 _BLOSC_UNUSUAL = _BLOSC_BITS | 2 << 5  # set where a frame has bits shuffled, or is one of snappy
 
 

@@ -26,7 +26,7 @@ from zarr_dask.codecs.spans import Spans
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer, PeekRange, Range
 
-__all__ = ["read_blocks"]
+__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "read_blocks"]
 
 _HEADER = struct.Struct("<4B3I")
 _WORD = struct.Struct("<i")
@@ -34,10 +34,11 @@ _SMALLER = struct.Struct("<4B3Ii")  # with the table of one block
 _HEAD = 1 << 12
 """Bytes that are read before it is known what is wanted: the tables of a thousand blocks."""
 _VERSION = 2  # of the frame; those of blosc 2 have higher ones
-_STORED, _BITS, _RESERVED, _NOT_SPLIT = 2, 4, 8, 16
+_STORED, _RESERVED, _NOT_SPLIT = 2, 8, 16
 _KNOWN = frozenset({0, 1, 3, 4})
 """blosclz, lz4, zlib, zstd, as the upper bits of the flags number them."""
-_MOST_SPLITS, _SMALLEST_SPLIT = 16, 128
+MOST_SPLITS, SMALLEST_SPLIT = 16, 128
+"""Pieces of a block at most, and their elements at least, where the library makes some of it."""
 # what decoding a part costs besides, as bytes that are decoded meanwhile: 64 kB in 10 us
 _TO_LOOK, _EACH_BLOCK = 1 << 16, 1 << 15
 
@@ -62,7 +63,7 @@ class _Frame(NamedTuple):
     def splits(self, nbytes: int) -> int:
         """Pieces that a block of so many bytes is compressed in."""
         whole = nbytes == self.blocksize and not self.flags & _NOT_SPLIT
-        fits = self.typesize <= _MOST_SPLITS and nbytes // self.typesize >= _SMALLEST_SPLIT
+        fits = self.typesize <= MOST_SPLITS and nbytes // self.typesize >= SMALLEST_SPLIT
         return self.typesize if whole and fits else 1
 
 
@@ -160,7 +161,7 @@ def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] |
         frame.flags >> 5 not in _KNOWN
         or len(head) < table_end
         or frame.stored < table_end
-        or (frame.flags & _BITS and not _of_whole_elements(frame))
+        or not _of_whole_elements(frame)
     ):
         return None
     starts: tuple[int, ...] = struct.unpack_from(f"<{frame.blocks}i", head, _HEADER.size)
@@ -173,6 +174,9 @@ def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] |
         for number in blocks
         for start in (starts[number],)
     ]
+    longest = frame.blocksize + _WORD.size * MOST_SPLITS
+    if any(stop - start > longest for start, stop, _ in places):
+        return None
     return sorted(places)
 
 

@@ -310,7 +310,7 @@ class BoundChain:
         memory = scratch("decoded", self._decoded_size)
         if region is not None and self._divisible and self._few((Cut(region, out),)):
             answer_from(self._last_decoder.read_spans(memory, self._spans((region,))), buffer)
-            put(self._as_stored(memory)[region], into=out)
+            self._put_stored(memory, region, out)
             return
         self._decode_last(buffer, memory)
         chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
@@ -320,10 +320,13 @@ class BoundChain:
         """The bytes that some regions lie in, on the far side of the array codecs."""
         return spans_of(self._encoded.shape, self._encoded.dtype.itemsize, regions)
 
-    def _as_stored(self, memory: np.ndarray) -> np.ndarray:
-        """The elements in some memory, in the byte order that is stored."""
-        dtype = self._encoded.dtype if self._swapped is None else self._swapped.newbyteorder()
-        return memory.view(dtype).reshape(self._encoded.shape)
+    def _put_stored(self, memory: np.ndarray, region: Region | None, out: np.ndarray) -> None:
+        """Put a region of a chunk, from memory that has its elements as they are stored."""
+        dtype = self._encoded.dtype
+        if self._swapped is not None:  # not always its own type: NumPy cannot swap all of them
+            dtype, out = self._swapped.newbyteorder(), out.view(self._swapped)
+        chunk = memory.view(dtype).reshape(self._encoded.shape)
+        put(chunk if region is None else chunk[region], into=out)
 
     def inside(self) -> Fetch[Inside | None]:
         """Where the chunks lie that a shard holds; None if there is none, or it must be decoded."""
@@ -454,9 +457,8 @@ class BoundChain:
         present = yield from self._last_decoder.read_spans(memory, spans)
         if present:
             _DECODED.nbytes += self.counted
-            chunk = self._as_stored(memory)
             for region, out in cuts:
-                put(chunk[region], into=out)
+                self._put_stored(memory, region, out)
         return present
 
 

@@ -7,6 +7,7 @@ import numpy as np
 __all__ = ["put"]
 
 _MANY = 1 << 15  # bytes: 3 us to find out how to copy are little beside that
+_LONGEST = (1 << 31) - 1  # bytes of what NumPy takes for one element
 
 
 def put(elements: np.ndarray, into: np.ndarray) -> None:
@@ -34,7 +35,7 @@ def _have_rows(elements: np.ndarray, into: np.ndarray) -> bool:
     return (
         elements.ndim > 1
         and elements.shape == into.shape
-        and elements.shape[-1] > 1
+        and 1 < elements.shape[-1] <= _LONGEST // elements.itemsize
         and elements.strides[-1] == elements.itemsize == into.strides[-1]
         and elements.dtype == into.dtype
         and not elements.dtype.hasobject
