@@ -94,6 +94,40 @@ def test_no_more_send_than_fit(monkeypatch, near):
     assert store.sent.most == (2 if near else 4)
 
 
+class Weighing(Far):
+    """One that weighs what it is being sent at a time."""
+
+    def __init__(self, patience):
+        super().__init__(patience)
+        self.nbytes = self.most_bytes = 0
+
+    def set(self, key, buffers):
+        nbytes = sum(memoryview(buffer).nbytes for buffer in buffers)
+        with self.sent.changed:
+            self.nbytes += nbytes
+            self.most_bytes = max(self.most_bytes, self.nbytes)
+        super().set(key, buffers)
+        with self.sent.changed:
+            self.nbytes -= nbytes
+
+
+def test_a_plan_counts_the_blocks_that_are_sent():
+    """Two threads compute, eight more hold a block of 1 MiB and the bytes that are sent of it."""
+    x = da.ones((24, 1 << 18), chunks=(1, 1 << 18), dtype="i4").map_blocks(np.negative)
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+
+    def plan(store):
+        return zd.plan_rechunk(x, store, chunks=(1, 1 << 18), codecs=codecs, max_mem="100MB")
+
+    store = Weighing(patience=10)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        far, near = plan(store), plan(MemoryStore())
+        far.run()
+    blocks = store.sent.most * x.nbytes // x.npartitions
+    assert near.block_memory < blocks + store.most_bytes <= far.block_memory
+    assert far.block_memory == 5 * near.block_memory
+
+
 def test_no_more_blocks_are_made_than_can_be_written():
     """Where blocks are made by tasks of their own, nobody lends."""
     made = Counter()

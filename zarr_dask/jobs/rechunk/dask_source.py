@@ -43,12 +43,14 @@ from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
 from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import block_memory
 from zarr_dask.jobs.resume import Resume
+from zarr_dask.jobs.run.lending import most_sending
+from zarr_dask.jobs.run.workers import runs_processes
 from zarr_dask.jobs.write.guards import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.journal import given_place
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_far
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location
 from zarr_dask.tree import printable
@@ -115,6 +117,9 @@ class DaskRechunkPlan:
     """Whether blocks are whole stored objects of the target, so that nothing is put between."""
     options: dict[str, Any]
     """Of the target, as `zarr_dask.plan_write` takes them."""
+    lends: bool = False
+    """Whether it is for threads without a cluster, of which there are more while blocks are sent to
+    a store that is far away: see `zarr_dask.jobs.run.lending`."""
 
     @property
     def target(self) -> Array:
@@ -132,10 +137,14 @@ class DaskRechunkPlan:
 
         What else it takes to compute a block comes on top, which nobody knows before.
         """
-        written = layout_of(self.target if self.direct else self.then.source)
+        array = self.target if self.direct else self.then.source
+        written = layout_of(array)
         largest: Shape = tuple(max(sizes, default=0) for sizes in self.values.chunks)
-        tasks = min(self.then.threads_per_process, written.grid.ncells)
-        return block_memory(written, prod(largest) * written.itemsize) * tasks
+        nbytes = prod(largest) * written.itemsize
+        threads = self.then.threads_per_process
+        if self.lends and is_far(array.store):
+            threads += most_sending(nbytes)
+        return block_memory(written, nbytes) * min(threads, written.grid.ncells)
 
     def __str__(self) -> str:
         return self.explain()
@@ -436,7 +445,8 @@ def plan_dask(
         "format": node_format.name,
     }
     direct = made.meta.grid.align(known.chunks) == known.chunks and wanted.dtype is None
-    return DaskRechunkPlan(known, then, room.between, direct, options)
+    lends = resources.workers.client is None and not runs_processes()
+    return DaskRechunkPlan(known, then, room.between, direct, options, lends)
 
 
 def _first_blocks(blocks: Blocks) -> Shape:

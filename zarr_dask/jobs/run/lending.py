@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from zarr_dask.stores.base import Store, is_far
 
-__all__ = ["MOST_SENDING", "LendingPool", "computing", "sending"]
+__all__ = ["MOST_SENDING", "LendingPool", "computing", "most_sending", "sending"]
 
 _Result = TypeVar("_Result")
 
@@ -196,6 +196,17 @@ def computing() -> None:
         places.resume(loan)
 
 
+def most_sending(nbytes: int) -> int:
+    """How many threads a pool has for tasks that send, besides those that compute.
+
+    Parameters
+    ----------
+    nbytes
+        Decoded bytes of the largest block.
+    """
+    return min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
+
+
 class LendingPool(ThreadPoolExecutor):
     """Threads for dask's scheduler, of which so many compute at a time as it is told.
 
@@ -209,7 +220,7 @@ class LendingPool(ThreadPoolExecutor):
     """
 
     def __init__(self, threads: int, nbytes: int) -> None:
-        more = min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
+        more = most_sending(nbytes)
         super().__init__(threads + more, "zarr-dask")
         self._places = _Places(threads, more)
 
