@@ -248,6 +248,30 @@ def test_shards_and_codecs(tmp_path):
     np.testing.assert_array_equal(peer["ocean/t"][:16], T[:16])
 
 
+@pytest.mark.parametrize(
+    ("format", "codecs", "made"),
+    [
+        ("v3", {"name": ["gzip"]}, ("gzip", "blosc")),
+        ("v3", {"name": ["gzip"], "id": ["zstd"]}, ("gzip", "zstd")),
+        ("v3", {"name": "gzip", "id": "zstd"}, ("gzip", "zstd")),
+        ("v3", {"name": "crc32c"}, ("crc32c", "crc32c")),
+        ("v3", {"name": "gzip", "configuration": {"level": 1}}, ("gzip", "gzip")),
+        ("v2", {"id": "zlib", "level": 1}, ("zlib", "zlib")),
+        ("v2", {"id": [{"id": "zlib", "level": 1}]}, ("blosc", "zlib")),
+    ],
+)
+def test_codecs_of_arrays_that_are_called_as_members_of_a_codec(format, codecs, made):
+    group = zd.create_group({}, format=format)
+    for path in ("name", "id"):
+        group.create_array(path, shape=(6,), dtype="i4", chunks=3)[...] = np.arange(6)
+    target = {}
+    zd.copy(group, target, codecs=codecs)
+    copied = zd.open_group(target)
+    assert tuple(copied[path].codecs[-1].name for path in ("name", "id")) == made
+    with pytest.raises(GridError, match=r"codecs= names \['none'\], which are no arrays"):
+        zd.plan_copy(group, {}, codecs={"name": ["gzip"], "none": ["zstd"]})
+
+
 def test_shards_go_where_the_format_has_none(tmp_path):
     place = tmp_path / "a.zarr"
     array = zd.create_array(place, "s", shape=(8, 8), dtype="i4", chunks=(2, 2), shards=(4, 8))

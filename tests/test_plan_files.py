@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 
 import dask
 import numpy as np
@@ -120,7 +121,15 @@ def test_plans_of_several_arrays_keep_the_cost_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"read": 0}, {"write": -1.0}, {"request": -1}, {"task": float("nan")}, {"limit": "x"}]
+    "wrong",
+    [
+        {"read": 0},
+        {"write": -1.0},
+        {"request": -1},
+        {"task": float("nan")},
+        {"limit": "x"},
+        {"stage": True},
+    ],
 )
 def test_cost_models_that_make_no_sense(tmp_path, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -129,6 +138,15 @@ def test_cost_models_that_make_no_sense(tmp_path, wrong):
     plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json())
     with pytest.raises(PlanError, match="CostModel"):
         zd.load_plan(json.dumps({**plan, "model": {**plan["model"], **wrong}}))
+
+
+def test_cost_models_of_any_real_numbers(tmp_path):
+    """NumPy's, as a measurement gives them, are none that JSON knows."""
+    model = zd.CostModel(read=np.float32(1e8), request=np.int64(2), task=Fraction(1, 4))
+    assert model == zd.CostModel(read=1e8, request=2.0, task=0.25)
+    source = source_at(tmp_path / "a.zarr")
+    plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16, model=model)
+    assert zd.load_plan(plan.to_json()).model == model
 
 
 def test_a_source_that_has_changed_is_noticed(tmp_path):

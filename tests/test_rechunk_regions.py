@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import GridError, SelectionError
+from zarr_dask.errors import CopyError, GridError, SelectionError
 from zarr_dask.grid import Edges, Fixed, Grid
 from zarr_dask.stores import MemoryStore, Recording
 
@@ -154,7 +154,8 @@ def test_decoded_bytes_of_chunks_of_differing_sizes(data):
         (7, np.s_[7:8]),
         (np.int64(-1), np.s_[-1:]),
         ({}, np.s_[...]),
-        ((slice(100, 200),), np.s_[100:200]),
+        ((slice(5, 100),), np.s_[5:]),
+        ((slice(12, 12), slice(0)), np.s_[:0, :0]),
     ],
     ids=str,
 )
@@ -180,6 +181,44 @@ def test_regions_that_are_none(region):
             plan(source, {}, region=region, chunks=3)
 
 
+@pytest.mark.parametrize(
+    ("region", "says"),
+    [
+        ({"t": slice(100, 200)}, "100:200 .*'t'.* 10 elements"),
+        ({"y": slice(6, None)}, "6: .*'y'.* 6 elements"),
+        ((..., slice(5, 2)), "5:2 .*'x'.* 8 elements"),
+        (slice(None, -10), ":-10 .*'t'"),
+    ],
+)
+def test_regions_that_hold_nothing(region, says):
+    """NumPy would cut them to nothing, and the copy would be empty."""
+    source = zd.create_array(
+        {}, shape=(10, 6, 8), dtype="i8", chunks=4, dimension_names=("t", "y", "x")
+    )
+    for plan in (zd.plan_rechunk, zd.plan_copy):
+        with pytest.raises(SelectionError, match=says):
+            plan(source, {}, region=region)
+
+
+def test_regions_of_what_is_empty():
+    source = zd.create_array({}, shape=(0, 3), dtype="i8", chunks=4)
+    assert zd.plan_rechunk(source, {}, region=slice(2, 5), chunks=2).target.shape == (0, 3)
+
+
+def test_no_dimension_is_named_twice():
+    source = zd.create_array(
+        {}, shape=(20, 6, 6), dtype="i8", chunks=4, dimension_names=("time", "x", "x")
+    )
+    for what, one, other in (("region", slice(10), slice(5, 6)), ("chunks", 10, 5)):
+        for plan in (zd.plan_rechunk, zd.plan_copy):
+            with pytest.raises(GridError, match=rf"{what} names .* twice, as 'time' and as 0"):
+                plan(source, {}, **{what: {"time": one, 0: other}})
+            with pytest.raises(GridError, match=rf"{what} names 'x', which 2 dimensions"):
+                plan(source, {}, **{what: {"x": one}})
+    with pytest.raises(GridError, match=r"shards names .* twice"):
+        zd.plan_rechunk(source, {}, chunks=2, shards={0: 4, "time": 8})
+
+
 def test_a_region_of_a_hierarchy():
     """Arrays that lack the dimension are copied whole, and as they are stored."""
     group = zd.create_group({}, attributes={"title": "run"})
@@ -202,3 +241,6 @@ def test_a_region_of_a_hierarchy():
     for wrong, says in (({"z": slice(2)}, "no array"), (np.s_[3:8], "by names of dimensions")):
         with pytest.raises(GridError, match=says):
             zd.plan_copy(group, {}, region=wrong)
+    with pytest.raises(CopyError, match="10:12 holds nothing") as got:
+        zd.plan_copy(group, {}, region={"t": slice(10, 12)})
+    assert [name for name, _ in got.value.refusals] == ["t", "v"]

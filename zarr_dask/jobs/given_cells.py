@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.errors import GridError, SelectionError
-from zarr_dask.grid import Cells, Shape
+from zarr_dask.grid import Cells, Region, Shape
 from zarr_dask.indexing import expanded
+from zarr_dask.jobs.plan import counted
 
-__all__ = ["cells_given", "region_given"]
+__all__ = ["cells_given", "check_not_empty", "region_given"]
 
 
 def cells_given(
@@ -36,7 +37,7 @@ def cells_given(
     Raises
     ------
     GridError
-        If that is no grid of such an array.
+        If that is no grid of such an array, or names a dimension twice.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: s
     Raises
     ------
     GridError
-        If it names dimensions that there are not.
+        If it names dimensions that there are not, or one of them twice.
     SelectionError
         If it names elements that there are not, or more dimensions than there are.
 
@@ -125,7 +126,60 @@ def _by_axis(
             f"{what} names {unknown}, which are no dimensions of {where}; it has {known}."
         )
     named = list(names)
-    return {named.index(key) if isinstance(key, str) else key: v for key, v in given.items()}
+    keys: dict[int, Any] = {}
+    for key in given:
+        axis = named.index(key) if isinstance(key, str) else int(key)
+        if isinstance(key, str) and named.count(key) > 1:
+            raise GridError(
+                f"{what} names {key!r}, which {named.count(key)} dimensions of {where} are called; "
+                f"it has {named}. Give positions."
+            )
+        if axis in keys:
+            raise GridError(
+                f"{what} names one dimension of {where} twice, as {keys[axis]!r} and as {key!r}."
+            )
+        keys[axis] = key
+    return {axis: given[key] for axis, key in keys.items()}
+
+
+def check_not_empty(
+    given: Any, region: Region, shape: Shape, names: Sequence[str | None], where: str
+) -> None:
+    """Refuse slices that hold nothing of a dimension that is not empty, and do not say so.
+
+    NumPy cuts what lies beyond the end: a slice whose numbers are wrong would be an empty array.
+
+    Parameters
+    ----------
+    given
+        An index of slices.
+    region
+        What it is of the array.
+    shape, names
+        Of the array.
+    where
+        For messages.
+
+    Raises
+    ------
+    SelectionError
+        If there are such.
+
+    Examples
+    --------
+    >>> check_not_empty(slice(3, 3), (slice(0, 0, 1),), (5,), (), "here")
+    """
+    items = given if isinstance(given, tuple) else () if given is None else (given,)
+    for axis, item in enumerate(expanded(items, shape)):
+        length, part = shape[axis], region[axis]
+        if part.start < part.stop or not length or (item.start or 0) == item.stop:
+            continue
+        name = names[axis] if axis < len(names) and names[axis] is not None else axis
+        said = ":".join("" if one is None else str(one) for one in (item.start, item.stop))
+        raise SelectionError(
+            f"region {said} holds nothing of the dimension {name!r} of {where}, which has "
+            f"{counted(length, 'element')}. Give a slice within 0:{length}."
+        )
 
 
 def _is_cell(item: Any) -> bool:

@@ -21,6 +21,7 @@ from zarr_dask.errors import (
     ListingError,
     MetadataError,
     MissingGroupWarning,
+    SelectionError,
     SourceIsTargetError,
 )
 from zarr_dask.formats.base import (
@@ -104,7 +105,8 @@ def plan_copy(
     codecs
         Codecs of the chunks, as for `zarr_dask.create_array`; those of each array by default, or
         the default ones of another `format` that does not have them, which the plan notes. For a
-        group also a mapping from paths of arrays in it to codecs.
+        group also a mapping from paths of arrays in it to codecs; ``{"name": "crc32c"}`` is a codec
+        even where an array is called ``name``.
     dtype
         Data type, for a single array; for a group a mapping from paths of arrays in it.
     region
@@ -357,7 +359,7 @@ class _Grids:
                 f"data types. Arrays in {root.where}: {', '.join(self.paths) or 'none'}."
             )
         codecs = self.codecs
-        if isinstance(codecs, Mapping) and not {"id", "name"} & {*codecs}:  # else it is one codec
+        if isinstance(codecs, Mapping) and not self._is_codec(codecs):
             unknown = [name for name in codecs if name not in self.paths]
             if unknown:
                 raise GridError(
@@ -368,15 +370,22 @@ class _Grids:
     def _is_by_path(self, given: Any) -> bool:
         return isinstance(given, Mapping) and all(name in self.paths for name in given)
 
+    def _is_codec(self, given: Any) -> bool:
+        """Whether a mapping is one codec, and not of codecs by path: arrays may be called so."""
+        if not isinstance(given, Mapping):
+            return False
+        named = any(isinstance(given.get(member), str) for member in ("name", "id"))
+        return named and (len(given) == 1 or not self._is_by_path(given))
+
     def of(self, path: str, array: Array) -> Wanted:
         """What is asked for one array."""
         chunks, shards, dtype, codecs = self.chunks, self.shards, self.dtype, self.codecs
         region = self.region
         if path:  # below a group
             chunks, shards, region = (_own(given, array) for given in (chunks, shards, region))
-            dtype, codecs = (
-                given.get(path) if self._is_by_path(given) else given for given in (dtype, codecs)
-            )
+            dtype = dtype.get(path) if self._is_by_path(dtype) else dtype
+            if self._is_by_path(codecs) and not self._is_codec(codecs):
+                codecs = codecs.get(path)
         return Wanted(chunks, shards, dtype, codecs, self.format, region)
 
 
@@ -391,7 +400,7 @@ def _own(grid: Any, array: Array) -> Any:
 # --- one node after the other ---------------------------------------------------------------------
 
 _Member = MovePlan | RechunkPlan
-_Refusal = MetadataError | GridError | DataTypeError
+_Refusal = MetadataError | GridError | DataTypeError | SelectionError
 
 
 class _Work:
@@ -419,7 +428,7 @@ class _Work:
         try:
             self._check_name(name)
             return self._array(name, array)
-        except (MetadataError, GridError, DataTypeError) as error:
+        except (MetadataError, GridError, DataTypeError, SelectionError) as error:
             return error
 
     def add(self, name: str, node: _Node, member: _Member | _Refusal | None) -> None:
@@ -435,7 +444,7 @@ class _Work:
             elif isinstance(node, Group):
                 self._check_name(name)
                 self._group(name, node)
-        except (MetadataError, GridError, DataTypeError) as error:
+        except (MetadataError, GridError, DataTypeError, SelectionError) as error:
             problems = error.problems if isinstance(error, MetadataError) else (error,)
             self.refusals.append((name, "; ".join(map(str, problems)), error))
 

@@ -18,7 +18,7 @@ from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.hierarchy import is_shown_first
 from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.given_cells import cells_given, region_given
+from zarr_dask.jobs.given_cells import cells_given, check_not_empty, region_given
 from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
 from zarr_dask.jobs.rechunk.job import narrower
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
@@ -233,8 +233,10 @@ def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternati
 
 
 def _contiguous(region: Any, array: Array) -> Region:
-    index = region_given(region, array.shape, array.dimension_names or (), array.where)
+    names = array.dimension_names or ()
+    index = region_given(region, array.shape, names, array.where)
     part = checked_region(index, array.shape)
+    check_not_empty(index, part, array.shape, names, array.where)
     if any(s.step != 1 for s in part):
         raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
     return part

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from math import ceil, inf, prod
+from numbers import Real
 from typing import Protocol, Self
 
 from zarr_dask.grid import Dimension, Fixed, Grid, Shape
@@ -66,10 +67,11 @@ class CostModel:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, is_rate = getattr(self, one.name), one.name in _RATES
-            good = isinstance(value, int | float) and (value > 0 if is_rate else 0 <= value < inf)
-            if not good:
+            good = isinstance(value, Real) and not isinstance(value, bool)
+            if not (good and (value > 0 if is_rate else 0 <= value < inf)):
                 expected = "above 0" if is_rate else "of at least 0 that is finite"
                 raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
+            object.__setattr__(self, one.name, float(value))  # what NumPy has JSON does not know
 
     def facts(self) -> dict[str, float | None]:
         """The model as values that JSON knows; what is unbounded is None."""
