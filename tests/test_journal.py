@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import ManifestError, StoreError
+from zarr_dask.errors import ManifestError, ResumeError, StoreError
 from zarr_dask.journal import (
     Job,
     Journal,
@@ -28,6 +29,7 @@ from zarr_dask.journal import (
 from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
+from zarr_dask.stores.urls import open_store, real_place
 from zarr_dask.stores.wrappers import Below
 
 KEYS = st.text(min_size=1, max_size=20)
@@ -131,7 +133,6 @@ def test_every_way_to_name_a_node_leads_to_one_place(tmp_path):
 
 
 def test_places_of_urls_and_what_has_none(tmp_path):
-    from zarr_dask.stores import open_store
 
     assert place_url(open_store("memory://bucket/run.zarr"), "a") == (
         "memory://bucket/run.zarr.zarr-dask/a/"
@@ -153,6 +154,34 @@ def test_a_place_that_is_given_has_a_folder_for_each_node(tmp_path):
     assert prefix("a.zarr", "g/salt") == prefix("a.zarr/g", "salt")
     places = [("a.zarr", "salt"), ("b.zarr", "salt"), ("a.zarr", "g/salt"), ("a.zarr", "")]
     assert len({prefix(*place) for place in places}) == 4
+
+
+@pytest.mark.parametrize("bucket", ["memory://bucket", "s3://bucket", "gs://bucket"])
+def test_a_place_that_is_given_is_the_same_from_every_root_of_a_bucket(bucket):
+    roots = [("/run.zarr", "ocean"), ("", "run.zarr/ocean"), ("/run.zarr/ocean", "")]
+    nodes = [(open_store(f"{bucket}{root}"), path) for root, path in roots]
+    assert len({real_place(*node) for node in nodes}) == 1
+    prefixes = {given_place("memory://jobs", *node).prefix for node in nodes}
+    assert len(prefixes) == 1
+    assert re.fullmatch("ocean-[0-9a-f]{8}/", prefixes.pop())
+    assert real_place(*nodes[0]).startswith(f"{real_place(open_store(bucket), 'run.zarr')}/")
+    assert real_place(open_store("s3://other"), "run.zarr/ocean") != real_place(*nodes[0])
+
+
+@pytest.mark.parametrize("below", ["", "/jobs"])
+@pytest.mark.parametrize(
+    ("root", "path"), [("/run.zarr/ocean", ""), ("/run.zarr", "ocean"), ("", "run.zarr/ocean")]
+)
+def test_a_place_that_is_given_lies_outside_of_the_node(root, path, below):
+    store = open_store(f"memory://bucket{root}")
+    with pytest.raises(ResumeError, match=r"inside of .*: memory://bucket/run.zarr/ocean"):
+        given_place(f"memory://bucket/run.zarr/ocean{below}", store, path)
+
+
+def test_a_mapping_that_is_written_takes_no_journal():
+    values = {}
+    with pytest.raises(ResumeError, match="inside of"):
+        given_place(values, open_store(values), "")
 
 
 # --- journals -------------------------------------------------------------------------------------

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, PlanError, StoreError
+from zarr_dask.errors import (
+    MetadataChangedError,
+    NodeNotFoundError,
+    PlanError,
+    SourceIsTargetError,
+    StoreError,
+)
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores import fsspec as fsspec_module
 from zarr_dask.stores.described import describe, open_described
@@ -193,6 +199,31 @@ def test_what_is_no_plan(tmp_path, change, says):
     plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16).to_json())
     with pytest.raises(PlanError, match=says):
         zd.load_plan(change(plan))
+
+
+@pytest.mark.parametrize("job", ["rechunk", "several", "move", "copy"])
+def test_plans_that_were_changed_to_write_over_their_source(tmp_path, job):
+    group = zd.create_group(tmp_path / "g")
+    for name in "ab":
+        group.create_array(name, shape=(8, 8), dtype="f4", chunks=(1, 8), dimension_names="tx")[
+            ...
+        ] = 7
+    chunks = {"chunks": {"t": 8, "x": 1}}
+    plan = {
+        "rechunk": lambda: zd.plan_rechunk(group["a"], tmp_path / "new", path="a", **chunks),
+        "several": lambda: zd.plan_rechunk(
+            [group["a"], group["b"]], tmp_path / "new", path=["a", "b"], **chunks
+        ),
+        "move": lambda: zd.plan_copy(group, tmp_path / "new"),
+        "copy": lambda: zd.plan_copy(group, tmp_path / "new", **chunks),
+    }[job]()
+    text = json.dumps({**json.loads(plan.to_json()), "overwrite": True})
+    assert zd.load_plan(text).overwrite
+    changed = text.replace(str(tmp_path / "new"), str(tmp_path / "g"))
+    assert changed != text
+    with pytest.raises(SourceIsTargetError):
+        zd.load_plan(changed)
+    assert (group["a"][...] == 7).all()
 
 
 def test_what_is_replaced_must_be_told_from_what_is_written(tmp_path):

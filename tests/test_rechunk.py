@@ -7,6 +7,7 @@ import re
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from uuid import uuid4
 
 import dask
 import numpy as np
@@ -326,6 +327,24 @@ def test_the_source_is_no_target(tmp_path, way, overwrite):
         zd.rechunk(old, target, path=path, chunks=(7, 5), overwrite=overwrite)
     for name, content in before.items():
         assert (tmp_path / name).read_bytes() == content
+
+
+ROOTS = [("", "g/a"), ("/g", "a"), ("/g/a", "")]
+"""Ways to name one array in a bucket."""
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize(("place", "path"), [*ROOTS, ("/g", ""), ("/g/a/b", "")])
+def test_the_source_is_no_target_from_another_root_of_a_bucket(root, place, path):
+    bucket = f"memory://{uuid4().hex}"
+    made(f"{bucket}/g/a", chunks=(5, 7))
+    old = zd.open_array(f"{bucket}{root[0]}", root[1])
+    with pytest.raises(SourceIsTargetError):
+        zd.rechunk(old, f"{bucket}{place}", path=path, chunks=(7, 5), overwrite=True)
+    np.testing.assert_array_equal(old[...], VALUES)
+    zd.rechunk(old, f"{bucket}/g/a2", chunks=(7, 5))
+    with pytest.raises(NodeExistsError, match="place of its own"):
+        zd.plan_rechunk([old, old], [f"{bucket}/h", f"{bucket}/h/a"], path=["a", ""], chunks=3)
 
 
 def test_a_neighbour_of_the_source_is_a_target(tmp_path):

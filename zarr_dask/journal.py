@@ -326,18 +326,17 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     >>> one.prefix.startswith("salt-")
     True
     """
-    node = real_place(store, path)
-    if isinstance(bare(store, path)[0], MemoryStore):
-        node = f"memory/{path}"  # a mapping is another store each time it is given
+    place = real_place(store, path)
+    # a mapping is another store each time it is given
+    node = f"memory/{path}" if isinstance(bare(store, path)[0], MemoryStore) else place
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
     beside_others = open_alike(url, store)
     check_folder(beside_others, prefix, "journal=")
-    root = real_place(beside_others, "")
-    if f"{root}/".startswith(f"{node}/"):
+    if f"{real_place(beside_others, '')}/".startswith(f"{place}/"):
         raise ResumeError(
             f"journal= names a place inside of {where(store, path)}, which is to be written: "
-            f"{root}. Choose one outside of it."
+            f"{beside_others.url}. Choose one outside of it."
         )
     return Place(beside_others, prefix)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarr_dask.array import Array
-from zarr_dask.errors import MetadataChangedError, PlanError
+from zarr_dask.errors import MetadataChangedError, PlanError, SourceIsTargetError
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -32,10 +32,11 @@ from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan, digest
-from zarr_dask.jobs.rechunk.rechunk import check_all_apart
+from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_apart
 from zarr_dask.jobs.rechunk.regridding import layout_between, layout_of
 from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout, StagePlan
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import open_described
 from zarr_dask.stores.memory import MemoryStore
@@ -63,6 +64,8 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
         If the source is not there.
     MetadataChangedError
         If the source has changed since the plan was made.
+    SourceIsTargetError
+        If it would write over what it reads.
 
     Examples
     --------
@@ -79,7 +82,7 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
     try:
         return read(document, storage_options)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        if isinstance(error, PlanError | MetadataChangedError):
+        if isinstance(error, PlanError | SourceIsTargetError):
             raise
         raise PlanError(f"the plan has a member that is missing or wrong: {error!r}.") from error
 
@@ -111,6 +114,7 @@ def _rechunking(
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
+    check_apart(source, target)
     sample = Ratios(*map(float, document["ratios"]))
     where = None if temp is None else open_described(temp, storage_options)
     bounds = [slice(int(start), int(stop)) for start, stop in document["source"]["region"]]
@@ -192,6 +196,11 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         _within(path, member.target.path)
         if member.target.store != store or member.target.node_format != node_format:
             raise PlanError(f"{member.target.where} is no part of the copy at {plan.where}.")
+        if meet((member.source.store, member.source.path), (store, path)):
+            raise SourceIsTargetError(
+                f"{member.source.where} lies in {plan.where}, or the reverse: the copy that the "
+                "plan makes would go into what it copies."
+            )
     _check_memory(plan)
     return plan
 
@@ -222,6 +231,7 @@ def _member(
         return _rechunking(document, storage_options, model)
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
+    check_apart(source, target)
     if (source.meta.grid, source.meta.data_type) != (target.meta.grid, target.meta.data_type):
         raise PlanError(
             f"{target.where} has another grid or data type than {source.where}, whose stored "

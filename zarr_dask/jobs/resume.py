@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
-from zarr_dask.formats.base import ReadOptions, prefix_of
+from zarr_dask.formats.base import ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.journal import (
@@ -238,8 +238,8 @@ def _check_outside(target: Array, manifest: ManifestPlace) -> None:
     node = real_place(target.store, target.path)
     if f"{place}/".startswith(f"{node}/"):
         raise ResumeError(
-            f"manifest= names a place inside of {target.where}, which is to be written: {place}. "
-            "Choose one outside of it."
+            f"manifest= names a place inside of {target.where}, which is to be written: "
+            f"{where(manifest.store, manifest.key)}. Choose one outside of it."
         )
 
 

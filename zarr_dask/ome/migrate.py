@@ -42,12 +42,13 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.model import SUPPORTED, detect_version
 from zarr_dask.ome.named import listable
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+from zarr_dask.stores.urls import Location, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -348,7 +349,7 @@ def plan_migration(
     _check_arguments(layout, dst, to, remove_old=remove_old)
     source, path = open_store(url, storage_options), normalise_path(path)
     target = source if dst is None else open_store(dst, target_options)
-    if dst is not None and overlap(real_place(source, path), real_place(target, path)):
+    if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: choose another "
             "place for the new hierarchy."

@@ -16,11 +16,11 @@ from zarr_dask.jobs.boxes import is_dask
 from zarr_dask.jobs.rechunk.rechunk import memory_budget
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.guards import check_not_read
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.ome.contents import Pixels, PyramidPlan
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import Blocked, Stage, blocked, plan_stages
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import overlap, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,7 +86,7 @@ def check_apart(values: Any, store: Store, path: str) -> None:
         If the pixels lie at the place that is written, or one lies within the other.
     """
     if isinstance(values, Array):
-        if overlap(real_place(values.store, values.path), real_place(store, path)):
+        if meet((values.store, values.path), (store, path)):
             raise SourceIsTargetError(
                 f"{values.where} is read, and lies where {store.url}/{path} would be written: "
                 "pixels would be lost. Write to another place, or add levels to an image that "

@@ -257,10 +257,21 @@ def inside(store: Store, path: str) -> Store:
 
 
 def real_place(store: Store, path: str) -> str:
-    """Where a node lies: links are followed, wrappers taken off."""
+    """Where a node lies: links are followed, wrappers taken off.
+
+    It is the same from whatever root the node is named, so that `overlap` can compare two.
+
+    Examples
+    --------
+    >>> real_place(LocalStore("/data"), "a/b") == real_place(LocalStore("/data/a"), "b")
+    True
+    """
     store, path = bare(store, path)
     if isinstance(store, LocalStore):  # a link may stand anywhere in the path
         return os.path.realpath(f"{store.root}/{path}")
+    url, mark, options = store.identity.rpartition("#")
+    if mark and url == store.url:  # what tells options from others must not part the path
+        return f"{options}#{url.rstrip('/')}/{path}".rstrip("/")
     return f"{store.identity}/{path}".rstrip("/")
 
 

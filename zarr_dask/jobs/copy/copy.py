@@ -52,9 +52,9 @@ from zarr_dask.jobs.rechunk.regridding import Resources, Wanted, memory_budget, 
 from zarr_dask.jobs.rechunk.sampling import LARGEST
 from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.write.sources import place_of_target
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_alike, overlap
+from zarr_dask.stores.urls import Location, open_alike
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -302,11 +302,10 @@ def _nodes(root: Array | Group) -> Iterator[tuple[str, _Node]]:
 
 def _check_apart(nodes: Mapping[str, _Node], store: Store, path: str) -> None:
     """Refuse a copy that is, holds or lies within what is copied, links included."""
-    target = place_of_target(store, path)
     for node in nodes.values():
         if isinstance(node, MetadataError):
             continue
-        if overlap(place_of_target(without_consolidated(node.store), node.path), target):
+        if meet((without_consolidated(node.store), node.path), (store, path)):
             raise SourceIsTargetError(
                 f"{where(store, path)} is {node.where}, or one lies within the other, so that the "
                 "copy would go into what is copied. Choose another place."

@@ -58,9 +58,10 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, open_store, overlap, real_place
+from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.walk import read_or_imply
 
 __all__ = ["MigrationPlan", "MigrationReport", "migrate", "plan_migration"]
@@ -512,7 +513,7 @@ def plan_migration(
     _check_arguments(data, dst, remove_old=remove_old)
     source, path = open_store(src, storage_options), normalise_path(path)
     target = source if dst is None else open_store(dst, target_options)
-    if dst is not None and overlap(real_place(source, path), real_place(target, path)):
+    if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: leave dst out "
             "to migrate in place, or choose another place."

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "is_there_as_planned"]
 
-VERSION = 1
+VERSION = 2
 """Of plans in JSON."""
 
 

@@ -35,8 +35,9 @@ from zarr_dask.jobs.rechunk.regridding import (
 from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.resume import Resume
 from zarr_dask.jobs.run import Workers, find_workers
+from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, overlap, real_place
+from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -277,7 +278,7 @@ def _plan(
     array = _opened(source)
     node_format = format_for_new(store, wanted.format or array.format, path)
     new = new_array(array, store, path, node_format, wanted)
-    _check_apart(array, new.array)
+    check_apart(array, new.array)
     check_place(store, path, node_format, overwrite=overwrite)
     return planned(array, new, resources, overwrite=overwrite)
 
@@ -383,9 +384,15 @@ def rechunk(
     return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
 
 
-def _check_apart(source: Array, target: Array) -> None:
-    """Refuse a target that is, holds or lies within the source."""
-    if overlap(real_place(source.store, source.path), real_place(target.store, target.path)):
+def check_apart(source: Array, target: Array) -> None:
+    """Refuse a target that is, holds or lies within the source.
+
+    Raises
+    ------
+    SourceIsTargetError
+        If it does.
+    """
+    if meet((source.store, source.path), (target.store, target.path)):
         raise SourceIsTargetError(
             f"the target {target.where} is the source, or one lies within the other, so that "
             "writing would destroy what is still to be read. Choose another target, and replace "
@@ -396,10 +403,9 @@ def _check_apart(source: Array, target: Array) -> None:
 def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
     """Refuse targets that would get into each other's way, or into that of another source."""
     for one, other in permutations(plans, 2):
-        _check_apart(one.source, other.target)
+        check_apart(one.source, other.target)
     for one, other in combinations(plans, 2):
-        places = (real_place(plan.target.store, plan.target.path) for plan in (one, other))
-        if overlap(*places):
+        if meet(*((plan.target.store, plan.target.path) for plan in (one, other))):
             raise NodeExistsError(
                 f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
                 "replace the other. Give each a place of its own."

@@ -30,14 +30,14 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.obstore import ObstoreStore
-from zarr_dask.stores.urls import real_place
+from zarr_dask.stores.urls import overlap, real_place
 from zarr_dask.stores.wrappers import Below, Wrapper
 from zarr_dask.stores.zarr_python import ZarrPythonStore
 
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["held_objects", "lazy_sources", "place_of_target", "places_of_source"]
+__all__ = ["held_objects", "lazy_sources", "meet", "place_of_target", "places_of_source"]
 
 _LEAVES: tuple[type, ...] = (
     str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
@@ -196,6 +196,14 @@ def place_of_target(store: Store, path: str) -> str:
     elif isinstance(store, ZarrPythonStore):
         place = _zarr_python(store.store, path)
     return place or real_place(store, path)
+
+
+def meet(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
+    """Whether one node, given by its store and its path, is the other or lies within it.
+
+    However their stores were opened: from other roots, through links, with other options.
+    """
+    return overlap(place_of_target(*one), place_of_target(*other))
 
 
 def places_of_source(source: Any) -> Iterator[str]:
