@@ -523,6 +523,15 @@ def test_files_with_two_colons_in_their_names(tmp_path, monkeypatch):
     assert open_store("zip::7.zarr") == LocalStore(f"{tmp_path}/zip::7.zarr")
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1]:8000/a.zarr", "http://host/a::b", "https://host/zip::a", "s3://bucket/a::b"],
+)
+def test_services_with_two_colons_in_their_urls(url):
+    assert open_store(url).url == url
+    assert open_store(url.upper()[:4] + url[4:]).url == url
+
+
 @pytest.mark.parametrize("name", ["n" * 250, "a\\b.zarr"], ids=["long", "backslash"])
 def test_folders_that_have_no_place_beside_them(tmp_path, name):
     x = da.ones(4, chunks=2)

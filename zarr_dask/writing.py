@@ -93,7 +93,10 @@ def write_cell(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
 ) -> bool:
-    """As `write_part`, of all elements of an object, those beyond the array included."""
+    """As `write_part`, of all elements of an object, those beyond the array included.
+
+    Whoever calls it has seen to it that the array can be written.
+    """
     key = array.key(coords)
     if array.meta.is_unwritten(elements):
         array.store.delete(key)

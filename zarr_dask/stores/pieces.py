@@ -24,8 +24,8 @@ class PieceTaker(Protocol):
     def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
         """Put the joined pieces at `key`, all or nothing.
 
-        Each piece is good until the next one is taken. An error while they are made is raised as it
-        is, and leaves what was there.
+        Each piece is good until the next one is taken. An error while they are made leaves what was
+        there.
         """
         ...
 
@@ -51,7 +51,7 @@ def put_pieces(
     pieces
         The bytes: all of them, or one after the other, each good until the next one is taken.
     note
-        Given each piece when it has gone; nothing counts before all have.
+        Given each piece, before it goes or afterwards; nothing counts before all have gone.
     waiting
         Held while a store is waited for to which nothing can be given before all of it is known.
     """

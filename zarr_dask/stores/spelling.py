@@ -15,6 +15,8 @@ _LOCAL = {"file", "local"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _LOST_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _OTHERS = {"abfss", "ftp", "gdrive", "github", "hf", "memory", "reference", "sftp", "ssh"}
+_SERVICES = {*SCHEMES, *_OTHERS, "http", "https"} - {"reference"}
+"""Schemes whose URLs name a place by themselves, with no other file system behind them."""
 
 
 def spelled(text: str) -> tuple[str, str]:
@@ -52,9 +54,14 @@ def absolute(path: str) -> str:
 
 
 def _is_chain(text: str) -> bool:
-    """Whether a text begins with a file system of fsspec; files may have "::" in names, too."""
-    first = text.partition("::")[0].partition("://")[0]
-    return "/" not in first and _is_known(first) and not os.path.lexists(text)
+    """Whether a text begins with a file system of fsspec that takes another one.
+
+    Files may have "::" in their names, hosts in addresses (``http://[::1]/a``), keys anywhere.
+    """
+    scheme, mark, _ = text.partition("::")[0].partition("://")
+    if "/" in scheme or (mark and scheme.lower() in _SERVICES):
+        return False
+    return _is_known(scheme) and not os.path.lexists(text)
 
 
 def _is_known(scheme: str) -> bool:
