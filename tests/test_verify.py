@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import dask
@@ -212,6 +213,59 @@ def test_an_array_whose_document_is_lost(tmp_path, format):
     assert found(zd.verify(place)) == {"orphan": 1, "document": 1}
 
 
+@pytest.mark.parametrize(
+    ("format", "name", "lost"),
+    [
+        ("v3", "2024.05.01", 0),
+        ("v3", "1.2", 0),
+        ("v3", "c/01", 0),
+        ("v3", "c.1.0", 1),
+        ("v2", "2024.05.01", 0),
+        ("v2", "1.2", 1),
+    ],
+)
+def test_files_that_are_called_like_stored_objects(format, name, lost):
+    """Coordinates have no zeros in front; v3 has keys of numbers alone only if a document says."""
+    store = {f"notes/{name}": b"of somebody"}
+    group = zd.create_group(store, format=format)
+    group.create_array("a", shape=(4, 4), dtype="i4", chunks=2)[...] = 1
+    assert found(zd.verify(store)) == ({"orphan": lost} if lost else {})
+
+
+@pytest.mark.parametrize(("separator", "key"), [(".", "b/0.0"), ("/", "b/0/0")])
+def test_an_array_whose_document_is_lost_among_those_that_came_from_v2(separator, key):
+    store = {}
+    group = zd.create_group(store)
+    layout = {"name": "v2", "separator": separator}
+    for name in "ab":
+        options = {"shape": (4, 4), "dtype": "i4", "chunks": 2, "chunk_key_encoding": layout}
+        group.create_array(name, **options)[...] = 1
+    del store["b/zarr.json"]
+    assert key in store
+    lost = separator == "."
+    assert found(zd.verify(store)) == ({"orphan": 1} if lost else {})
+
+
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MixedFormatsWarning")
+@pytest.mark.parametrize("readable", [True, False])
+def test_arrays_of_another_format_are_no_objects_of_lost_ones(readable):
+    """Nor are those whose names look like parts of a key."""
+    store = {}
+    group = zd.create_group(store, format="v3")
+    layout = {"name": "v2", "separator": "."}
+    group.create_array("a", shape=(4,), dtype="i4", chunks=2, chunk_key_encoding=layout)[...] = 1
+    old = {"shape": (4, 4), "dtype": "i4", "chunks": 2, "format": "v2"}
+    zd.create_array(store, "old", **old)[...] = 1
+    zd.create_array(store, "deep/c", **old, chunk_key_encoding={"separator": "/"})[...] = 1
+    if not readable:
+        store["old/.zarray"] = b"{"
+    assert {"old/0.0", "deep/c/0/0"} <= {*store}
+    assert zd.verify(store).ok
+    del store["old/.zarray"], store["deep/c/.zarray"]
+    lost = {f.path for f in zd.verify(store).findings if f.kind == "orphan"}
+    assert lost == {"old", "deep"}
+
+
 def test_objects_of_a_job_that_has_not_ended_are_told_of_once(tmp_path):
     zd.create_group(tmp_path / "run")
     blocks = [da.from_array(VALUES[:4], (4, 6)), da.full((4, 12), np.nan, chunks=(4, 6))]
@@ -301,6 +355,30 @@ def test_receipts():
         zd.verify(store, manifest=Receipts((Row("b/c/0/0", 1, 2),)))
     with pytest.raises(ValueError, match="deep='deeper'"):
         zd.verify(store, deep="deeper")
+
+
+@dataclass(frozen=True)
+class Hashed(Row):
+    sha256: str
+
+
+class Streamed:
+    """Receipts that can be gone through once."""
+
+    empty = frozenset()
+
+    def __init__(self, rows):
+        self.objects = iter(rows)
+
+
+def test_receipts_that_can_be_gone_through_once():
+    store = sharded()
+    values = {key: value for key, value in store.items() if "/c/" in key}
+    rows = [Hashed(k, len(v), crc32c(v), hashlib.sha256(v).hexdigest()) for k, v in values.items()]
+    assert zd.verify(store, deep="receipts", manifest=Streamed(rows)).ok
+    rows[0] = replace(rows[0], crc32c=1)
+    report = zd.verify(store, deep="receipts", manifest=Streamed(rows))
+    assert [(f.kind, f.key) for f in report.findings] == [("checksum", rows[0].key)]
 
 
 def test_manifests_that_jobs_keep(tmp_path):

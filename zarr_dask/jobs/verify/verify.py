@@ -1,8 +1,8 @@
 """``zd.verify``: whether all that is stored is whole, and what is there that should not be.
 
-One listing says which stored objects there are and which keys belong to nothing; the tasks of a
-`census` look into the objects, on dask's schedulers or a cluster. What is found is a `VerifyReport`
-(`report`).
+One listing says which stored objects there are and which keys belong to nothing (`ownerless`); the
+tasks of a `census` look into the objects, on dask's schedulers or a cluster. What is found is a
+`VerifyReport` (`report`).
 
 Which absent objects are absent on purpose only receipts can tell: a manifest that a job has kept,
 anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of jobs that have
@@ -12,7 +12,6 @@ not ended.
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from array import array as numbers_of
 from collections import Counter
@@ -48,6 +47,7 @@ from zarr_dask.jobs.verify.census import (
     State,
     Summed,
 )
+from zarr_dask.jobs.verify.ownerless import Ownerless
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
 from zarr_dask.journal import (
@@ -78,9 +78,6 @@ _MOST_NAMED = 10_000
 """Findings that a report names; all are counted."""
 _MOST_CELLS = 1 << 30
 """Stored objects of one array at most."""
-_OBJECT = re.compile(r"(?:(.*)/)?c(?:(?:/\d+)+|(?:\.\d+)+)")
-_FLAT = re.compile(r"(?:(.*)/)?\d+(?:\.\d+)+")
-"""Keys of stored objects, as the formats have them by default."""
 _OLD = 3600.0
 """Seconds after which nobody writes to a temporary file any more."""
 
@@ -197,9 +194,10 @@ def verify(
     begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
-    job.look(client, sha256=receipts is not None and any(map(_sha256, receipts.objects)))
+    objects = () if receipts is None else tuple(receipts.objects)  # which may be an iterator
+    job.look(client, sha256=any(map(_sha256, objects)))
     if receipts is not None:
-        job.compare(receipts, complete=kept is not None)
+        job.compare(objects, receipts.empty, complete=kept is not None)
     job.look_at_documents()
     job.find_open_jobs(sweep=sweep)
     job.find_ownerless()
@@ -220,6 +218,8 @@ class _Job:
     findings: list[Finding]
     counts: Counter[str]
     """Findings of each kind."""
+    ownerless: Ownerless
+    """Keys that are called as stored objects are, below no array."""
     cells: list[Cells] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
     """State of each stored object, by array; absent where nothing else is known."""
@@ -230,8 +230,6 @@ class _Job:
     """Objects of steps that are not published, by array."""
     axes: dict[int, int] = field(default_factory=dict)
     """Of arrays with objects outside: the dimension along which an open output grows, or -1."""
-    ownerless: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Keys that are called as stored objects are, below no array: how many, and the first."""
     listed: bool = True
     swept: int = 0
     journal: Location | None = None
@@ -261,7 +259,9 @@ class _Job:
                     findings.append(
                         Finding("document", f"{node.path}/{below}".lstrip("/"), reason=reason)
                     )
-        job = _Job(node.store, node.path, deep, node, arrays, [], Counter())
+        layouts = (node.node_format.chunk_keys(None), *(one.meta.keys for one in arrays))
+        ownerless = Ownerless.among(layouts)
+        job = _Job(node.store, node.path, deep, node, arrays, [], Counter(), ownerless)
         for finding in findings:
             job.add(finding)
         return job
@@ -285,22 +285,12 @@ class _Job:
                 if which is not None:
                     self._place(key, which, present[which])
                 elif self.arrays or isinstance(self.node, Group):
-                    self._note_ownerless(key)
+                    self.ownerless.note(key)
         except ListingError:
             self.listed = False
             self.cells = [_all_cells(one) for one in self.arrays]
         else:
             self.cells = [Cells.of(np.frombuffer(one, np.int64)) for one in present]
-
-    def _note_ownerless(self, key: str) -> None:
-        """Count a key that is called as a stored object is, but lies below no array."""
-        found = next((one for one in (_OBJECT.fullmatch(key), _FLAT.fullmatch(key)) if one), None)
-        if found is None:
-            return
-        path = found.group(1) or ""
-        count, first = self.ownerless.get(path, (0, key))
-        if count or len(self.ownerless) < _MOST_NAMED:
-            self.ownerless[path] = (count + 1, first)
 
     def find_ownerless(self) -> None:
         """Stored objects whose array is not there: its document is lost, or was never written.
@@ -308,12 +298,10 @@ class _Job:
         Those of arrays that are told of otherwise are not named again.
         """
         told = {one.path for one in self.findings if one.kind in {"document", "journal"}}
-        for path, (count, first) in self.ownerless.items():
-            if path.startswith(".") or told & {path, *ancestors(path)}:
-                continue
+        for path, count, first in self.ownerless.lost(self.store, told):
             reason = (
                 f"{counted(count, 'stored object')} of no array: {path or 'the root'!r} has no "
-                "document. It was lost, or the job that writes the array has not ended"
+                "document of one. It was lost, or the job that writes the array has not ended"
             )
             self.add(Finding("orphan", path, first, reason=reason))
 
@@ -424,10 +412,17 @@ class _Job:
             )
         return Manifest(tuple(objects), frozenset(empty))
 
-    def compare(self, manifest: Receipted, *, complete: bool) -> None:
+    def compare(
+        self, objects: Iterable[ReceiptedObject], empty: Iterable[str], *, complete: bool
+    ) -> None:
         """Hold what was found against what jobs say that they have stored.
 
-        `complete` says that what has no receipt should not be absent.
+        Parameters
+        ----------
+        objects, empty
+            As `Receipted` has them.
+        complete
+            Whether what has no receipt should not be absent.
 
         Raises
         ------
@@ -436,11 +431,11 @@ class _Job:
         """
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         absent = STATES.index("absent")
-        for key in manifest.empty:
+        for key in empty:
             self._compare_empty(key, places)
         known = 0
         documents = {key: a.path for a in self.arrays for key in a.node_format.node_keys(a.path)}
-        for one in manifest.objects:
+        for one in objects:
             found = self._cell(one.key, places)
             if found is not None:
                 known += 1
