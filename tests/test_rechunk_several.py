@@ -21,6 +21,7 @@ from zarr_dask.errors import (
     NodeExistsError,
     NodeNotFoundError,
     PlanError,
+    ResumeError,
     SourceIsTargetError,
     ValuesDifferError,
 )
@@ -337,3 +338,11 @@ def test_bound_of_a_process_is_that_of_its_largest_tasks(sources, tmp_path):
     assert stage.memory(2) <= sum(each[:2])
     assert stage.memory(2) >= max(part.memory(2) for part in stage.parts)
     assert isinstance(plan.bound("0" * 32, None), JointJob)
+
+
+def test_a_journal_lies_in_none_of_the_targets(sources, tmp_path):
+    targets = [tmp_path / "t.zarr", tmp_path / "s.zarr"]
+    for target in targets:
+        with pytest.raises(ResumeError, match="inside of"):
+            zd.rechunk(sources, targets, chunks=GRIDS, journal=target / "jobs")
+    assert not any(target.exists() for target in targets)

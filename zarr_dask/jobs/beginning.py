@@ -7,6 +7,7 @@ its *home* says what the job is; whoever has the same plan finds it again by the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
@@ -80,6 +81,11 @@ class JobPlan(Protocol[J_co]):
     @property
     def home(self) -> tuple[Store, str]:
         """Store and path of the node beside whose hierarchy the journal lies."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[tuple[Store, str]]:
+        """Store and path of each node that is written; `home` where they all lie in it."""
         ...
 
     def is_finished(self) -> bool:
@@ -229,8 +235,11 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
 
 
 def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
-    store, path = plan.home
-    return default_place(store, path) if journal is None else given_place(journal, store, path)
+    if journal is None:
+        return default_place(*plan.home)
+    for target in plan.targets:
+        given_place(journal, *target)  # raises where it would lie in what is written
+    return given_place(journal, *plan.home)
 
 
 def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:

@@ -288,6 +288,11 @@ class Lone:
         """The target: its journal lies beside the hierarchy that it is in."""
         return self.plan.target.store, self.plan.target.path
 
+    @property
+    def targets(self) -> tuple[tuple[Store, str]]:
+        """The one that it has."""
+        return (self.home,)
+
     def is_finished(self) -> bool:
         """The plan's."""
         return self.plan.is_finished()

@@ -111,6 +111,11 @@ class JointPlan(ABC):
         """Store and path of the node beside whose hierarchy the journal lies."""
 
     @property
+    def targets(self) -> Sequence[tuple[Store, str]]:
+        """Store and path of each node that is written; `home` where they all lie in it."""
+        return (self.home,)
+
+    @property
     def stages(self) -> tuple[JointStagePlan, ...]:
         """What is done one after the other; each is a stage of every array that has so many."""
         count = max((len(member.stages) for member in self.members), default=1)
@@ -369,6 +374,11 @@ class JointRechunkPlan(JointPlan):
         names = zip(*(target.path.split("/") for target in targets), strict=False)
         common = takewhile(lambda level: len(set(level)) == 1, names)
         return targets[0].store, "/".join(level[0] for level in common)
+
+    @property
+    def targets(self) -> Sequence[tuple[Store, str]]:
+        """Those of all arrays, which may be in several stores."""
+        return [(member.target.store, member.target.path) for member in self.members]
 
     def described(self) -> Job:
         """What the journal says."""
