@@ -220,6 +220,64 @@ def test_elements_across_blocks_are_left_alone(shuffle):
         Blosc().decode_into(bytes(frame), np.zeros(RAW, np.uint8))
 
 
+def bits_of(raw, typesize):
+    """What a block holds that has the same bits of all its elements side by side."""
+    elements = len(raw) // typesize
+    whole = elements * typesize
+    if elements % 8:
+        return raw
+    rows = np.frombuffer(raw, np.uint8, whole).reshape(8 * typesize, elements // 8)
+    bits = np.unpackbits(rows, axis=1, bitorder="little").T.reshape(elements, typesize, 8)
+    return np.packbits(bits, axis=2, bitorder="little").tobytes() + raw[whole:]
+
+
+@pytest.mark.parametrize("typesize", [2, 3, 4, 8, 16, 17, 255])
+def test_bits_of_blocks_that_end_within_an_element(typesize):
+    """As other libraries write them that take no heed of elements: every byte of them is there."""
+    rng = np.random.default_rng(typesize)
+    for elements in (8, 13, 136):
+        first, last = (
+            rng.bytes(elements * typesize + 8 * typesize),
+            rng.bytes(elements * typesize + typesize - 1),
+        )
+        second = 24 + 4 + len(first)
+        stored = second + 4 + len(last)
+        fields = (2, 1, 1 << 5 | 16 | 4, typesize, len(first) + len(last), len(first), stored)
+        frame = struct.pack("<4B3I2i", *fields, 24, second)
+        for block in (first, last):
+            frame += struct.pack("<i", len(block)) + block
+        expected = bits_of(first, typesize) + bits_of(last, typesize)
+        for before in (0xEE, 0x11):
+            out = np.full(len(expected), before, np.uint8)
+            Blosc().decode_into(frame, out)
+            assert out.tobytes() == expected
+
+
+def test_bits_of_any_number_of_bytes_that_tensorstore_writes():
+    import tensorstore as ts
+
+    settings = {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 4}
+    codec = {"name": "blosc", "configuration": settings | {"blocksize": 1 << 14}}
+    for nbytes in (65_536 + 33, (1 << 18) + 33, (1 << 20) + 97):
+        metadata = {
+            "shape": [nbytes],
+            "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [nbytes]}},
+            "codecs": ["bytes", codec],
+        }
+        spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+        theirs = ts.open(spec, create=True).result()
+        values = smooth(nbytes)
+        theirs.write(values).result()
+        found = {
+            key.decode(): theirs.kvstore.read(key).result().value
+            for key in theirs.kvstore.list().result()
+        }
+        ours = zd.open_array(found)
+        for region in (slice(None), slice(70_000 % nbytes, nbytes), slice(9, 300, 7)):
+            np.testing.assert_array_equal(ours[region], values[region])
+
+
 def test_holes_of_split_blocks_are_not_taken_for_values():
     """A frame whose blocks of 1000 bytes have three pieces of 333: nothing says the last byte."""
     piece = struct.pack("<i", 333) + bytes(333)  # stored as it is

@@ -124,7 +124,7 @@ class Blosc(Compressor):
             raise CorruptObjectError(
                 f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
             )
-        if buffer[2] & _BLOSC_UNUSUAL or blocksize % (buffer[3] or 1):
+        if buffer[2] & _BLOSC_SNAPPY or blocksize % (buffer[3] or 1):
             if _NO_SNAPPY and is_snappy(buffer):
                 decompress_frame(buffer, out)
                 return
@@ -141,28 +141,24 @@ class Blosc(Compressor):
 
 
 def _check_all_written(buffer: Buffer) -> None:
-    """The library leaves bytes as they are that are no whole element of some blocks.
+    """The library leaves bytes as they are that are no whole element of blocks in several pieces.
 
-    These are blocks that it takes apart into bits, or into one piece for each byte of an element.
+    It makes one piece for each byte of an element. Where it shuffles a block that is one piece, the
+    last one among them, it copies these bytes.
     """
     flags, typesize = buffer[2], buffer[3]
-    if flags & _BLOSC_STORED or not typesize:
+    if flags & (_BLOSC_STORED | _BLOSC_NOT_SPLIT) or not typesize:
         return
-    nbytes, blocksize, _ = _BLOSC_HEADER.unpack_from(buffer)
-    for block in (blocksize, nbytes % blocksize if blocksize else 0):
-        if block <= typesize or not block % typesize:
-            continue
-        elements = block // typesize
-        split = block == blocksize and not flags & _BLOSC_NOT_SPLIT
-        in_bits = flags & _BLOSC_BITS and not elements % 8
-        if in_bits or (split and typesize <= MOST_SPLITS and elements >= SMALLEST_SPLIT):
-            raise CorruptObjectError(
-                f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
-            )
+    _, block, _ = _BLOSC_HEADER.unpack_from(buffer)
+    split = typesize <= MOST_SPLITS and block // typesize >= SMALLEST_SPLIT
+    if split and block % typesize:
+        raise CorruptObjectError(
+            f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
+        )
 
 
-_BLOSC_STORED, _BLOSC_BITS, _BLOSC_NOT_SPLIT = 2, 4, 16  # flags of the header
-_BLOSC_UNUSUAL = _BLOSC_BITS | 2 << 5  # set where a frame has bits shuffled, or is one of snappy
+_BLOSC_STORED, _BLOSC_NOT_SPLIT = 2, 16  # flags of the header
+_BLOSC_SNAPPY = 2 << 5  # set in frames of snappy, and some others
 
 
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
