@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import ManifestError
+from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.census import Cells
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
@@ -157,6 +157,14 @@ def test_what_does_not_decode(codec):
     report = zd.verify(store, deep="decode")
     assert kinds(report) == {"undecodable": ("c/1", ((1,),))}
     assert report.arrays[0].heat_map() == "#X"
+
+
+@pytest.mark.parametrize("side", [1 << 29, 1 << 40])  # of more cells than 64 bits can number
+def test_more_stored_objects_than_can_be_looked_at(side):
+    array = zd.create_array({}, shape=(side, side), dtype="u1", chunks=(8, 16))
+    array[0, 0] = 1
+    with pytest.raises(GridError, match="verify keeps a byte for each"):
+        zd.verify(array)
 
 
 def test_sizes_that_cannot_be():

@@ -191,6 +191,7 @@ def verify(
         if isinstance(manifest, str | PathLike)
         else manifest
     )
+    job.check_numbers()
     begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
@@ -271,6 +272,15 @@ class _Job:
         self.counts[finding.kind] += 1
         if len(self.findings) < _MOST_NAMED:
             self.findings.append(finding)
+
+    def check_numbers(self) -> None:
+        """Refuse arrays of too many stored objects, before any is numbered."""
+        for array in self.arrays:
+            if array.meta.grid.ncells > _MOST_CELLS:
+                raise GridError(
+                    f"{array.where} has {array.meta.grid.ncells} stored objects; verify keeps a "
+                    f"byte for each, and no more than {_MOST_CELLS}."
+                )
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -356,12 +366,6 @@ class _Job:
     def look(self, client: Client | None, *, sha256: bool) -> None:
         """Look into the stored objects; work out their SHA-256 if receipts have it."""
         absent = STATES.index("absent")
-        for array in self.arrays:
-            if array.meta.grid.ncells > _MOST_CELLS:
-                raise GridError(
-                    f"{array.where} has {array.meta.grid.ncells} stored objects; verify keeps a "
-                    f"byte for each, and no more than {_MOST_CELLS}."
-                )
         self.states = [np.full(one.meta.grid.ncells, absent, np.uint8) for one in self.arrays]
         self.chunks = [Counter() for _ in self.arrays]
         self.nbytes = [0] * len(self.arrays)
