@@ -316,7 +316,8 @@ def test_samples():
     assert 0 < one.arrays[0].elements <= 1_000_000
     assert "a sample" in str(one)
     assert one.arrays[0].digest is None
-    for sample in (0, -1, 0.0, 1.5):
+    assert json.dumps(zd.compare(a, a, sample=np.int64(3)).to_json()["sample"]) == "3"
+    for sample in (0, -1, 0.0, 1.5, float("nan"), "x"):
         with pytest.raises(ValueError, match="sample="):
             zd.compare(a, a, sample=sample)
     with pytest.raises(NodeTypeError, match="dask"):

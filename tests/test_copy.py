@@ -507,7 +507,7 @@ def test_refusals(tmp_path):
         zd.copy(place, place, path="ocean/copy")
     with pytest.raises(SourceIsTargetError):
         zd.copy(zd.open(place, "ocean"), place, overwrite=True)
-    with pytest.raises(MemoryBudgetError):
+    with pytest.raises(MemoryBudgetError, match=r"a task needs 1.05 MB besides, but it may hold"):
         zd.copy(place, target, max_mem="1MB")
     with pytest.raises(NodeNotFoundError):
         zd.copy(tmp_path / "none", target)

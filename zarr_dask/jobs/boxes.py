@@ -108,8 +108,9 @@ def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
     """
     if sample is None:
         return None
-    is_fraction = not isinstance(sample, int)
-    if sample <= 0 or (is_fraction and sample > 1):
+    given: Any = sample  # by users, who may write anything
+    is_fraction = not isinstance(given, int)
+    if not isinstance(given, int | float) or not given > 0 or (is_fraction and given > 1):
         raise ValueError(
             f"sample={sample!r}: expected a fraction up to 1.0, or a number of blocks."
         )

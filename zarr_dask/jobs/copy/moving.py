@@ -220,8 +220,9 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
         objects, stored, largest, listed = grid.ncells, source.nbytes, cell, False
     if largest + OVERHEAD > budget:
         raise MemoryBudgetError(
-            f"a stored object of {source.where} has {format_bytes(largest)}, but a task may hold "
-            f"{format_bytes(budget)}: raise max_mem, or use fewer threads per process."
+            f"a stored object of {source.where} has {format_bytes(largest)} and a task needs "
+            f"{format_bytes(OVERHEAD)} besides, but it may hold {format_bytes(budget)} (max_mem by "
+            "the threads of a process): raise max_mem, or use fewer threads per process."
         )
     policy = source.store.coalescing
     room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)

@@ -218,6 +218,9 @@ def compare(
     (False, (((2,), np.int32(3), np.int32(7)),))
     """
     left, right = (_opened(one, storage_options, read) for one in (a, b))
+    given: Any = sample
+    if isinstance(given, np.number):
+        sample = given.item()  # the report is JSON
     job = _Job(sample, client, equal_nan, attributes, digest)
     if isinstance(left, Group) != isinstance(right, Group):
         kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
