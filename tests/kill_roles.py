@@ -115,6 +115,11 @@ class RechunkFolder(Folder):
 
     staged: bool = False
 
+    @property
+    def known(self) -> str:
+        """A file with a line for each result that the client has: since when, of which stage."""
+        return f"{self.root}/known"
+
     def values(self) -> np.ndarray:
         """Values that do not compress, none of them the fill value."""
         return np.random.default_rng(7).random(SLABS) + 1
@@ -138,8 +143,12 @@ class RechunkFolder(Folder):
 
 
 def run_rechunk(address: str, folder: RechunkFolder) -> None:
+    def note(progress: Any) -> None:
+        with Path(folder.known).open("a") as file:
+            file.write(f"{time.monotonic():.6f} {progress.stage}\n")
+
     with Client(address):
-        report = folder.plan().run(resume=True)
+        report = folder.plan().run(resume=True, progress=note)
         _tell(f"{folder.root}/report", f"{report.tasks} {report.repeated}")
 
 

@@ -1,7 +1,7 @@
 """Rechunkings whose worker or client is killed at a random moment.
 
 After it the array equals its source, and no more was done twice than was in flight at the kill:
-begun, or ended by a killed worker so shortly before that the client could not know yet.
+begun, or ended by a killed worker with a result that had not reached the client.
 Set ``ZARR_DASK_KILL_SEED`` to repeat a round.
 """
 
@@ -34,8 +34,6 @@ from zarr_dask.stores import LocalStore
 VICTIMS = ["a worker", "the client"]
 THREADS = 2
 """Of both workers: tasks that run at a time."""
-ON_ITS_WAY = 0.2
-"""Seconds in which the results of a worker have reached the client. A task takes a quarter."""
 
 
 def play(folder: RechunkFolder, victim: str, seed: int) -> None:
@@ -54,12 +52,12 @@ def play(folder: RechunkFolder, victim: str, seed: int) -> None:
     try:
         assert until(lambda: len(folder.computed()) >= after, client) or client.exitcode == 0
         wait([client.sentinel], timeout=draw.random() * WORK)
-        killed = time.monotonic()
         if victim == "a worker":
             kill(cluster.workers[draw.randrange(2)])  # the other one does the rest
         else:
             kill(client)
             client = start(run_rechunk, cluster.address, folder)
+        killed = time.monotonic()
         client.join(PATIENCE)
         assert client.exitcode == 0
     finally:
@@ -71,9 +69,9 @@ def play(folder: RechunkFolder, victim: str, seed: int) -> None:
     each = max(-(-stage.costs.writes // stage.tasks) for stage in plan.stages)
     times = written(folder)
     twice = {key: found for key, found in times.items() if len(found) > 1}
-    known = [key for key, (first, *_) in twice.items() if first < killed - ON_ITS_WAY]
-    in_flight = twice if victim == "the client" else known
-    assert len(in_flight) <= THREADS * each, f"{twice}, killed at {killed}, of {plan}"
+    # what a client has left that was killed is told by receipts, which are there at once
+    bound = THREADS * each if victim == "the client" else unknown(folder, times, killed)
+    assert len(twice) <= bound, f"{twice}, {bound} in flight at {killed}, of {plan}"
     assert max(map(len, times.values())) <= 2
 
 
@@ -86,6 +84,16 @@ def written(folder: RechunkFolder) -> dict[str, list[float]]:
         if not key.endswith("zarr.json"):
             found.setdefault(key, []).append(float(when))
     return found
+
+
+def unknown(folder: RechunkFolder, times: dict[str, list[float]], when: float) -> int:
+    """How many stored objects had been written of which the client had no result."""
+    begun = sum(first <= when for first, *_ in times.values())
+    path = Path(folder.known)
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    stages = folder.plan().stages
+    known = [stages[int(stage)] for reached, stage in lines if float(reached) <= when]
+    return begun - sum(stage.costs.writes // stage.tasks for stage in known)
 
 
 @pytest.mark.cluster
