@@ -413,12 +413,6 @@ def test_plan_draws(maps, target, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_plan_refuses_pictures_it_cannot_draw(maps, target, tmp_path):
-    command = ["plan", maps, target, "--chunks", "6,5,5", "--plot"]
-    assert ".png" in run(*command, tmp_path / "plan.doc", code=2).stderr
-    assert "No such file" in run(*command, tmp_path / "none" / "plan.png", code=1).stderr
-
-
 # --- rechunk --------------------------------------------------------------------------------------
 
 
@@ -682,15 +676,33 @@ def test_wrong_usage(maps, target, tmp_path):
     assert "not a size" in refuse(*job, "--max-mem", "lots", code=2)
     assert "--workers" in refuse(*job, "--workers", "0", code=2)
     both = ["--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]
-    assert "exclude each other" in refuse(*job, *both, code=2)
-    assert "does not exist" in refuse(*job, "--scheduler-file", tmp_path / "none", code=2)
+    for command in (job, ["copy", maps, target], ["verify", maps], ["compare", maps, maps]):
+        assert "exclude each other" in refuse(*command, *both, code=2)
+        message = refuse(*command, "--scheduler-file", tmp_path / "none", code=2)
+        assert "does not exist" in message
+    for command in (job, ["copy", maps, target]):
+        assert "'v9' is not one of 'v3', 'v2'" in refuse(*command, "--format", "v9", code=2)
     assert "Missing argument" in refuse("info", code=2)
     assert "No such command" in refuse("inform", code=2)
     assert not Path(target).exists()
 
 
+def test_pictures_are_refused_before_the_job(maps, target, tmp_path):
+    for name, words in (("a.foo", "must end in one of"), ("none/a.png", "there is no folder")):
+        for command in (["verify", maps], ["copy", maps, target], ["plan", maps, target]):
+            assert words in refuse(*command, "--plot", tmp_path / name, code=2)
+    assert not Path(target).exists()
+
+
+def test_verify_and_compare_on_a_running_scheduler(cluster, maps, tmp_path):
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": cluster.scheduler_address}))
+    assert "nothing is wrong" in run("verify", maps, "--scheduler-file", file).stdout
+    assert "equal" in run("compare", maps, maps, "--scheduler-file", file).stdout
+
+
 def test_dead_scheduler(maps, target, monkeypatch):
-    monkeypatch.setattr("zarr_dask.cli.rechunk.SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("zarr_dask.cli.cluster.SCHEDULER_TIMEOUT", 0.5)
     job = ["rechunk", maps, target, "--chunks", "2"]
     message = refuse(*job, "--scheduler", "tcp://127.0.0.1:1")
     assert "no dask scheduler answers at tcp://127.0.0.1:1" in message

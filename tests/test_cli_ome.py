@@ -38,6 +38,12 @@ def test_help_fits_80_columns(command, monkeypatch):
     assert max(map(len, run(command, "--help").splitlines())) <= 80
 
 
+def test_a_thumbnail_is_png_by_its_name(tmp_path):
+    put_image(tmp_path / "a", "", "0.4", pixels(4, 8, 8))
+    assert "must end in .png" in run("thumbnail", tmp_path / "a", tmp_path / "a.jpg", code=2)
+    assert "8 x 8 pixels" in run("thumbnail", tmp_path / "a", tmp_path / "a.PNG")
+
+
 # --- convert --------------------------------------------------------------------------------------
 
 
@@ -61,7 +67,7 @@ def test_to_another_version(tmp_path):
     assert "cannot be migrated" in run("convert", new, back, "--to", "0.4", code=1)
     assert run("convert", new, back, "--to", "0.4", "--chunks", "4", "--quiet") == ""
     assert zd.ome.open(back).metadata.version == "0.4"
-    assert "pass dst" in run("convert", new, "--to", "0.4", code=2)
+    assert "pass DST" in run("convert", new, "--to", "0.4", code=2)
     run("convert", old, "--remove-old")
     assert zd.ome.open(old).metadata.version == "0.5"
     assert list(old.rglob(".z*")) == []

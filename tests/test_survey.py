@@ -283,6 +283,11 @@ def test_the_json_schema(shelf):
     }
 
 
+def test_a_wrong_path_is_an_error(tmp_path):
+    assert "there is nothing at" in run(tmp_path / "none", code=1).stderr
+    assert json.loads(run(tmp_path / "none", "--json", code=1).stdout)["nodes"] == []
+
+
 def test_the_table(shelf, monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")
     (shelf / "2024/01/run.zarr/u/v/.zarray").write_text("{")

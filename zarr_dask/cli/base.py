@@ -61,6 +61,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def as_options(message: str) -> str:
     """What an error tells callers to pass, as options of a command."""
     named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
+    named = re.sub(r"(?<![\w/.-])dst(?![\w/-]|\.\w)", "DST", named)
     for option in ("overwrite", "remove_old"):
         named = named.replace(f"{option}=True", f"--{option.replace('_', '-')}")
     return named

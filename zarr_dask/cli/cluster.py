@@ -1,36 +1,73 @@
-"""Where a job runs: a scheduler that is there, new local processes, or threads of this one."""
+"""Where a job runs: a scheduler that is there, new local processes, or threads of this one.
+
+`cluster_options` gives a command the options that say it, `cluster` is what they mean.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
+
+import click
+
+from zarr_dask.cli.base import Decorated
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["SCHEDULER_TIMEOUT", "connected"]
+__all__ = ["SCHEDULER_TIMEOUT", "cluster", "cluster_options"]
 
 SCHEDULER_TIMEOUT = 5.0
 """Seconds until a scheduler must have answered."""
 
 
+def cluster_options(doing: str = "Run") -> Callable[[Decorated], Decorated]:
+    """What gives a command the options that say where it does something."""
+    options: list[Callable[[Decorated], Decorated]] = [
+        click.option(
+            "--scheduler", metavar="ADDRESS", help=f"{doing} on the Dask scheduler there."
+        ),
+        click.option(
+            "--scheduler-file",
+            type=click.Path(exists=True, dir_okay=False),
+            help=f"{doing} on the Dask scheduler that has written this file.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            help=f"{doing} on so many new local processes. By default, on threads of this one.",
+        ),
+    ]
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 @contextmanager
-def connected(
-    scheduler: str | None, scheduler_file: str | None, workers: int | None, timeout: float
+def cluster(
+    scheduler: str | None, scheduler_file: str | None, workers: int | None
 ) -> Iterator[Client | None]:
-    """A cluster for as long as the context lasts; None for threads of this process.
+    """The cluster that options name, for as long as the context lasts; None for threads.
 
     Raises
     ------
+    UsageError
+        If they name more than one.
     SchedulerError
         If no scheduler answers.
     """
+    if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
+        raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
     from zarr_dask.jobs.run import connect
 
-    connection = connect(scheduler, scheduler_file, workers, timeout)
+    connection = connect(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT)
     with ExitStack() as stack:
         with _interrupts_put_off() if workers else nullcontext():
             client = stack.enter_context(connection)

@@ -9,8 +9,8 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.printing import printable, say
-from zarr_dask.cli.verify import cluster_options
 
 __all__ = ["compare"]
 
@@ -27,7 +27,7 @@ __all__ = ["compare"]
 @click.option("--attributes/--no-attributes", default=True, help="Whether attributes count.")
 @click.option("--digest", is_flag=True, help="Work out digests of the values on the way.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@cluster_options
+@cluster_options()
 @traceback_option
 @click.pass_context
 def compare(
@@ -38,8 +38,9 @@ def compare(
     *,
     sample: str | None,
     as_json: bool,
-    workers: int | None,
     scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
     **options: Any,
 ) -> None:
     """Compare the values of arrays or hierarchies.
@@ -47,12 +48,8 @@ def compare(
     A and B are paths or URLs of two arrays, or of two groups. Layouts, codecs and formats do not
     count. The first differences are named; the exit code is 0 only if there are none.
     """
-    from zarr_dask.jobs.run import connect
-
-    if workers and scheduler:
-        raise click.UsageError("--workers and --scheduler exclude each other.")
     part = _part(sample)
-    with connect(scheduler, None, workers) as client:
+    with cluster(scheduler, scheduler_file, workers) as client:
         found = zd.compare(a, b, part, client, **options)
     if as_json:
         say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from zarr_dask.cli.options import job_options, run_options
+from zarr_dask.cli.cluster import cluster
+from zarr_dask.cli.options import FORMAT, job_options, run_options
+from zarr_dask.cli.pictures import PictureType
 from zarr_dask.cli.printing import say_plan
-from zarr_dask.cli.rechunk import carry_out, cluster, draw, write_plan
+from zarr_dask.cli.rechunk import carry_out, draw, write_plan
 
 __all__ = ["copy"]
 
@@ -23,7 +25,7 @@ Examples:
 """
 )
 @job_options
-@click.option("--format", help="Format of the copy, such as v3; that of the source by default.")
+@click.option("--format", type=FORMAT, help="Format of the copy; that of the source by default.")
 @run_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option(
@@ -35,8 +37,7 @@ Examples:
 )
 @click.option(
     "--plot",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PictureType(),
     help="Draw the plan into this file (PNG, SVG, PDF ...); needs matplotlib.",
 )
 def copy(

@@ -101,9 +101,15 @@ def _facts(one: Violation) -> dict[str, Any]:
     return {"place": one.place, "found": found, "rule": one.rule, "level": one.level}
 
 
+def _png(_: click.Context, __: click.Parameter, out: Path) -> Path:
+    if out.suffix.lower() not in {"", ".png"}:
+        raise click.BadParameter(f"{str(out)!r} must end in .png: that is what is written.")
+    return out
+
+
 @ome.command()
 @click.argument("url")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path), callback=_png)
 @click.option("--path", default="", help="Path of the image below URL, such as A/1/0 in a plate.")
 @click.option(
     "--size",

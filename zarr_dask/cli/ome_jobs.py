@@ -10,7 +10,7 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted, as_options, traceback_option
-from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
+from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
 from zarr_dask.cli.printing import say, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress, migration_progress
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["convert", "pyramid"]
-
-_ON_SCHEDULER = click.option(
-    "--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there."
-)
-_ON_WORKERS = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Run on so many new local processes. By default, on threads of this one.",
-)
-
-
-def _check_cluster(scheduler: str | None, workers: int | None) -> None:
-    if scheduler is not None and workers is not None:
-        raise click.UsageError("--scheduler and --workers exclude each other.")
 
 
 @click.command(
@@ -76,8 +62,7 @@ Examples:
     type=SizeType(),
     help="What one process may hold above its idle size where pixels are written anew.",
 )
-@_ON_SCHEDULER
-@_ON_WORKERS
+@cluster_options()
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
 @click.option(
     "--remove-old",
@@ -92,6 +77,7 @@ def convert(
     dst: str | None,
     *,
     scheduler: str | None,
+    scheduler_file: str | None,
     workers: int | None,
     dry_run: bool,
     resume: bool,
@@ -107,9 +93,8 @@ def convert(
     before 0.4 where both lie side by side, so that converting to 0.4 needs a DST. DST may be the
     path of a zip archive.
     """
-    _check_cluster(scheduler, workers)
     with (
-        connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client,
+        cluster(scheduler, scheduler_file, workers) as client,
         archive_or_place(dst or url, None) as (place, _),
     ):
         places = (place, None) if dst is None else (url, place)
@@ -259,8 +244,7 @@ Examples:
     help="What one process may hold above its idle size, such as 1GB.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
-@_ON_SCHEDULER
-@_ON_WORKERS
+@cluster_options()
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
 @click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
@@ -271,6 +255,7 @@ def pyramid(
     *,
     factors: tuple[Any, ...],
     scheduler: str | None,
+    scheduler_file: str | None,
     workers: int | None,
     dry_run: bool,
     resume: bool,
@@ -285,13 +270,12 @@ def pyramid(
     DST one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
     archive.
     """
-    _check_cluster(scheduler, workers)
     options = {name: value for name, value in options.items() if value is not None}
     if factors:
         options["factors"] = factors[0] if len(factors) == 1 else list(factors)
     replaces = overwrite and not dry_run and not options.get("path")
     with (
-        connected(scheduler, None, workers, SCHEDULER_TIMEOUT) as client,
+        cluster(scheduler, scheduler_file, workers) as client,
         archive_or_place(dst or src, None, replaces=replaces) as (place, _),
     ):
         try:

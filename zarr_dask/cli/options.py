@@ -10,9 +10,13 @@ from typing import Any, cast
 import click
 
 from zarr_dask.cli.base import Decorated, traceback_option
+from zarr_dask.cli.cluster import cluster_options
 from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.draft import DRAFTS
 
 __all__ = [
+    "FORMAT",
     "CodecsType",
     "GridType",
     "RegionType",
@@ -158,6 +162,10 @@ class CodecsType(click.ParamType[Any]):
         return found if isinstance(found, list) else [found]
 
 
+FORMAT = click.Choice([known.name for known in (*FORMATS, *DRAFTS)])
+"""Names of formats."""
+
+
 class SizeType(click.ParamType[int]):
     """Bytes, or a text with a unit."""
 
@@ -208,17 +216,7 @@ _JOB_OPTIONS = [
     click.option("--path", default="", help="Path of the new array below DST."),
     click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be."),
     click.option("--overwrite", is_flag=True, help="Replace what is at DST."),
-    click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask scheduler there."),
-    click.option(
-        "--scheduler-file",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Run on the Dask scheduler that has written this file.",
-    ),
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="Run on so many new local processes. By default, on threads of this one.",
-    ),
+    cluster_options(),
     traceback_option,
 ]
 
@@ -232,7 +230,11 @@ _ARRAY_OPTIONS = [
         help="An array in the group SRC, to be laid out anew at the same path in DST; may be given "
         "several times, for one plan of all of them.",
     ),
-    click.option("--format", help="Format of the new array, such as v3; that of SRC by default."),
+    click.option(
+        "--format",
+        type=FORMAT,
+        help="Format of the new array; that of SRC by default.",
+    ),
     click.option("--dtype", help="Its data type, such as float32; that of SRC by default."),
     click.option(
         "--codecs",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from zarr_dask.cli.base import traceback_option
-from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
+from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
 from zarr_dask.jobs.plan import counted
@@ -230,13 +230,7 @@ Examples:
 @_JOURNAL
 @_VERIFY
 @click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
-@click.option("--scheduler", metavar="ADDRESS", help="Compare on the Dask scheduler there.")
-@click.option(
-    "--scheduler-file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Compare on the Dask scheduler that has written this file.",
-)
-@click.option("--workers", type=click.IntRange(min=1), help="Compare on so many new processes.")
+@cluster_options("Compare")
 @traceback_option
 def finish(
     plan_file: Path,
@@ -269,7 +263,7 @@ def finish(
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
     if len(places) == 1 and threads is None:
         job.check_complete()
-        with connected(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT) as client:
+        with cluster(scheduler, scheduler_file, workers) as client:
             _compare_on(plan, client)
         verify = False
     _end(job, plan, verify=verify, threads=threads)

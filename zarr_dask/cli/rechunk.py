@@ -14,8 +14,9 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted
-from zarr_dask.cli.cluster import SCHEDULER_TIMEOUT, connected
+from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.options import array_options, job_options, run_options
+from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.progress import rechunk_progress
 from zarr_dask.errors import NodeTypeError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk.joint_plan import JointPlan, JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
-__all__ = ["carry_out", "cluster", "draw", "plan", "rechunk", "write_plan"]
+__all__ = ["carry_out", "draw", "plan", "rechunk", "write_plan"]
 
 
 @click.command(
@@ -97,8 +98,7 @@ Example:
 @array_options
 @click.option(
     "--plot",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PictureType(),
     help="Draw the plan into this file (PNG, SVG, PDF ...); needs matplotlib.",
 )
 @click.option(
@@ -132,17 +132,7 @@ def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> N
 
 def draw(plan: RechunkPlan | JointPlan, file: Path) -> None:
     """Draw a plan into a file, in the format that its name says."""
-    figure = plan.plot()
-    known = sorted(figure.canvas.get_supported_filetypes())
-    if file.suffix[1:].lower() not in known:
-        raise click.BadParameter(
-            f"{str(file)!r} must end in one of {', '.join(f'.{name}' for name in known)}.",
-            param_hint="'--plot'",
-        )
-    try:
-        figure.savefig(file, dpi=110)
-    except OSError as error:
-        raise click.FileError(str(file), error.strerror) from error
+    save_picture(plan.plot(), file)
     say(f"drawn in {printable(str(file))}")
 
 
@@ -180,17 +170,6 @@ def _planned(
         sources = [zd.open_array(src, name) for name in arrays]
         paths = [join(normalise_path(path), normalise_path(name)) for name in arrays]
         yield plan_rechunk(sources, dst, path=paths, **options), client
-
-
-@contextmanager
-def cluster(
-    scheduler: str | None, scheduler_file: str | None, workers: int | None
-) -> Iterator[Client | None]:
-    """The cluster to run a job on for as long as the context lasts; None for threads."""
-    if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
-        raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
-    with connected(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT) as client:
-        yield client
 
 
 def _source(src: str) -> zd.Array:

@@ -28,12 +28,18 @@ def survey(root: str, path: str, as_json: bool) -> None:
 
     ROOT may hold many hierarchies of all formats. For every node: its format, shape, data type,
     codecs, stored objects and sizes; which options and packages it needs; what cannot be read,
-    and why. No chunk is read. PATH is a path below ROOT.
+    and why. No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
     """
     found = zd.survey(root, path)
     if as_json:
         say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
-        return
+    if not found.nodes and not found.other_objects:
+        raise click.ClickException(printable(f"there is nothing at {found.where}. Check the path."))
+    if not as_json:
+        _say(found)
+
+
+def _say(found: Survey) -> None:
     say(f"{click.style('survey', bold=True)} {printable(found.where)}")
     for line in _table(found.nodes):
         say(printable(line))

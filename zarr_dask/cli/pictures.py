@@ -1,0 +1,50 @@
+"""Pictures that commands draw: whether one can be is known before the job begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zarr_dask.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["PictureType", "save_picture"]
+
+
+class PictureType(click.Path):
+    """A file whose name ends in a format that matplotlib writes, in a folder that is there."""
+
+    name = "FILE"
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        try:
+            from matplotlib.backend_bases import FigureCanvasBase
+        except ImportError as error:
+            raise MissingDependencyError(
+                "plots need matplotlib: install zarr-dask[plots]."
+            ) from error
+        file = Path(os.fsdecode(super().convert(value, param, ctx)))
+        known = sorted(FigureCanvasBase.filetypes)
+        if file.suffix[1:].lower() not in known:
+            names = ", ".join(f".{name}" for name in known)
+            self.fail(f"{str(file)!r} must end in one of {names}.", param, ctx)
+        if not file.parent.is_dir():
+            self.fail(f"{str(file)!r}: there is no folder {str(file.parent)!r}.", param, ctx)
+        return file
+
+
+def save_picture(figure: Figure, file: Path) -> None:
+    """Write a picture in the format that the name of the file says."""
+    try:
+        figure.savefig(file, dpi=110)
+    except OSError as error:
+        raise click.FileError(str(file), error.strerror) from error
