@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import dask.array as da
 import numpy as np
 import pytest
 
 import zarr_dask as zd
 from tests.fault_proxy import fault_proxy
 from tests.object_stores import s3_server
-from zarr_dask.errors import RankError
+from zarr_dask.errors import RankError, ResumeError
 from zarr_dask.stores import Recording, open_store
 
 pytestmark = pytest.mark.xdist_group("remote-requests")
@@ -146,3 +147,34 @@ def test_assignments_look_for_an_open_output_now_and_then(place, counted):
     assert asked["output.json"] <= 2
     assert asked.total() < 150
     np.testing.assert_array_equal(free[:32], 2)
+
+
+def test_a_new_array_is_asked_for_once(place, counted):
+    """Documents at its place and of a hierarchy around it, what lies below, and what beside."""
+    url, options = place
+    root = f"{url}/new-{options['backend']}.zarr"
+    counted()
+    zd.to_zarr(da.from_array(VALUES, chunks=(4, 256)), root, storage_options=options)
+    others = dict.fromkeys(set(OLD) - {".zmetadata"}, 2)
+    # of the documents of v3 two are asked for and one is put
+    assert counted() == {"list": 2, **others, "zarr.json": 3, "0": 1}
+    np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)
+
+
+def test_what_is_kept_beside_is_found(place):
+    """A job that has not ended is in the way of another one, which begins anew if it is told to."""
+    url, options = place
+    root = f"{url}/jobs-{options['backend']}.zarr"
+
+    def fail(block):
+        raise OSError("no values")
+
+    x = da.from_array(VALUES, chunks=(1, 256))
+    with pytest.raises(OSError, match="no values"):
+        zd.to_zarr(x.map_blocks(fail, dtype="i4"), root, storage_options=options, resume="one")
+    assert list(open_store(f"{root}.zarr-dask", options).list())
+    with pytest.raises(ResumeError, match="resume='one'"):
+        zd.to_zarr(x, root, storage_options=options, resume="two")
+    zd.to_zarr(x, root, storage_options=options)
+    assert not list(open_store(f"{root}.zarr-dask", options).list())
+    np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from zarr_dask.errors import (
@@ -44,7 +43,9 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
 from zarr_dask.notices import warn
-from zarr_dask.pool import abreast, for_each
+from zarr_dask.pool import for_each
+from zarr_dask.site import Site, site_of
+from zarr_dask.stores.asked import is_empty
 from zarr_dask.stores.base import Store, is_far, join
 from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
@@ -166,7 +167,13 @@ def _is_taken(store: Store, path: str, node_format: Format) -> bool:
 
 
 def prepare_array_place(
-    store: Store, path: str, node_format: Format, meta: ArrayMeta, *, overwrite: bool
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: ArrayMeta,
+    *,
+    overwrite: bool,
+    site: Site | None = None,
 ) -> None:
     """Make room for an array: as `prepare_place`, and nothing is left that would be its values.
 
@@ -177,12 +184,13 @@ def prepare_array_place(
     NodeExistsError, StoreKeyError
         As `check_place`.
     """
-    room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False)
+    site = site or site_of(store, path)
+    room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False, site=site)
     if room.has_journals:
         discard_journals(store, path)
     prefix = node_format.data_prefix(path)
     if prefix not in room.emptied:
-        remove_leftovers(store, prefix, meta)
+        remove_leftovers(site.store, prefix, meta)
     if is_shown_first(store):
         put_documents(store, node_format.documents(meta, path))
 
@@ -218,11 +226,12 @@ def prepare_place(
     overwrite: bool,
     is_group: bool,
     warns: bool = True,
+    site: Site | None = None,
 ) -> Room:
     """Make room for a node: remove what it replaces, create the groups above.
 
     Consolidated metadata above are out of date then, which is worth a warning unless the caller
-    writes them anew (`warns`).
+    writes them anew (`warns`). Who has looked at the place just now hands on the `site`.
 
     Raises
     ------
@@ -231,13 +240,14 @@ def prepare_place(
     RankError
         If what is replaced belongs to the output of a simulation that is open.
     """
-    check_place(store, path, node_format, overwrite=overwrite, is_group=is_group)
-    room = Room()
+    site = site or site_of(store, path)
+    check_place(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
+    room = Room(has_journals=not site.free_beside)
     if overwrite:
-        room = _made_room(store, path)
-    prepare_above(store, path, node_format)
+        room = _made_room(site, path)
+    prepare_above(site.store, path, node_format)
     if warns:
-        warn_of_stale(store, path, node_format)
+        warn_of_stale(site.store, path, node_format)
     return room
 
 
@@ -331,22 +341,15 @@ def remove_node(store: Store, path: str) -> None:
             _remove_below(store, path, candidate)
 
 
-def _made_room(store: Store, path: str) -> Room:
+def _made_room(site: Site, path: str) -> Room:
     """Delete what is at a path and below it, with or without a document there."""
-    outputs = partial(check_no_output, store, path, below=True)
-    formats = partial(formats_at, store, path)
-    if not is_far(store):
-        has_journals = outputs()
-        return Room(_remove_all(store, path, formats()), has_journals)
+    store = site.store
+    has_journals = not site.free_beside and check_no_output(store, path, below=True)
+    found = formats_at(store, path)
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
-    has_journals, found, is_empty = abreast(outputs, formats, partial(_is_empty, store, around))
-    if is_empty and not found:
+    if is_far(store) and not found and all(is_empty(store, prefix) for prefix in around):
         return Room(around, has_journals)
     return Room(_remove_all(store, path, found), has_journals)
-
-
-def _is_empty(store: Store, prefixes: Iterable[str]) -> bool:
-    return all(next(iter(store.list(prefix)), None) is None for prefix in prefixes)
 
 
 def _remove_all(

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -54,7 +54,9 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.detect import formats_at
+from zarr_dask.pool import abreast
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.stores.asked import is_empty
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.local import LocalStore
@@ -75,6 +77,7 @@ __all__ = [
     "explained",
     "forget_nodes_above",
     "given_place",
+    "is_free_beside",
     "new_journal",
     "open_journals",
     "output_of",
@@ -300,6 +303,11 @@ def default_place(store: Store, path: str) -> Place | None:
         store, name = around
         path = join(name, path)
         around = beside(store, "")
+    return _place_beside(store, path)
+
+
+def _place_beside(store: Store, path: str) -> Place | None:
+    """Beside a store that begins at the root of a hierarchy."""
     found = beside(store, _SUFFIX)
     return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
 
@@ -493,6 +501,28 @@ def discard_journals(store: Store, path: str) -> None:
         return
     place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
+
+
+def is_free_beside(store: Store, path: str) -> bool:
+    """Whether it is known that nothing is kept beside the hierarchy that a node is, or will be, in.
+
+    Then there is no journal of any of its nodes at its default place, and no open output. For
+    stores that are far away: where a place would be, and what is there, is asked at the same time,
+    because hardly any store begins inside of a hierarchy.
+    """
+    likely = _place_beside(*bare(store, path))
+    place, is_free = abreast(partial(default_place, store, path), partial(_is_bare, likely))
+    return is_free if place == likely else _is_bare(place)
+
+
+def _is_bare(place: Place | None) -> bool:
+    """Whether nothing is kept beside the hierarchy of a place; False where that is not known."""
+    if place is None:
+        return True
+    try:
+        return is_empty(place.store, prefix_of(place.prefix.partition("/")[0]))
+    except StoreError:
+        return False  # it is asked for again by whoever must know
 
 
 # --- output of simulations ------------------------------------------------------------------------

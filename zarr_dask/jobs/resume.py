@@ -170,6 +170,7 @@ def plan_resume(
     options: ResumeOptions,
     grows: bool = False,
     swap: Swap | None = None,
+    free_beside: bool = False,
 ) -> ResumePlan:
     """What a write has to do with journals; nothing is written.
 
@@ -183,6 +184,8 @@ def plan_resume(
         What is asked for.
     swap
         How it takes the place of another array, if it does.
+    free_beside
+        Whether it is known that no job keeps a journal beside the hierarchy.
 
     Raises
     ------
@@ -200,7 +203,7 @@ def plan_resume(
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
-    present = _open_at(target, place, needed=required)
+    present = _open_at(target, place, needed=required, free_beside=free_beside)
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
@@ -243,11 +246,18 @@ def _check_outside(target: Array, manifest: ManifestPlace) -> None:
         )
 
 
-def _open_at(target: Array, place: Place | None, *, needed: bool) -> list[tuple[Journal, Job]]:
+def _open_at(
+    target: Array, place: Place | None, *, needed: bool, free_beside: bool = False
+) -> list[tuple[Journal, Job]]:
     """The jobs that have not ended; those at `place` must be found if that is needed."""
-    found = [] if place is None else journals_at(place, needed=needed)
     default = default_place(target.store, target.path)
-    return found if default is None or default == place else [*found, *journals_at(default)]
+    if place is None or (place == default and free_beside):
+        found = []
+    else:
+        found = journals_at(place, needed=needed)
+    if default is None or default == place or free_beside:
+        return found
+    return [*found, *journals_at(default)]
 
 
 def _in_the_way(other: Job, job: Job) -> bool:

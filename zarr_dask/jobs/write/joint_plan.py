@@ -31,6 +31,10 @@ class JointWritePlan:
 
     plans: tuple[WritePlan, ...]
 
+    def at_once(self) -> JointWritePlan:
+        """As `WritePlan.at_once`; but the arrays are begun one after the other."""
+        return self
+
     @property
     def tasks(self) -> int:
         """Number of writing tasks."""

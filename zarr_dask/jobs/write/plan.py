@@ -28,6 +28,7 @@ from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
+from zarr_dask.site import Site
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class WritePlan:
     """Where it is written until it takes the place of an array; None for no such detour."""
     has_ended: bool = False
     """Whether all of it was written by a call that died before it had removed its journals."""
+    site: Site | None = None
+    """What was at the place of a new array when this was planned."""
+    is_at_once: bool = False
+    """Whether it is run by the call that has planned it, so that `site` is of just now."""
+
+    def at_once(self) -> WritePlan:
+        """The plan for who runs it now: what was found when it was planned is not asked again."""
+        return replace(self, is_at_once=True)
 
     @property
     def regrouped(self) -> bool:
@@ -318,7 +327,8 @@ class WritePlan:
         if self.resume.resumed is not None:
             prepare_above(*place)
         else:
-            prepare_array_place(*place, target.meta, overwrite=self.overwrite)
+            site = self.site if self.is_at_once else None
+            prepare_array_place(*place, target.meta, overwrite=self.overwrite, site=site)
 
     def _warn_of_stale(self) -> None:
         """Say so if consolidated metadata describe an array that is stored otherwise then."""

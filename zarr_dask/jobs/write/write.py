@@ -40,6 +40,7 @@ from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
 from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import check_no_output
+from zarr_dask.site import Site, site_of
 from zarr_dask.stores.conditional import conditional
 from zarr_dask.stores.urls import Location, open_store
 
@@ -255,7 +256,9 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
             ended = grown_before(values, replace(target, meta=before), region, request.resume)
             if ended is not None:  # but for its journal
                 target, region, before = replace(target, meta=before), ended, None
-    check_no_output(target.store, target.path)
+    site = site_of(target.store, target.path) if request.creates else Site(target.store)
+    if not site.free_beside:
+        check_no_output(target.store, target.path)
     replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
     swap = _swap(target) if request.mode == "swap" else None
     if swap is None:
@@ -269,12 +272,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         grows=request.append is not None,
         options=request.resume,
         swap=swap,
+        free_beside=site.free_beside,
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
     over = request.resume.ended or resume.has_ended
     if request.creates and not over and resume.resumed is None:
-        check_place(target.store, target.path, target.node_format, overwrite=replaces)
+        check_place(site.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
         target=target,
@@ -289,6 +293,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         resume=resume,
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
+        site=site,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
@@ -407,7 +412,7 @@ def to_zarr(
         manifest=manifest,
         sha256=sha256,
         **keywords,
-    )
+    ).at_once()
     if not compute and not return_stored:
         return plan.collection()
     report = plan.run(progress=progress, window=window)

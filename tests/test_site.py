@@ -1,0 +1,187 @@
+"""What is asked of stores that are far away before something new is written to them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import NodeExistsError, StoreError, ZarrDaskError
+from zarr_dask.stores import Faulty, MemoryStore, Range, Recording
+from zarr_dask.stores.asked import Asked
+from zarr_dask.stores.base import Coalescing
+
+VALUES = np.arange(1, 17, dtype="i4")
+DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")
+
+
+class Far(MemoryStore):
+    """A store each request to which takes its time."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+
+
+class Meeting(Far):
+    """One that answers when so many different requests are waiting, as long as nothing is put."""
+
+    def __init__(self, parties):
+        super().__init__()
+        self.met = threading.Barrier(parties, timeout=20)
+        self.has_values = False
+
+    def get_ranges(self, requests):
+        self._meet()
+        return super().get_ranges(requests)
+
+    def list(self, prefix=""):
+        self._meet()
+        return super().list(prefix)
+
+    def set(self, key, buffers):
+        self.has_values = True
+        super().set(key, buffers)
+
+    def _meet(self):
+        if not self.has_values:
+            self.met.wait()
+
+
+def write(store, path="", **options):
+    zd.to_zarr(da.from_array(VALUES, chunks=4), store, path, **options)
+
+
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_all_is_asked_at_once_where_nothing_is_there(mode):
+    """A request that came alone would wait for another one, and break the barrier."""
+    store = Recording(Meeting(2))
+    write(store, mode=mode)
+    before = [one.method for one in store.requests]
+    before = before[: before.index("set")]
+    assert before.count("list") == 1
+    assert len(before) == 1 + len(DOCUMENTS)
+    np.testing.assert_array_equal(zd.open(store)[...], VALUES)
+    assert [one.key for one in store.requests if one.method == "set"][-1] == "zarr.json"
+
+
+def test_what_is_created_in_a_group_asks_for_what_lies_above_at_the_same_time():
+    store = Recording(Meeting(2))
+    write(store, "a/b")
+    before = [one for one in store.requests if one.method != "set"]
+    assert len(before) == 1 + 3 * len(DOCUMENTS)
+    assert len({one.key for one in before}) == len(before)
+    assert set(zd.open_group(store)) == {"a"}
+
+
+def array(store, path="", **options):
+    zd.create_array(store, path, shape=(16,), chunks=4, dtype="i4", **options)[...] = VALUES
+
+
+def stray(store):
+    store.set("c/9", [b"of a job that never ended"])
+    store.set("notes.txt", [b"of somebody else"])
+
+
+def without_document(store):
+    array(store, "a/b")
+    store.delete("a/zarr.json")
+
+
+def consolidated(store):
+    array(store, "other")
+    zd.consolidate(store)
+
+
+def broken(store):
+    store.set("a/zarr.json", [b"{"])
+
+
+SITUATIONS = {
+    "nothing": lambda _: None,
+    "an array": array,
+    "an array of v2": lambda store: array(store, format="v2"),
+    "an array at the path": lambda store: array(store, "a"),
+    "one of v1 at the path": lambda store: array(store, "a", format="v1"),
+    "one of a draft at the path": lambda store: array(store, "a", format="v3draft"),
+    "a group at the path": lambda store: zd.create_group(store, "a"),
+    "a group of v2 above": lambda store: zd.create_group(store, format="v2"),
+    "leftovers": stray,
+    "nodes below without a document": without_document,
+    "consolidated metadata above": consolidated,
+    "a broken document": broken,
+}
+
+
+def outcome(store, action):
+    """What an action says, and what is there afterwards."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            action(store)
+            said = ""
+        except ZarrDaskError as error:
+            said = f"{type(error).__name__}: {error}"
+    told = [said, *(str(one.message) for one in caught)]
+    return [text.replace(store.url, "STORE") for text in told], dict(store.values)
+
+
+@pytest.mark.parametrize("options", [{"mode": "a"}, {"mode": "w"}, {"mode": "w", "format": "v2"}])
+@pytest.mark.parametrize("path", ["", "a", "a/b"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_is_asked_at_once_says_the_same(situation, path, options):
+    """Stores that are asked for one thing after the other are the oracle."""
+
+    def act(store):
+        write(store, path, **options)
+
+    found = []
+    for store in (MemoryStore(), Far()):
+        SITUATIONS[situation](store)
+        found.append(outcome(store, act))
+    assert found[0] == found[1]
+
+
+def test_what_appears_after_a_plan_was_made_is_seen():
+    store = Far()
+    plan = zd.plan_write(da.from_array(VALUES, chunks=4), store)
+    array(MemoryStore.over(store.values))
+    with pytest.raises(NodeExistsError, match="exists already"):
+        plan.run()
+
+
+# --- the store that has been asked ----------------------------------------------------------------
+
+
+def test_what_fails_is_asked_for_by_who_needs_it():
+    def refuse(method, key):
+        raise StoreError(f"no {method} of {key}")
+
+    asked = Asked(Faulty(MemoryStore(), refuse))
+    asked.ask([("a", Range(0))])
+    asked.ask_below("b/")
+    with pytest.raises(StoreError, match="no get of a"):
+        asked.get_ranges([("a", Range(0))])
+    with pytest.raises(StoreError, match="no list of b/"):
+        asked.list("b/")
+
+
+def test_what_is_changed_is_asked_for_again():
+    store = MemoryStore({"a": b"1", "d/e": b"2"})
+    asked = Asked(store)
+    asked.ask([("a", Range(0)), ("b", Range(0)), ("d/e", Range(0))])
+    for prefix in ("b/", "c/"):
+        asked.ask_below(prefix)
+    asked.set("a", [b"3", memoryview(b"")])
+    asked.set("b/c", [b"4"])
+    asked.delete_prefix("d/")
+    found = asked.get_ranges([("a", Range(0)), ("b", Range(0)), ("d/e", Range(0))])
+    assert found == [b"3", None, None]
+    assert list(asked.list("b/")) == ["b/c"]
+    assert asked.list_dir("b/").keys == ["b/c"]
+    store.set("c/x", [b"by others"])
+    assert list(asked.list("c/")) == []
+    asked.delete("a")
+    assert asked.get_ranges([("a", Range(0))]) == [None]

@@ -1,0 +1,54 @@
+"""What lies at the place of a new node, above it and beside it, as checks are going to ask for it.
+
+Where requests cost nothing they ask one after the other, as they come. Elsewhere all is asked for
+at once, in one round trip, and handed on as a `Site`. The checks are the same, in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from zarr_dask.formats.base import ReadOptions, ancestors, document_range
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.draft import ENTRY
+from zarr_dask.journal import is_free_beside
+from zarr_dask.pool import abreast
+from zarr_dask.stores.asked import Asked
+from zarr_dask.stores.base import Store, is_far
+
+__all__ = ["Site", "site_of"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a node is to be made, as it was when it was looked at."""
+
+    store: Store
+    """The store, with what it has said of the place where that is remembered."""
+    free_beside: bool = False
+    """Whether it is known that nothing is kept beside the hierarchy: no journal, no open output."""
+
+
+def site_of(store: Store, path: str) -> Site:
+    """Look at a place, where looking at all of it at once saves time.
+
+    Parameters
+    ----------
+    store, path
+        Where a node is to be made.
+    """
+    if not is_far(store):
+        return Site(store)
+    asked = Asked(store)
+    part = document_range(ReadOptions().limits)
+    nodes = [path, *ancestors(path)]
+    keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
+    documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
+    below = {prefix for candidate in FORMATS for prefix in candidate.prefixes(path)}
+    free_beside, *_ = abreast(
+        partial(is_free_beside, store, path),
+        partial(asked.ask, documents),
+        *(partial(asked.ask_below, prefix) for prefix in below),
+    )
+    return Site(asked, free_beside)
