@@ -3,6 +3,7 @@
 Commands are read as the command line would read them, and not run.
 """
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -18,7 +19,12 @@ from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.stores import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = {"s3://bucket/": "bucket/", "/scratch/me": "scratch", '{"anon": True}': "{}"}
+ELSEWHERE = {
+    "s3://bucket/": "bucket/",
+    "/scratch/me": "scratch",
+    '{"anon": True}': "{}",
+    '"remote_protocol": "s3"': '"remote_protocol": "file"',
+}
 REMOTE = {"s3://bucket/": "memory://docs/"}
 """For what only stores behind a network have."""
 
@@ -107,6 +113,21 @@ def repository():
     return {"repository": icechunk.Repository.create(icechunk.in_memory_storage()), "x": maps}
 
 
+def references():
+    """Of a file that holds what a store would."""
+    np.arange(6, dtype="<f4").tofile("raw.bin")
+    document = {"zarr_format": 2, "shape": [6], "chunks": [3], "dtype": "<f4", "order": "C"}
+    document |= dict.fromkeys(("compressor", "filters", "fill_value"))
+    found = {
+        ".zgroup": '{"zarr_format": 2}',
+        "temperature/.zarray": json.dumps(document),
+        "temperature/.zattrs": '{"_ARRAY_DIMENSIONS": ["time"]}',
+        "temperature/0": ["raw.bin", 0, 12],
+        "temperature/1": ["raw.bin", 12, 12],
+    }
+    Path("refs.json").write_text(json.dumps({"version": 1, "refs": found}))
+
+
 def half_done():
     """What a job that was killed leaves, in the end: no array."""
 
@@ -143,6 +164,7 @@ PREPARED = {
     '"chunks": (10, 512, 512),\n': (step((512, 512)),),
     'zd.ZipWriter("run.zip")': (written,),
     "repository.writable_session(": (repository,),
+    "reference::refs.json": (references,),
     "RetryPolicy(": (dataset("memory://docs/a.zarr"), names(any_store=MemoryStore())),
     "Cache(open_store(": (lambda: zd.to_zarr(da.ones(4), "bucket/a.zarr") and None,),
     'zd.verify("run.zarr")  #': (run,),

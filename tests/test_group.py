@@ -754,4 +754,6 @@ def test_nodes_in_a_notebook(root):
     html = root["a"]._repr_html_()
     assert "<td>(4,)</td>" in html
     assert "&lt;b&gt;" in html
+    named = root.create_array("n", shape=(4, 2), dtype="i1", dimension_names=["<i>", None])
+    assert "<td>(&lt;i&gt;: 4, 2)</td>" in named._repr_html_()
     assert "<td>title</td>" in root._repr_html_()

@@ -299,6 +299,17 @@ def test_pictures_of_several_arrays(sources, tmp_path):
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_pictures_of_one_dimension_are_lines(tmp_path):
+    line = zd.create_array(tmp_path / "l", shape=(60,), dtype="i4", chunks=(6,))
+    alone = zd.plan_rechunk(line, {}, chunks=15).plot().axes[0]
+    joint = zd.plan_rechunk([line, line], {}, path=["a", "b"], chunks=15).plot().axes[0]
+    for axis in (alone, joint):
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("dimension 0", "")
+        bottom, top = axis.get_ylim()
+        assert 0 <= abs(bottom - top) < 2
+        assert list(axis.get_yticks()) == []
+
+
 def test_pictures_of_many_arrays_stay_small(tmp_path):
     array = zd.create_array(tmp_path / "a", shape=(64, 64), dtype="i4", chunks=(1, 64))
     scalar = zd.create_array(tmp_path / "s", shape=(), dtype="i4")

@@ -270,6 +270,14 @@ def test_archives_have_a_name_of_their_own(tmp_path):
         with pytest.raises(NodeNotFoundError, match=f"is read as 'zip::{url}/a.zip'"):
             zd.open(f"{url}/a.zip")
         assert zd.open_array(f"zip::{url}/a.zip")[...].tolist() == [1, 2, 3, 4]
+    with (
+        serving(Files, {"refs.json": b"{}"}) as (url, _),
+        pytest.raises(NodeNotFoundError, match=f"are read as 'reference::{url}/refs.json'"),
+    ):
+        zd.open(f"{url}/refs.json")
+    (tmp_path / "refs.json").write_text("{}")
+    with pytest.raises(NodeNotFoundError, match=r"are read as 'reference::/.*refs\.json'"):
+        zd.open(tmp_path / "refs.json")
     (tmp_path / "a.nc").write_bytes(b"CDF")
     with pytest.raises(NodeNotFoundError, match=r"a\.nc is a file, and no zip archive"):
         zd.open(tmp_path / "a.nc")

@@ -9,6 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -427,6 +428,22 @@ def test_a_plan_in_words_and_in_html(store):
     both = zd.plan_write([lazy(), lazy()], store, ["c", "d"])
     assert both._repr_html_().count("<table>") == 2
     assert str(both).count("write (12, 20)") == 2
+
+
+def test_words_for_blocks_of_which_the_last_is_the_largest():
+    x = da.zeros((20, 20), chunks=5)
+    plan = zd.plan_write(x, {}, chunks=(1, 1), shards=(8, 8))
+    assert plan.blocks == ((8, 12), (8, 12))
+    assert "5x5, regrouped into 8..12x8..12 so" in str(plan)
+    assert "<td>0:20, 0:20</td>" in plan._repr_html_()
+
+
+def test_a_dataset_is_not_one_array():
+    dataset = xr.Dataset({"t": ("x", np.arange(3.0))})
+    with pytest.raises(DataTypeError, match=r"xarray.Dataset; its to_zarr method writes it"):
+        zd.to_zarr(dataset, {})
+    with pytest.raises(DataTypeError, match=r"xarray.DataArray; its \.data is one"):
+        zd.to_zarr(dataset.chunk()["t"], {})
 
 
 def colours(figure) -> list[set]:

@@ -36,7 +36,7 @@ from zarr_dask.selection import (
     parse_points,
 )
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.tree import facts_table
+from zarr_dask.tree import facts_table, named_shape
 from zarr_dask.views import (
     Selector,
     View,
@@ -190,7 +190,7 @@ class Array:
     def _repr_html_(self) -> str:
         facts = {
             "format": self.format,
-            "shape": self.shape,
+            "shape": named_shape(self.shape, self.dimension_names),
             "data type": self.meta.data_type.label,
             "chunks": self.chunks,
             "shards": self.shards or "none",

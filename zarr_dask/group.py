@@ -422,10 +422,15 @@ def open(
 def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     """The error, saying so where what was given seems to be a file and no folder."""
     place = innermost(store)
+    remote = "::" not in place.url and "://" in place.url
     if isinstance(place, LocalStore) and Path(place.root).is_file():
         hint = f"{place.root} is a file, and no zip archive."
-    elif "::" not in place.url and "://" in place.url and place.url.lower().endswith(".zip"):
+        if place.root.endswith(".json"):
+            hint += f" References (kerchunk) are read as 'reference::{place.root}'."
+    elif remote and place.url.lower().endswith(".zip"):
         hint = f"An archive is read as 'zip::{place.url}'."
+    elif remote and place.url.endswith(".json"):
+        hint = f"References (kerchunk) are read as 'reference::{place.url}'."
     else:
         return error
     return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Self
 
-__all__ = ["Tree", "draw", "facts_table"]
+__all__ = ["Tree", "draw", "facts_table", "named_shape"]
 
 
 class Tree(str):
@@ -92,6 +92,20 @@ def facts_table(title: str, facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{_html(title)}</caption>{rows}</table>"
+
+
+def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str:
+    """A shape with the names of its dimensions, as far as they have any.
+
+    Examples
+    --------
+    >>> named_shape((20, 8), ("time", None)), named_shape((20,), None)
+    ('(time: 20, 8)', '(20,)')
+    """
+    if not any(names or ()):
+        return str(tuple(shape))
+    lengths = zip(names or (), shape, strict=True)
+    return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,7 @@ from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores.urls import backend_of
+from zarr_dask.tree import named_shape
 
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
@@ -170,7 +171,7 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
     say_title(array, "array")
     say_field("format", array.format)
     _say_backend(facts)
-    say_field("shape", _named_shape(array))
+    say_field("shape", named_shape(array.shape, array.dimension_names))
     say_field("data type", array.meta.data_type.label)
     say_field("chunks", grid(array.chunks))
     say_field("shards", grid(array.shards) if array.shards else "none")
@@ -182,14 +183,6 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
     say_field("fill value", "none" if array.fill_value is None else str(array.fill_value))
     say_field("size", _size_line(facts["nbytes"], facts["nbytes_stored"], format_bytes))
     say_field("attributes", *_attribute_lines(array.attributes))
-
-
-def _named_shape(array: zd.Array) -> str:
-    names = array.dimension_names
-    if names is None:
-        return str(array.shape)
-    lengths = zip(names, array.shape, strict=True)
-    return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
 
 
 def _size_line(nbytes: int, stored: int | None, words: Callable[[float], str]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import zarr_dask as zd
+from zarr_dask import tree
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.migrate import MigrationPlan
@@ -39,9 +40,7 @@ _MAX_VALUE = 400
 
 def printable(text: str) -> str:
     """Text of which nothing can steer a terminal; names and attributes come from strangers."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "\n".join(map(tree.printable, text.split("\n")))
 
 
 def say(text: str) -> None:

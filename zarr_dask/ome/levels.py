@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
+from zarr_dask.tree import named_shape
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -47,5 +48,5 @@ class Level:
         return self.axes.index(key) if key in self.axes else key
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, self.shape, strict=True))
-        return f"<zarr_dask.ome.Level {self.array.where} ({sizes}) {self.array.dtype}>"
+        shape = named_shape(self.shape, self.axes)
+        return f"<zarr_dask.ome.Level {self.array.where} {shape} {self.array.dtype}>"

@@ -30,6 +30,7 @@ from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
 from zarr_dask.stores.urls import Location
+from zarr_dask.tree import named_shape
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -134,10 +135,9 @@ class Image:
 
     def __repr__(self) -> str:
         first = self.levels[0]
-        sizes = ", ".join(f"{n}: {size}" for n, size in zip(self.axes, first.shape, strict=True))
         return (
-            f"<zarr_dask.ome.Image {self.group.where} ({sizes}) {first.array.dtype}, "
-            f"{len(self.levels)} levels, OME-Zarr {self.metadata.version}>"
+            f"<zarr_dask.ome.Image {self.group.where} {named_shape(first.shape, self.axes)} "
+            f"{first.array.dtype}, {len(self.levels)} levels, OME-Zarr {self.metadata.version}>"
         )
 
     def _repr_html_(self) -> str:

@@ -21,6 +21,8 @@ __all__ = ["TASK_COLOUR", "label_axes", "plot_joint", "plot_rechunk"]
 
 _MAX_LINES = 256
 """Grid lines along a side; a finer grid is drawn as an even tone."""
+_BOLD_LINES = 32
+"""Grid lines along a side up to which they have their full width; more leave room between them."""
 _MOST_ARRAYS = 6
 """That are drawn, the largest ones."""
 TASK_COLOUR = "#222222"
@@ -70,7 +72,7 @@ def plot_rechunk(
             _draw(axis, stage.source.grid, _SOURCE, pair, "read")
             _draw(axis, stage.target.grid, _TARGET, pair, "written")
             _draw(axis, stage.boxes, TASK_COLOUR, pair, "task")
-            label_axes(axis, [labels[d] for d in pair])
+            label_axes(axis, ["" if d is None else labels[d] for d in pair])
         costs = stage.costs
         axes[row][0].set_title(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
@@ -166,11 +168,11 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
     if not seen:
         axis.set_axis_off()
         return
-    pair = (seen[0], seen[-1])
+    pair = (seen[0] if len(seen) > 1 else None, seen[-1])
     for name, (grid, colour) in grids.items():
         _draw(axis, grid, colour, pair, name)
     named = one.names or (None,) * one.grid.ndim
-    label_axes(axis, [printable(named[d] or f"dimension {d}") for d in pair])
+    label_axes(axis, ["" if d is None else printable(named[d] or f"dimension {d}") for d in pair])
 
 
 def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held: int) -> None:
@@ -203,23 +205,28 @@ def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:
     axis.spines[:].set_visible(False)
 
 
-def _pairs(ndim: int) -> list[tuple[int, int]]:
-    """Which two dimensions each panel shows, downwards and across."""
+_Pair = tuple[int | None, int]
+"""Two dimensions, downwards and across; None if there is only one."""
+
+
+def _pairs(ndim: int) -> Sequence[_Pair]:
+    """What each panel shows."""
     if ndim < 2:
-        return [(0, 0)]
+        return [(None, 0)]
     return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
 
 
-def _draw(axis: Axes, grid: Grid, colour: str, pair: tuple[int, int], name: str) -> None:
-    down, across = (_borders(grid, dimension) for dimension in pair)
-    linewidth = 2.2 if name == "task" else 0.9
-    height, width = (grid.shape[dimension] for dimension in pair)
+def _draw(axis: Axes, grid: Grid, colour: str, pair: _Pair, name: str) -> None:
+    down, across = ([0, 1] if d is None else _borders(grid, d) for d in pair)
+    height, width = down[-1], across[-1]
+    widest = 2.2 if name == "task" else 0.9
     drawn = False
     for borders, draw, length in ((down, axis.hlines, width), (across, axis.vlines, height)):
         if len(borders) > _MAX_LINES:
             axis.fill_between([0, width], 0, height, color=colour, alpha=0.12, linewidth=0)
             continue
         label = "" if drawn else name
+        linewidth = widest * min(1, _BOLD_LINES / len(borders))
         draw(borders, 0, length, colors=colour, linewidth=linewidth, label=label)
         drawn = True
     if not drawn:
@@ -232,9 +239,12 @@ def _borders(grid: Grid, dimension: int) -> list[int]:
 
 
 def label_axes(axis: Axes, names: Sequence[str]) -> None:
-    """Names for two dimensions, the first of them downwards."""
+    """Names for two dimensions, the first of them downwards; an empty one is of no dimension."""
     axis.set_ylabel(names[0])
     axis.set_xlabel(names[1])
+    for name, side in zip(names, (axis.yaxis, axis.xaxis), strict=True):
+        if not name:
+            side.set_ticks([])
     axis.invert_yaxis()
     axis.spines[:].set_visible(False)
     axis.margins(0.02)

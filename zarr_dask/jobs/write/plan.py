@@ -166,7 +166,7 @@ class WritePlan:
         facts = {
             "target": f"{self._kind()} {target.format} array of {_grids(target)}",
             "values": f"{self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
-            "region": tuple(f"{s.start}:{s.stop}" for s in self.region),
+            "region": ", ".join(f"{s.start}:{s.stop}" for s in self.region) or "one element",
             "blocks": f"{_sizes(self.values.chunks)}, {self._how()}",
             "tasks": self.tasks,
             "stored objects": self.objects,
@@ -453,7 +453,7 @@ def _sizes(blocks: Blocks) -> str:
     return (
         "x".join(
             str(sizes[0])
-            if len(set(sizes[:-1]) | {sizes[0]}) == 1
+            if len(set(sizes[:-1]) | {sizes[0]}) == 1 and sizes[-1] <= sizes[0]
             else f"{min(sizes)}..{max(sizes)}"
             for sizes in blocks
         )
