@@ -121,8 +121,10 @@ def test_labels_are_opened_one_by_one(tmp_path, version):
     labels = zd.ome.open(tmp_path).labels
     assert list(labels) == ["cells", "lost"]
     np.testing.assert_array_equal(labels["cells"].to_dask(1).compute(scheduler="sync"), cells[1])
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match=r"no label image 'nuclei'; it has 'cells', 'lost'"):
         labels["nuclei"]
+    with pytest.raises(GridError, match="no level 7, it has 3"):
+        labels["cells"].to_dask(level=7)
     with pytest.raises(zd.errors.NodeNotFoundError):
         labels["lost"]
 
@@ -230,6 +232,9 @@ def test_a_plate_and_its_mosaic(tmp_path, version):
     assert [str(one) for one in zd.ome.validate(tmp_path)] == []
     with pytest.raises(IndexError, match="field 2"):
         plate["A/1"].field(2)
+    with pytest.raises(KeyError, match="no well 'A1': expected ROW/COLUMN, of the rows A"):
+        plate["A1"]
+    assert repr(plate["A/1"]) == f"<zarr_dask.ome.Well {tmp_path}/A/1 2 fields>"
     with pytest.raises(GridError, match="no well has a field 2"):
         plate.mosaic(field=2)
     with pytest.raises(GridError, match="no level 3"):

@@ -126,6 +126,18 @@ def test_without_display_settings_each_channel_is_stretched():
     np.testing.assert_array_equal(zd.ome.thumbnail(three, size=64), red + green + blue)
 
 
+@pytest.mark.parametrize(("low", "high", "chosen"), [(0, 65535, False), (0, 65534, True)])
+def test_a_window_of_all_integers_is_none(low, high, chosen):
+    values = random(64, 64).astype("u2")
+    omero = {"channels": [{"color": "FFFFFF", "window": window(low, high)}]}
+    found = zd.ome.thumbnail(image(values, "yx", omero=omero), size=64)
+    plain = zd.ome.thumbnail(image(values, "yx"), size=64)
+    assert np.array_equal(found, plain) is not chosen
+    written = {}
+    zd.ome.write(values, written, axes="yx", channels=["nuclei"])
+    assert np.array_equal(zd.ome.thumbnail(written, size=64), plain)
+
+
 def test_axes_in_another_order():
     values = random(2, 8, 16, 5)  # c, x, y, z: as in the example of RFC-2
     omero = {"channels": [{"color": "FFFFFF", "window": window(0, 1000)}]}
@@ -314,7 +326,11 @@ def lit(well):
 
 
 def test_a_picture_of_a_plate(tmp_path):
-    channels = [{"label": "a", "color": "FF0000", "window": {"start": 0, "end": 255}}, "b"]
+    window = {"start": 0, "end": 255}
+    channels = [
+        {"label": "a", "color": "FF0000", "window": window},
+        {"label": "b", "active": False},
+    ]
     wells = {"B/2": lit(0), "B/4": [lit(1), lit(9)], "D/3": lit(2)}
     rows, columns = list("ABCDE"), list("12345")
     zd.ome.write_plate(

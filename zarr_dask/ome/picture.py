@@ -128,7 +128,7 @@ class _View:
             return [_Shown(i, _default_colour(i, count), None) for i in range(count)]
         active = [i for i, one in enumerate(told) if one.active is not False]
         shown = [
-            _displayed(i, told[i], len(told))
+            _displayed(i, told[i], len(told), array.dtype)
             for i in active or range(min(len(told), _MOST_CHANNELS))
         ]
         return [_grey(shown[0])] if self._model() == "greyscale" else shown
@@ -172,14 +172,22 @@ _COLOURS = (
 )
 
 
-def _displayed(index: int, told: Channel, count: int) -> _Shown:
+def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _Shown:
     """A channel as ``omero`` tells it, as far as that can be understood."""
     window = told.window
     limits = None if window is None else (_bounded(window.start), _bounded(window.end))
-    if limits is not None and not all(map(isfinite, limits)):
+    if limits is not None and (not all(map(isfinite, limits)) or limits == _all_of(dtype)):
         limits = None
     colour = _colour(told.color) or _default_colour(index, count)
     return _Shown(index, colour, limits, told.extra.get("inverted") is True)
+
+
+def _all_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """The window that nobody chose, in which most images are black: all that integers can be."""
+    if dtype.kind not in "iu" or dtype.itemsize == 1:
+        return None
+    info = np.iinfo(dtype)
+    return float(info.min), float(info.max)
 
 
 def _bounded(number: float) -> float:

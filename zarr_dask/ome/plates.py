@@ -13,6 +13,7 @@ import numpy as np
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.group import Group, open_group
+from zarr_dask.jobs.plan import counted
 from zarr_dask.ome.display import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.mosaic import mosaic_picture
@@ -38,6 +39,9 @@ class Well:
 
     def __len__(self) -> int:
         return len(self.fields.images)
+
+    def __repr__(self) -> str:
+        return f"<zarr_dask.ome.Well {self.group.where} {counted(len(self), 'field')}>"
 
     def field(self, number: int = 0) -> Image:
         """One image of the well, by its number from 0.
@@ -85,7 +89,11 @@ class Plate(Mapping[str, Well]):
 
     def __getitem__(self, path: str) -> Well:
         if path not in self.places:
-            raise KeyError(path)
+            rows, columns = ", ".join(self.rows), ", ".join(self.columns)
+            raise KeyError(
+                f"{self.group.where} has no well {path!r}: expected ROW/COLUMN, of the rows {rows} "
+                f"and the columns {columns}."
+            )
         if path not in self._opened:
             node = node_named(self.group, path, "plate.wells")
             if not isinstance(node, Group):

@@ -17,6 +17,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.errors import (
     ABSENT,
+    GridError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
@@ -62,7 +63,15 @@ class Image:
         return Labels(self.group)
 
     def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
-        """One level as a lazy dask array."""
+        """One level as a lazy dask array.
+
+        Raises
+        ------
+        GridError
+            If there are not so many levels.
+        """
+        if not -len(self.levels) <= level < len(self.levels):
+            raise GridError(f"{self.group.where}: no level {level}, it has {len(self.levels)}.")
         return self.levels[level].to_dask(chunks)
 
     def level(
@@ -169,7 +178,8 @@ class Labels(Mapping[str, Image]):
 
     def __getitem__(self, name: str) -> Image:
         if name not in self.names:
-            raise KeyError(name)
+            held = ", ".join(map(repr, self.names)) or "none"
+            raise KeyError(f"{self.image.where} has no label image {name!r}; it has {held}.")
         if name not in self._opened:
             node = node_named(self.image, f"labels/{name}", "labels")
             self._opened[name] = image_of(_as_group(node))

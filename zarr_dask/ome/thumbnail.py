@@ -30,11 +30,12 @@ def thumbnail(
 ) -> np.ndarray:
     """A small picture of an image, or of the first images of all wells of a plate.
 
-    Active channels are added in their colours, each between the start and the end of its window;
-    of several planes along z the largest value counts, of several times the one that ``omero``
-    names, else the first. Without ``omero``, each channel is stretched between its darkest and its
-    brightest hundredth, in each well by itself. A label image shows the colours of its labels. Of a
-    plate of more than 96 wells some rows and columns at equal distances are shown.
+    Active channels are added in their colours, each between the start and the end of its window; of
+    several planes along z the largest value counts, of several times the one that ``omero`` names,
+    else the first. Without ``omero``, or where a window is all that integers of more than 8 bits
+    can be, each channel is stretched between its darkest and its brightest hundredth, in each well
+    by itself. A label image shows the colours of its labels. Of a plate of more than 96 wells some
+    rows and columns at equal distances are shown.
 
     Parameters
     ----------
