@@ -868,6 +868,102 @@ def test_several_jobs_that_die_while_their_journals_go_are_not_done_twice(
     assert {path.name for path in tmp_path.iterdir()} == {"r"}
 
 
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_appends_of_which_one_is_done_may_die_again_and_again(tmp_path, monkeypatch, deaths):
+    """Each call that goes on finds one array longer by its own work, however many died since."""
+    for name in "uv":
+        zd.create_array(tmp_path / "r", name, shape=(15, 30), dtype="i8", chunks=10)[...] = -1
+    both = [source(), source() + 1]
+    options = {"component": ["u", "v"], "append": 0, "resume": True}
+
+    def grow(self, before, job, original=target.ArrayTarget._grow):
+        if self.array.path == "v":
+            raise StoreError("killed")
+        original(self, before, job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.ArrayTarget, "_grow", grow)
+        for _ in range(deaths):
+            with pytest.raises(StoreError, match="killed"):
+                zd.to_zarr(both, tmp_path / "r", **options)
+    zd.to_zarr(both, tmp_path / "r", **options)
+    for name, want in zip("uv", (expected(), expected() + 1), strict=True):
+        array = zd.open_array(tmp_path / "r", name)
+        assert array.shape == (55, 30)
+        np.testing.assert_array_equal(array[15:], want)
+    assert {path.name for path in tmp_path.iterdir()} == {"r"}
+
+
+def dies_when_journals_go(patch, after=0):
+    """Lets so many journals be removed, then none."""
+    from zarr_dask.journal import Journal
+
+    gone = []
+
+    def remove(self, original=Journal.remove):
+        if len(gone) == after:
+            raise StoreError("killed")
+        gone.append(self)
+        original(self)
+
+    patch.setattr(Journal, "remove", remove)
+
+
+@pytest.mark.parametrize("kind", ["append", "create"])
+def test_jobs_that_die_twice_while_their_journals_go_are_not_done_twice(
+    tmp_path, monkeypatch, kind
+):
+    """The second call finds some of the journals only, and must not forget the others."""
+    names = ["u", "v", "w"]
+    if kind == "append":
+        for name in names:
+            zd.create_array(tmp_path / "r", name, shape=(40, 30), dtype="i8", chunks=10)[...] = -1
+    values = [source() + number for number in range(3)]
+    options = {"component": names, "resume": True} | ({"append": 0} if kind == "append" else {})
+    for after in (1, 0):
+        with monkeypatch.context() as patch:
+            dies_when_journals_go(patch, after)
+            with pytest.raises(StoreError, match="killed"):
+                zd.to_zarr(values, tmp_path / "r", **options)
+    reports = zd.to_zarr(values, tmp_path / "r", **options)
+    assert {report.objects for report in reports} == {0}
+    for number, name in enumerate(names):
+        array = zd.open_array(tmp_path / "r", name)
+        np.testing.assert_array_equal(array[-40:], expected() + number)
+        assert array.shape == (80 if kind == "append" else 40, 30)
+    assert {path.name for path in tmp_path.iterdir()} == {"r"}
+
+
+@pytest.mark.parametrize("resume", [True, "run-7"])
+def test_the_end_of_several_jobs_is_not_that_of_others(tmp_path, monkeypatch, resume):
+    """All arrays were written, and only journals were left; the next call has another array."""
+    with monkeypatch.context() as patch:
+        dies_when_journals_go(patch)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr([source(), source() + 1], tmp_path / "r", ["u", "v"], resume=resume)
+    COMPUTED.clear()
+    reports = zd.to_zarr([source(), source() + 2], tmp_path / "r", ["u", "w"], resume=resume)
+    assert [report.objects for report in reports] == [0, 12]
+    for name, more in zip("uvw", range(3), strict=True):
+        np.testing.assert_array_equal(zd.open_array(tmp_path / "r", name)[...], expected() + more)
+
+
+@pytest.mark.parametrize("removed", ["u", "v", ""])
+def test_several_jobs_that_ended_begin_again_where_arrays_were_removed(
+    tmp_path, monkeypatch, removed
+):
+    options = {"component": ["u", "v"], "resume": True}
+    both = [source(), source() + 1]
+    with monkeypatch.context() as patch:
+        dies_when_journals_go(patch, 0 if removed != "v" else 1)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr(both, tmp_path / "r", **options)
+    shutil.rmtree(tmp_path / "r" / removed)  # not by this package, which would forget the journals
+    zd.to_zarr(both, tmp_path / "r", **options)
+    for name, want in zip("uv", (expected(), expected() + 1), strict=True):
+        np.testing.assert_array_equal(zd.open_array(tmp_path / "r", name)[...], want)
+
+
 def test_an_append_of_others_is_not_taken_for_the_own_one(tmp_path):
     """A job died half way, and another one has appended as many rows since."""
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1

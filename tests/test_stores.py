@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.journal import remove_empty_folders
 from zarr_dask.stores import (
     WHOLE,
     Faulty,
@@ -364,16 +367,123 @@ def test_fsync_reaches_the_file_before_its_name(tmp_path, monkeypatch):
     store = open_store(root, {"fsync": True})
     assert store.fsync
     store.set("a/b", [b"2"])
-    file, renamed, folder = done
+    file, renamed, folder = done[:3]
     assert file.endswith(".tmp")
     assert renamed == "rename"
     assert folder == str(root / "a")
+    assert str(root) in done[3:]  # whoever has made the folder
     assert store.get("a/b") == b"2"
     done.clear()
+    store.set("a/b", [b"3"])
+    assert len(done) == 3  # what leads to it is there for good
+    done.clear()
     store.set("new/folders/b", [b"3"])  # a file is lost with a folder that nothing remembers
-    assert done[:2] == [str(root), str(root / "new")]
-    assert done[2].endswith(".tmp")
-    assert done[3:] == ["rename", str(root / "new/folders")]
+    assert done[0].endswith(".tmp")
+    assert done[1:] == ["rename", *(str(root / one) for one in ("new/folders", "new", ""))]
+
+
+class Disk:
+    """Which names would be there after a power cut: those that were put there, and their folders.
+
+    What a file system may do besides, such as putting more there, is not counted on.
+    """
+
+    def __init__(self, monkeypatch, root: Path) -> None:
+        self.names: set[tuple[str, int]] = {(str(root), root.stat().st_ino)}
+        self._fsync = os.fsync
+        self._root = root
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            gone = {one for one in self.names if Path(one[0]).parent == path}
+            present = {(str(one), one.stat().st_ino) for one in path.iterdir()}
+            self.names = (self.names - gone) | present
+
+    def has(self, path: Path) -> bool:
+        leading = [one for one in (path, *path.parents) if one.is_relative_to(self._root)]
+        return all((str(one), one.stat().st_ino) in self.names for one in leading)
+
+
+def test_what_two_write_into_one_new_folder_survives_a_power_cut(tmp_path, monkeypatch):
+    """The second finds a folder that the first has made, but not put onto the disk yet."""
+    root = tmp_path.resolve()
+    disk = Disk(monkeypatch, root)
+    store = LocalStore(str(root / "a.zarr"), fsync=True)
+    made, go_on = threading.Event(), threading.Event()
+    makedirs = os.makedirs
+
+    def slow(*args, **options):
+        makedirs(*args, **options)
+        if str(args[0]).endswith("c/0"):  # the last of them
+            made.set()
+            assert go_on.wait(20)
+
+    monkeypatch.setattr(os, "makedirs", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(store.set, "c/0/0", [b"1"])
+        assert made.wait(20)
+        store.set("c/0/1", [b"2"])
+        kept = disk.has(root / "a.zarr/c/0/1")
+        go_on.set()
+        first.result()
+    assert kept
+    assert disk.has(root / "a.zarr/c/0/0")
+
+
+@pytest.mark.parametrize("remove", ["c/", "", "rmdir"])
+def test_a_folder_that_is_made_again_survives_a_power_cut(tmp_path, monkeypatch, remove):
+    """It may have the inode of the one that was removed."""
+    root = tmp_path.resolve()
+    disk = Disk(monkeypatch, root)
+    store = LocalStore(str(root / "a.zarr"), fsync=True)
+    for _ in range(20):
+        store.set("c/0/0", [b"1"])
+        assert disk.has(root / "a.zarr/c/0/0")
+        if remove == "rmdir":
+            store.delete("c/0/0")
+            remove_empty_folders(store, "c/0/")
+        else:
+            store.delete_prefix(remove)
+
+
+def test_what_was_deleted_does_not_come_back_after_a_power_cut(tmp_path, monkeypatch):
+    root = tmp_path.resolve()
+    disk = Disk(monkeypatch, root)
+    store = LocalStore(str(root / "a.zarr"), fsync=True)
+
+    def names():
+        start = f"{root}/a.zarr/"
+        return {name.removeprefix(start) for name, _ in disk.names if name.startswith(start)}
+
+    for number in range(3):
+        store.set(f"c/{number}", [b"1"])
+    store.delete("c/1")
+    below = {name for name in names() if name.startswith("c/")}
+    assert below == {"c/0", "c/2"}
+    assert store.move_prefix("c/", "d/e/")
+    store.set("d/e/3", [b"1"])
+    assert disk.has(root / "a.zarr/d/e/3")
+    assert "c" not in names()
+    store.delete_prefix("d/")
+    assert "d" not in names()
+
+
+def test_folders_that_others_remove_while_files_are_put_in_them(local):
+    """As the journals of jobs do that end beside each other."""
+    count = 300
+
+    def work(number):
+        for _ in range(count):
+            local.set(f"j/a/{number}/k", [b"1"])
+            local.delete(f"j/a/{number}/k")
+            remove_empty_folders(local, f"j/a/{number}/")
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [0, 1, 2, 3]
 
 
 WRITER = """

@@ -26,7 +26,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -59,6 +59,7 @@ from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.asked import is_empty
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
+from zarr_dask.stores.durable import forget_folders
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.urls import Location, bare, beside, open_alike, real_place
@@ -147,6 +148,10 @@ class Job:
     """Whether an append has begun to show the new length, or has shown it."""
     ended: bool = False
     """Whether it has ended, and all that began with it; only journals are left to be removed."""
+    writes: str = ""
+    """Tells which values go where, whatever the region: an array grows, and they are put once."""
+    together: tuple[str, ...] = ()
+    """What the others write that have ended with it."""
     swap: str = ""
     """Tells the folder of an array that takes the place of another one at the end."""
 
@@ -241,11 +246,15 @@ class Journal:
         """The job that keeps its journal here now; None if it has ended."""
         return _job_at(self.store, self.prefix)
 
-    def note_end(self) -> None:
-        """Say that the job has ended, and all that began with it, before any journal goes."""
+    def note_end(self, others: Iterable[Journal]) -> None:
+        """Say that the job has ended, and those that began with it, before any journal goes."""
         job = self.job()
-        if job is not None:
-            self.note(replace(job, ended=True))
+        if job is None:
+            return
+        found = [other.job() for other in others]
+        written = [other.writes for other in found if other is not None]
+        together = dict.fromkeys((*job.together, *written))  # journals of some may be gone
+        self.note(replace(job, ended=True, together=tuple(together)))
 
     def remove(self) -> None:
         """End the job: nothing of the journal stays, nor folders that have become empty."""
@@ -265,6 +274,7 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders that lead to a journal, as far as they are empty."""
     if not isinstance(store, LocalStore):
         return
+    forget_folders()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         try:
             Path(store.root, folder).rmdir()
@@ -481,6 +491,7 @@ def _job_at(store: Store, prefix: str) -> Job | None:
                 **vars(job),
                 "layers": tuple((str(name), str(token)) for name, token in job.layers),
                 "region": tuple((int(start), int(stop)) for start, stop in job.region),
+                "together": tuple(map(str, job.together)),
             }
         )
     except (MetadataError, TypeError, ValueError):

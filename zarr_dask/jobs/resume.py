@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
-from zarr_dask.formats.base import ReadOptions, prefix_of, where
+from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.journal import (
@@ -68,8 +68,8 @@ class ResumeOptions:
     journal: Location | None = None
     manifest: str | os.PathLike[str] | None = None
     sha256: bool = False
-    ended: bool = False
-    """Whether another array of the same call says that all of them are written."""
+    ended: tuple[str, ...] = ()
+    """What is written (`Job.writes`), as the first array of the same call says."""
 
     @property
     def needs_journal(self) -> bool:
@@ -106,11 +106,19 @@ class ResumePlan:
     """The journal that it goes on with."""
     replaced: tuple[Journal, ...]
     """Journals of jobs whose work this one writes over."""
+    is_told: bool = False
+    """Whether another array of the same call says that this one is written, and it is there."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether all is written, by all jobs of one call, and only journals are left."""
-        return self.resumed is not None and self.resumed[1].ended
+        """Whether all is written, and only journals are left."""
+        return self.is_told or (self.resumed is not None and self.resumed[1].ended)
+
+    @property
+    def ended_with(self) -> tuple[str, ...]:
+        """What the other arrays of one call have to know: which of them are written."""
+        job = None if self.resumed is None else self.resumed[1]
+        return job.together if job is not None and job.ended else ()
 
     def explain(self) -> str | None:
         """A line of the plan."""
@@ -169,6 +177,7 @@ def plan_resume(
     creates: bool,
     options: ResumeOptions,
     grows: bool = False,
+    grown: bool = False,
     swap: Swap | None = None,
     free_beside: bool = False,
 ) -> ResumePlan:
@@ -180,6 +189,8 @@ def plan_resume(
         What is written, and where it is in the end.
     creates, grows
         Whether that makes an array, or one longer.
+    grown
+        Whether this job has made it longer already.
     options
         What is asked for.
     swap
@@ -203,6 +214,7 @@ def plan_resume(
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
+    job = replace(job, growing=grown)  # it may be killed once more before it ends
     present = _open_at(target, place, needed=required, free_beside=free_beside)
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
@@ -219,6 +231,7 @@ def plan_resume(
         options=options,
         resumed=same,
         replaced=tuple(found for found, _ in others if found != kept),
+        is_told=job.writes in options.ended and (not creates or _is_there(target)),
     )
 
 
@@ -298,9 +311,9 @@ def grown_before(
     )
     if back == region or any(s.start < 0 for s in back):
         return None
-    if options.ended:
-        return back
     job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
+    if job.writes in options.ended:
+        return back
     place = _place(present, options.journal, required=True)
     found = _open_at(present, place, needed=True)
     return back if any(_is_same(job, other) and other.growing for _, other in found) else None
@@ -328,6 +341,8 @@ def _job(
         token, how = _token(layers, values, target, region), "token"
     else:
         token, how = f"new:{token_hex(16)}", ""
+    shape = list(values.shape)
+    told = (token, "", shape) if not layers else (values.name, sorted(layers), shape)
     return Job(
         kind="write",
         token=token,
@@ -342,12 +357,17 @@ def _job(
         facts={
             "layout": _layout(target),
             "dtype": str(values.dtype),
-            "shape": list(values.shape),
+            "shape": shape,
             "grows": grows,
             "swaps": bool(swap),
         },
         swap=swap,
+        writes=_digest([*told, str(values.dtype), real_place(target.store, target.path)]),
     )
+
+
+def _digest(facts: Any) -> str:
+    return sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 def _token(
@@ -362,7 +382,7 @@ def _token(
         [(s.start, s.stop) for s in region],
         _layout(target),
     )
-    return sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    return _digest(facts)
 
 
 def _layout(target: Array) -> str:
@@ -422,15 +442,28 @@ def _call(job: Job) -> str:
     return f"resume={job.token.partition(':')[2]!r}" if job.resume == "name" else "resume=True"
 
 
+def _is_there(target: Array) -> bool:
+    """Whether there is an array like the target in its place."""
+    try:
+        found, meta = read_node(target.store, target.path, None, ReadOptions())
+    except NodeNotFoundError:
+        return False
+    if not isinstance(meta, ArrayMeta):
+        return False
+    return _layout(replace(target, meta=meta, node_format=found)) == _layout(target)
+
+
 def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, Job] | None:
     """The journal, unless what the job was creating exists by now without all of its work.
 
     Then somebody else has created it. If all of its work is there, the job had come to its end, and
-    only its journal was left.
+    only its journal was left. One that has ended begins again if its array was removed since.
     """
     journal, job = found
-    if not job.creates or job.ended:
+    if not job.creates:
         return found
+    if job.ended:
+        return found if _is_there(target) else (journal, replace(job, ended=False))
     try:
         read_node(target.store, target.path, None, ReadOptions())
     except NodeNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer
@@ -13,7 +14,6 @@ __all__ = [
     "READ",
     "append_once",
     "create",
-    "fsync_folder",
     "read_at",
     "read_parts",
     "write",
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make a reader wait for ever
+_MOST_REMOVED = 100  # times that others remove a folder before a file is in it
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _TOGETHER = 1 << 16  # bytes up to which pieces wait for others
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
@@ -67,31 +68,27 @@ def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
     return done
 
 
-def create(path: str, *, fsync: bool = False) -> int:
+def create(path: str) -> int:
     """Open a new file for writing, in a folder that is made if it is not there.
 
-    With `fsync`, folders that are made are on the disk before: a file that is there without the
-    folder it lies in is lost with it.
+    Others may remove folders meanwhile that are empty, as journals do when they end.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for _ in range(_MOST_REMOVED):
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                _make(os.path.dirname(path))
+    return os.open(path, flags, 0o666)
+
+
+def _make(folder: str) -> None:
     try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        folder = os.path.dirname(path)
-        above = _above_missing(folder) if fsync else []
         os.makedirs(folder, exist_ok=True)
-        for one in above:
-            fsync_folder(one)
-        return os.open(path, flags, 0o666)
-
-
-def _above_missing(folder: str) -> list[str]:
-    """The folders that will hold new ones if a folder is made, the topmost first."""
-    above: list[str] = []
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-        above.insert(0, folder)
-    return above
+    except FileExistsError:
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise
 
 
 def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
@@ -138,12 +135,3 @@ def append_once(descriptor: int, data: bytes) -> None:
 def _flat(buffer: Buffer) -> memoryview:
     view = memoryview(buffer)
     return view if view.ndim == 1 and view.itemsize == 1 else view.cast("B")
-
-
-def fsync_folder(folder: str) -> None:
-    """Put the names in a folder onto the disk."""
-    descriptor = os.open(folder, READ)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,11 +31,11 @@ from zarr_dask.stores.base import (
     part_of,
 )
 from zarr_dask.stores.conditional import folder_lock, tag_of
+from zarr_dask.stores.durable import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.files import (
     READ,
     append_once,
     create,
-    fsync_folder,
     read_at,
     read_parts,
     write,
@@ -192,7 +192,7 @@ class LocalStore:
         folder = os.path.dirname(path)
         temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
         try:
-            descriptor = create(temporary, fsync=self.fsync)
+            descriptor = create(temporary)
             try:
                 fill(descriptor)
                 if self.fsync:
@@ -201,7 +201,7 @@ class LocalStore:
                 os.close(descriptor)
             os.replace(temporary, path)
             if self.fsync:
-                fsync_folder(folder)
+                fsync_names(folder, self.root)
         except BaseException as error:
             with suppress(OSError):  # what was written before a disk was full must not stay
                 os.unlink(temporary)
@@ -247,7 +247,7 @@ class LocalStore:
             append_once(descriptor, data)
             if self.fsync:
                 os.fsync(descriptor)
-                fsync_folder(os.path.dirname(path))
+                fsync_names(os.path.dirname(path), self.root)
         except OSError as error:
             raise self.failed("write", key, error) from error
         finally:
@@ -259,6 +259,8 @@ class LocalStore:
         path = self._path(key)
         try:
             os.unlink(path)
+            if self.fsync:  # else the old value may be there again after a power cut
+                fsync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
@@ -271,14 +273,18 @@ class LocalStore:
             if prefix:
                 check_key(prefix.removesuffix("/"))
             folder = f"{self.root}/{prefix}".rstrip("/")
+            forget_folders()
             if prefix and not os.path.islink(folder):
                 shutil.rmtree(folder)
-                return
-            for entry in os.scandir(folder):  # the root, and what a link points to, stay
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
+                folder = os.path.dirname(folder)
+            else:
+                for entry in os.scandir(folder):  # the root, and what a link points to, stay
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path)
+                    else:
+                        os.unlink(entry.path)
+            if self.fsync:
+                fsync_folder(folder)
 
     def move_prefix(self, old: str, new: str) -> bool:
         """Give everything below a prefix other keys at once, if the file system can.
@@ -304,6 +310,10 @@ class LocalStore:
                 if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
                     return False
                 raise
+            forget_folders()
+            if self.fsync:
+                for prefix in (old, new):
+                    fsync_folder(os.path.dirname(f"{self.root}/{prefix}".rstrip("/")))
         return True
 
     def list(self, prefix: str = "") -> Iterator[str]:

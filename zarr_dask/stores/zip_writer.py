@@ -32,7 +32,8 @@ from zarr_dask.stores.base import (
     Store,
     check_key,
 )
-from zarr_dask.stores.files import fsync_folder, read_at, write_at
+from zarr_dask.stores.durable import fsync_folder
+from zarr_dask.stores.files import read_at, write_at
 from zarr_dask.stores.listed import below_of, listing_of
 from zarr_dask.stores.memory import elsewhere
 from zarr_dask.stores.zip import DOCUMENTS, ZipStore

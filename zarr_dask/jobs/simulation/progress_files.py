@@ -26,6 +26,7 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
 from zarr_dask.formats.base import where
 from zarr_dask.stores.base import Range, Store
+from zarr_dask.stores.durable import fsync_names
 from zarr_dask.stores.files import read_at
 from zarr_dask.stores.local import LocalStore
 
@@ -249,6 +250,8 @@ class Folder:
             try:
                 _lock(descriptor, path, wait=False)
                 _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
+                if self.store.fsync:
+                    fsync_names(str(Path(path).parent), self.store.root)
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -39,6 +39,7 @@ from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.durable import forget_folders, fsync_folder
 from zarr_dask.stores.local import LocalStore
 
 __all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
@@ -150,6 +151,10 @@ class Swap:
         try:
             if Path(self.beside, _mark(self.token)).exists():
                 _exchange(self.beside, self.place)
+                forget_folders()
+            if self.fsync:  # before the old array goes
+                for one in (self.beside, self.place):
+                    fsync_folder(str(Path(one).parent))
         except OSError as error:
             raise StoreError(
                 f"{self.beside} could not take the place of {self.place}: {error.strerror}. Both "

@@ -307,7 +307,7 @@ class JobsEnd:
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """The reports as they are."""
         if len(self.journals) > 1:
-            self.journals[0].note_end()
+            self.journals[0].note_end(self.journals[1:])
         for swap in self.swaps:
             swap.remove()  # what a task that was killed has left of the old array
         for journal in reversed(self.journals):

@@ -18,6 +18,7 @@ from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid import Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
@@ -225,7 +226,7 @@ def plan_write(
     requests = one_by_one(request, len(arr))
     first, *others = zip(arr, requests, strict=True)
     plans = [_plan(*first)]
-    ended = plans[0].resume.has_ended  # its journal is the last one to go
+    ended = plans[0].resume.ended_with  # its journal is the last one to go
     for values, asked in others:
         plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
     check_apart(plans)
@@ -241,6 +242,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
     before: ArrayMeta | None = None
+    ended: Region | None = None
     if request.creates and not isinstance(request.url, Array):
         store, path = open_store(request.url, request.storage_options), request.component or ""
         target = new_array(values, store, path, request.wanted, request.keywords)
@@ -270,13 +272,14 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         region,
         creates=request.creates and swap is None,
         grows=request.append is not None,
+        grown=ended is not None,
         options=request.resume,
         swap=swap,
         free_beside=site.free_beside,
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
-    over = request.resume.ended or resume.has_ended
+    over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
         check_place(site.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
