@@ -52,7 +52,8 @@
     ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
     ├── MissingGroupWarning                           nodes below a path without a document
     ├── MixedFormatsWarning                           a node in a group of another format
-    └── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
+    ├── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
+    └── StepNotShownWarning                           a step in stored objects not whole yet
 
 A message says what failed, where, what was found and expected, and what to do. The facts are
 also fields, so that programs need not read the sentence.
@@ -106,6 +107,7 @@ __all__ = [
     "SharedObjectError",
     "SourceIsTargetError",
     "StepError",
+    "StepNotShownWarning",
     "StepsMissingError",
     "StoreError",
     "StoreKeyError",
@@ -615,3 +617,7 @@ class MixedFormatsWarning(ZarrDaskWarning):
 
 class OmeMetadataWarning(ZarrDaskWarning):
     """OME-Zarr metadata do what the specification advises against."""
+
+
+class StepNotShownWarning(ZarrDaskWarning):
+    """A step that was published lies within stored objects that are not whole, and is not shown."""

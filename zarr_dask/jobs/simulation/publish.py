@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.errors import StepError, StepsMissingError
+from zarr_dask.errors import StepError, StepNotShownWarning, StepsMissingError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
 from zarr_dask.formats.consolidated import consolidated_groups, has_consolidated
 from zarr_dask.grid import Grid, Shape
@@ -23,6 +23,7 @@ from zarr_dask.jobs.simulation.output import Output, Series, changed_error
 from zarr_dask.jobs.simulation.owners import share_of
 from zarr_dask.jobs.simulation.progress import Rewinds, StoredObjects, Survey
 from zarr_dask.jobs.simulation.progress_files import REWINDS
+from zarr_dask.notices import warn
 from zarr_dask.pool import for_each
 from zarr_dask.resizing import clear_outside, resized
 
@@ -142,7 +143,14 @@ class Publisher:
             if end:
                 show(output, end)
             self._survey.forget(end)
-            return end
+        if step is not None and end <= step:
+            warn(
+                f"{output.where}: publish({step}) shows the steps before {end} only, because the "
+                f"stored objects that hold step {step} hold later ones as well. Publish the last "
+                "of those, or let all ranks flush and pass flush=True.",
+                StepNotShownWarning,
+            )
+        return end
 
     def finish(self) -> int:
         """See `zarr_dask.Writer.finish`."""

@@ -92,6 +92,8 @@ class Writer:
         self._appender = appender
         self._comm = comm
         self._casting = casting
+        self._received: tuple[int, dict[int, dict[str, list[np.ndarray]]]] | None = None
+        """What other ranks have sent of a step that could not be stored: they send it once."""
         self._publisher: Publisher | None = None
         self.rank = rank
         """Number of this process; None for one that puts nothing."""
@@ -382,13 +384,13 @@ class Writer:
             self._exchange(self._comm, step, checked, pieces)
         for name, found in pieces.items():
             self._streams[name].add(step, found)
-        self._next = step + 1
         if flush:
             self.flush()
-        elif self._output.border(self._next) == self._next:
+        elif self._output.border(step + 1) == step + 1:
             for one in self._streams.values():
                 if one.series.is_coordinate:
                     one.flush()
+        self._next, self._received = step + 1, None
 
     def _checked(self, blocks: Mapping[str, Any]) -> dict[str, np.ndarray]:
         unknown = sorted(set(blocks) - set(self._streams))
@@ -408,6 +410,16 @@ class Writer:
         pieces: dict[str, list[Any]],
     ) -> None:
         """Send pieces to the owners of their objects, and take those that others send."""
+        if self._received is None or self._received[0] != step:
+            self._received = step, self._sent_by_others(comm, step, checked)
+        for source, sent in self._received[1].items():
+            for name, values in sent.items():
+                expected = self._streams[name].share.receive[source]
+                pieces.setdefault(name, []).extend(zip(expected, values, strict=True))
+
+    def _sent_by_others(
+        self, comm: Communicator, step: int, checked: Mapping[str, np.ndarray]
+    ) -> dict[int, dict[str, list[np.ndarray]]]:
         outgoing: dict[int, tuple[int, dict[str, list[np.ndarray]]]] = {}
         sources: set[int] = set()
         for name, one in self._streams.items():
@@ -415,15 +427,15 @@ class Writer:
             for dest, found in one.share.send.items():
                 sent = [values for _, values in pieces_of(checked[name], found)]
                 outgoing.setdefault(dest, (step, {}))[1][name] = sent
+        received = {}
         for source, (at, sent) in exchange(comm, outgoing, sources).items():
+            received[source] = sent
             if at != step:
                 raise StepError(
                     f"rank {self.rank} puts step {step}, rank {source} puts step {at}: ranks that "
                     "share stored objects put together."
                 )
-            for name, values in sent.items():
-                expected = self._streams[name].share.receive[source]
-                pieces.setdefault(name, []).extend(zip(expected, values, strict=True))
+        return received
 
     def flush(self) -> None:
         """Store all steps that were put, also where stored objects are not whole yet.
@@ -470,7 +482,7 @@ class Writer:
         """Let readers see the steps up to one; for one process at a time.
 
         The visible length ends where the stored objects of all arrays are whole: at `step`, or
-        before it. It is never made shorter.
+        before it, with a `StepNotShownWarning`. It is never made shorter.
 
         Parameters
         ----------
