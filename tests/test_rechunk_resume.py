@@ -15,6 +15,7 @@ import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.jobs.beginning import begin_shared as shared
 from zarr_dask.jobs.rechunk.job import RechunkJob, begin_shared
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
 
@@ -240,6 +241,31 @@ def test_two_runs_of_a_plan_are_told_apart(source, tmp_path):
     begin_shared(one)
     with pytest.raises(ResumeError, match="another run"):
         begin_shared(other)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["beside", "journal"])
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_plans_of_other_values_are_not_mixed(source, tmp_path, several, elsewhere):
+    """Their stored objects have equal sizes, by which receipts are told to hold."""
+    other = zd.create_array(tmp_path / "other.zarr", shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
+    other[...] = VALUES * 2
+    journal = tmp_path / "journals" if elsewhere else None
+    options = {"chunks": (-1, 8, 8), "codecs": [], "max_mem": "40MB"}
+    group = tmp_path / "b.zarr"
+    one = zd.plan_rechunk(source, group, path="b", **options)
+    if several:
+        two = zd.plan_rechunk([other, other], group, path=["b", "c"], **options)
+    else:
+        two = zd.plan_rechunk(other, group, path="b", **options)
+    begun = begin_shared(one, journal)
+    begun.stage(0).copy(0)
+    if not (several and elsewhere):  # jobs of other homes have other journals there
+        with pytest.raises(ResumeError, match="values of both could be mixed"):
+            shared(two.as_job(), journal)
+    for number in begun.missing(0):
+        begun.stage(0).copy(number)
+    begun.finish()
+    np.testing.assert_array_equal(zd.open_array(group, "b")[...], VALUES)
 
 
 def test_a_task_that_is_told_to_stop_ends_with_the_object_at_hand(source, tmp_path):

@@ -73,6 +73,7 @@ __all__ = [
     "Place",
     "check_no_output",
     "check_resumable",
+    "creating",
     "default_place",
     "discard_journals",
     "explained",
@@ -653,7 +654,7 @@ def _is_output(what: str, url: str) -> RankError:
 def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
     """The error, saying what is missing if a job that creates the node has not ended."""
     try:
-        found = _unfinished(store, path)
+        found = next(creating(store, path), None)
     except StoreError:
         return error  # what was asked for was not there; that is all that can be said
     if found is None:
@@ -668,19 +669,21 @@ def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFound
     return NodeNotFoundError(error.where, error.looked_for, hint)
 
 
-def _unfinished(store: Store, path: str) -> tuple[Journal, Job] | None:
-    """A job that creates a node, alone or with others below a group above it."""
+def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
+    """The open jobs that create a node, alone or with others below a group above it.
+
+    Those that were given a journal of their own are not found.
+    """
     place = default_place(store, path)
     if place is None:
-        return None
+        return
     root = place.prefix.removesuffix(prefix_of(path))
     if not any(place.store.list_dir(root)):
-        return None  # nobody writes anything to this hierarchy
+        return  # nobody writes anything to this hierarchy
     for above in (path, *reversed(ancestors(path))):
         for journal, job in open_journals(Place(place.store, root + prefix_of(above))):
             if job.creates and (above == path or _makes(job, path)):
-                return journal, job
-    return None
+                yield journal, job
 
 
 def _makes(job: Job, path: str) -> bool:

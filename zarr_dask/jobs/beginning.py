@@ -8,6 +8,7 @@ its *home* says what the job is; whoever has the same plan finds it again by the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
@@ -18,6 +19,7 @@ from zarr_dask.journal import (
     Journal,
     Place,
     check_resumable,
+    creating,
     default_place,
     given_place,
     new_journal,
@@ -182,7 +184,8 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
     NodeExistsError
         If there is something at the target.
     ResumeError
-        If there is no place for a journal, or another run of the same plan is open there.
+        If there is no place for a journal, or another job is open there: another run of the same
+        plan, or one that writes other values, which receipts would not tell from these.
     """
     found = resume(plan, journal)
     place = _place(plan, journal)
@@ -198,6 +201,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
         if plan.is_finished():  # a part that comes late must not make room once more
             raise NodeExistsError(f"{plan.where} is finished; there is nothing left to do.")
         plan.check_room()
+        _check_alone(plan, place)
         if _is_first(kept, _job(plan, ready=False)):
             plan.make_room(keep_journals=True)
             kept.note(_job(plan, ready=True))
@@ -209,6 +213,21 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
             "make a plan for another target."
         )
     return job
+
+
+def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
+    """Refuse to begin where another job has not ended: both would write to the same objects."""
+    found = [] if place is None else journals_at(place)
+    with suppress(ListingError):  # nobody can have kept a journal where nothing is listed
+        for target in dict.fromkeys((plan.home, *plan.targets)):
+            found += creating(*target)
+    for other, job in found:
+        if job.creation != plan.creation:
+            raise ResumeError(
+                f"another job that writes to {plan.where} was begun at {job.begun} and has not "
+                "ended, so that values of both could be mixed. End it, choose another target, or "
+                f"remove its journal, {other.url}, if it has died."
+            )
 
 
 def _is_first(journal: Journal, job: Job) -> bool:
