@@ -24,6 +24,7 @@ from http_server import Files, serving
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import (
+    ChunkMissingError,
     ConsolidatedMetadataWarning,
     CopyError,
     DataTypeError,
@@ -195,6 +196,22 @@ def test_absent_chunks_stay_absent(tmp_path):
     zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
     found = sorted(p.name for p in (tmp_path / "b.zarr" / "ocean" / "t" / "c").iterdir())
     assert found == sorted(map(str, range(16)))
+
+
+@pytest.mark.parametrize("layout", [{"chunks": (2, 6)}, {"chunks": (2, 3), "shards": (4, 6)}])
+def test_absent_chunks_are_lost_ones_for_those_who_say_so(tmp_path, layout):
+    array = zd.create_array(tmp_path / "a.zarr", shape=(8, 6), dtype="i4", fill_value=7, **layout)
+    array[...] = 1
+    strict = zd.ReadOptions(missing="error")
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", read=strict)
+    assert (zd.open_array(tmp_path / "b.zarr")[...] == 1).all()
+    array[:2, :3] = 7  # of the shard one chunk is absent then
+    if array.shards is None:
+        array.store.delete("c/0/0")
+    with pytest.raises(ChunkMissingError):
+        zd.copy(tmp_path / "a.zarr", tmp_path / "c.zarr", read=strict)
+    with pytest.raises(NodeNotFoundError):
+        zd.open(tmp_path / "c.zarr")
 
 
 def test_few_objects_of_a_huge_grid_take_few_requests():

@@ -11,6 +11,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import (
+    ChunkMissingError,
     MetadataChangedError,
     NodeNotFoundError,
     PlanError,
@@ -153,6 +154,35 @@ def test_cost_models_of_any_real_numbers(tmp_path):
     source = source_at(tmp_path / "a.zarr")
     plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=16, model=model)
     assert zd.load_plan(plan.to_json()).model == model
+
+
+@pytest.mark.parametrize("job", ["rechunk", "several", "copy"])
+def test_how_the_source_is_read_is_kept(tmp_path, job):
+    """Else what is lost, and an error when the plan is made, is a fill value when it is run."""
+    source = source_at(tmp_path / "a.zarr")
+    source.store.delete("c/7/0/0")
+    strict = zd.open_array(tmp_path / "a.zarr", read=zd.ReadOptions(missing="error"))
+    made = {
+        "rechunk": lambda: zd.plan_rechunk(strict, tmp_path / "b.zarr", chunks=(64, 8, 8)),
+        "several": lambda: zd.plan_rechunk(
+            [strict], tmp_path / "b.zarr", path=["x"], chunks=(64, 8, 8)
+        ),
+        "copy": lambda: zd.plan_copy(strict, tmp_path / "b.zarr", chunks=(64, 8, 8)),
+    }[job]()
+    with pytest.raises(ChunkMissingError):
+        zd.load_plan(made.to_json()).run()
+    assert zd.load_plan(made.to_json()).token == made.token
+
+
+@pytest.mark.parametrize(
+    "read", [{"allow_pickle": True}, {"limits": {}}, {"missing": "never"}, ["missing"], {"x": 1}]
+)
+def test_a_stranger_does_not_say_what_a_reader_bears(tmp_path, read):
+    plan = zd.plan_rechunk(source_at(tmp_path / "a.zarr"), tmp_path / "b.zarr", chunks=(64, 8, 8))
+    document = json.loads(plan.to_json())
+    document["source"]["read"] = read
+    with pytest.raises(PlanError):
+        zd.load_plan(json.dumps(document))
 
 
 def test_a_source_that_has_changed_is_noticed(tmp_path):

@@ -31,7 +31,7 @@ from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
-from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan, digest
+from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, digest
 from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_apart
 from zarr_dask.jobs.rechunk.regridding import layout_between, layout_of
 from zarr_dask.jobs.rechunk.sampling import Ratios
@@ -281,7 +281,10 @@ def _positive(number: Any) -> int:
 
 def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
     store = open_described(given["store"], storage_options)
-    array = open_array(store, given["path"], format=given["format"])
+    read = dict(given.get("read", {}))
+    if read.keys() - {*READ_OPTIONS}:
+        raise PlanError(f"the plan has options of reading that no plan has: {sorted(read)}.")
+    array = open_array(store, given["path"], format=given["format"], read=ReadOptions(**read))
     if digest(array) != given["digest"]:
         raise MetadataChangedError(
             f"the metadata of {array.where} are not those that the plan was made for. Make it "

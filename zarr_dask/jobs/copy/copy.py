@@ -487,10 +487,12 @@ class _Work:
             one is not None
             for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs, wanted.region)
         )
-        if rewrites or same is None:
+        # whether a chunk is absent within its shard is found out by reading it
+        strict = array.options.missing == "error"
+        if rewrites or strict or same is None:
             wanted = replace(wanted, format=self.node_format.name)
             new = new_array(array, self.store, path, self.node_format, wanted)
-            if same is None or not _same_bytes(new.array, same):
+            if strict or same is None or not _same_bytes(new.array, same):
                 return planned(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
         self.node_format.documents(same, path)  # raises where the format cannot say it

@@ -20,7 +20,7 @@ from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, Value
 from zarr_dask.hierarchy import is_free, put_documents
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.copying import Copied, Process, Records
-from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned
+from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
 from zarr_dask.jobs.rechunk.resident import Memory, process_name
 from zarr_dask.jobs.rechunk.stages import OVERHEAD, CostModel
 from zarr_dask.journal import Journal
@@ -147,12 +147,7 @@ class MovePlan:
         documents = target.node_format.documents(target.meta, target.path)
         return {
             "job": "move",
-            "source": {
-                "store": describe(source.store),
-                "path": source.path,
-                "format": source.format,
-                "digest": digest(source),
-            },
+            "source": source_facts(source),
             "target": {
                 "store": describe(target.store),
                 "path": target.path,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
+from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid import Region
 from zarr_dask.group import open_array
 from zarr_dask.hierarchy import withdraw
@@ -39,10 +40,22 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-__all__ = ["VERSION", "Progress", "RechunkPlan", "RechunkReport", "digest", "is_there_as_planned"]
+__all__ = [
+    "READ_OPTIONS",
+    "VERSION",
+    "Progress",
+    "RechunkPlan",
+    "RechunkReport",
+    "digest",
+    "is_there_as_planned",
+    "source_facts",
+]
 
 VERSION = 2
 """Of plans in JSON."""
+
+READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes")
+"""Those of `ReadOptions` that decide which values are read; the others say what a reader bears."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +228,7 @@ class RechunkPlan:
             "job": "rechunk",
             "version": VERSION,
             "source": {
-                "store": describe(source.store),
-                "path": source.path,
-                "format": source.format,
-                "digest": digest(source),
+                **source_facts(source),
                 "region": [[s.start, s.stop] for s in self.region],
             },
             "target": {
@@ -392,6 +402,20 @@ def digest(array: Array) -> str:
     """Tells an array from itself with other metadata, whoever opens it."""
     documents = array.node_format.documents(array.meta, array.path)
     return sha256(b"\0".join(documents.values())).hexdigest()
+
+
+def source_facts(source: Array) -> dict[str, Any]:
+    """How a source is opened again, as values that JSON knows."""
+    default = ReadOptions()
+    read = {name: getattr(source.options, name) for name in READ_OPTIONS}
+    read = {name: value for name, value in read.items() if value != getattr(default, name)}
+    return {
+        "store": describe(source.store),
+        "path": source.path,
+        "format": source.format,
+        "digest": digest(source),
+        **({"read": read} if read else {}),
+    }
 
 
 def is_there_as_planned(target: Array) -> bool:
