@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import zarr_dask as zd
 from zarr_dask.cli import main
+from zarr_dask.jobs.rechunk.matching import Matching
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -139,9 +140,13 @@ def test_wrong_usage(source, tmp_path, words, says):
 
 def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
     """Carried out by a stand-in for sbatch that runs what it is given at once."""
-    file = planned(source, tmp_path)
-    script = script_of("script", file, "--slurm", "--parts", "2", "--time", "01:00:00")
+    folder = tmp_path / "it's $HOME, of course"
+    folder.mkdir()
+    file = planned(source, folder)
+    journal = ("--journal", f"{folder}/journals of jobs")
+    script = script_of("script", file, "--slurm", "--parts", "2", "--time", "01:00:00", *journal)
     assert script.count("--array=1-2") == 2
+    assert script.count("--signal=B:TERM@60") == 2  # else the batch shell is not signalled
     assert "--time=01:00:00" in script
     assert "--dependency=afterok:$stage1" in script
     assert "--dependency=afterok:$stage2" in script
@@ -169,6 +174,27 @@ def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
         env={**os.environ, "PATH": paths},
         timeout=55,
     )
+    np.testing.assert_array_equal(zd.open_array(folder / "b.zarr")[...], VALUES)
+    assert {p.name for p in folder.iterdir()} <= {"b.zarr", "plan.json", "journals of jobs"}
+
+
+def test_sigterm_ends_a_comparison_too(source, tmp_path, monkeypatch):
+    """It comes when the first box is compared; the target is not visible then."""
+    file = planned(source, tmp_path, "--chunks=1,8,8", "--max-mem", "20MB", "--threads", "1")
+    compared = []
+    compare = Matching.__call__
+
+    def compare_and_signal(self, number):
+        compared.append(number)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return compare(self, number)
+
+    monkeypatch.setattr(Matching, "__call__", compare_and_signal)
+    cli("run", file, "--verify", "--threads", 1, code=143)
+    assert len(compared) == 1
+    assert not (tmp_path / "b.zarr" / "zarr.json").exists()
+    monkeypatch.undo()
+    cli("run", file, "--verify")
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 

@@ -131,7 +131,7 @@ def run(
             if stop():
                 raise SystemExit(_SIGTERM_EXIT)
         if stage is None:
-            _end(job, plan, verify=verify, threads=threads)
+            _end(job, plan, verify=verify, threads=threads, stop=stop)
 
 
 def _begun(plan: Plan, journal: str | None) -> Job:
@@ -279,13 +279,21 @@ def _compare_on(plan: Plan, client: Client | None) -> None:
     matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
 
 
-def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None = None) -> None:
+def _end(
+    job: Job,
+    plan: Plan,
+    *,
+    verify: bool,
+    threads: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> None:
     """End a job, if its target holds what the source does where that is asked for."""
     from zarr_dask.jobs.rechunk.running import matched_here
 
     if verify:
         job.check_complete()
-        matched_here(plan, threads)
+        if not matched_here(plan, threads, stop):
+            raise SystemExit(_SIGTERM_EXIT)
     job.finish()
 
 
@@ -294,8 +302,16 @@ def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None = None) -> N
 @click.option("--slurm", is_flag=True, required=True, help="For the workload manager Slurm.")
 @click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
 @click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
+@_JOURNAL
 @traceback_option
-def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None) -> None:  # noqa: ARG001
+def script(
+    plan_file: Path,
+    *,
+    slurm: bool,  # noqa: ARG001
+    parts: int | None,
+    limit: str | None,
+    journal: str | None,
+) -> None:
     """Print commands that submit a plan to Slurm.
 
     An array of jobs for each stage, one after the other, and a job that ends the plan. Save them
@@ -307,18 +323,27 @@ def script(plan_file: Path, *, slurm: bool, parts: int | None, limit: str | None
     if limit:
         options += f" --time={shlex.quote(limit)}"
     file = shlex.quote(str(plan_file.absolute()))
+    if journal is not None:
+        file += f" --journal {shlex.quote(journal)}"
     say("#!/bin/sh")
     say("set -e")
     after = ""
     for number, stage in enumerate(_stages(plan), 1):
         count = min(stage.tasks, parts or _MOST_PARTS)
-        command = f"zarr-dask run {file} --stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
+        part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
+        command = _run_by_shell(f"zarr-dask run {file} {part}")
         say(
             f"stage{number}=$(sbatch --parsable --job-name=zarr-stage-{number} "
-            f"--array=1-{count} --signal=TERM@60 {options}{after} --wrap='exec {command}')"
+            f"--array=1-{count} --signal=B:TERM@60 {options}{after} --wrap={command})"
         )
         after = f" --dependency=afterok:$stage{number}"
-    say(f"sbatch --job-name=zarr-finish{after} --wrap='exec zarr-dask finish {file}'")
+    command = _run_by_shell(f"zarr-dask finish {file}")
+    say(f"sbatch --job-name=zarr-finish{after} --wrap={command}")
+
+
+def _run_by_shell(command: str) -> str:
+    """A command as an argument: the shell that Slurm starts, and signals, becomes the command."""
+    return shlex.quote(f"exec {command}")
 
 
 def _load(file: Path) -> Plan:

@@ -333,7 +333,9 @@ def matched(
         comparison.check(found)
 
 
-def matched_here(plan: Runnable[Any], threads: int | None = None) -> None:
+def matched_here(
+    plan: Runnable[Any], threads: int | None = None, stop: Callable[[], bool] | None = None
+) -> bool:
     """Compare sources and targets on threads of this process, without dask.
 
     Parameters
@@ -342,6 +344,13 @@ def matched_here(plan: Runnable[Any], threads: int | None = None) -> None:
         What has been carried out.
     threads
         How many; by default one for each core, or as many as can share `max_mem`.
+    stop
+        Asked before each task: whether to leave the rest.
+
+    Returns
+    -------
+    bool
+        Whether all was compared.
 
     Raises
     ------
@@ -355,12 +364,14 @@ def matched_here(plan: Runnable[Any], threads: int | None = None) -> None:
     function, calls = _calls(comparisons)
 
     def compare(call: Any) -> None:
-        array, found = function(call)
-        results[array].append(found)
+        if stop is None or not stop():
+            array, found = function(call)
+            results[array].append(found)
 
     for_each(compare, calls, count)
     for comparison, found in zip(comparisons, results, strict=True):
         comparison.check(found)
+    return stop is None or not stop()
 
 
 def _side_by_side(plan: Runnable[Any], threads: int | None) -> tuple[int, Sequence[Comparison]]:
