@@ -1,0 +1,199 @@
+"""Arrays as variables of xarray: names of dimensions, attributes, masks, and the ``encoding``.
+
+Names, masks and attributes follow two conventions. In v3 the document names dimensions, and an
+attribute ``_FillValue`` in base64 says which value is masked. Before it an attribute names
+dimensions (or NCZarr's own metadata do), and the fill value of the array is the masked one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numcodecs
+import xarray as xr
+from xarray.core import indexing
+
+from zarr_dask.array import Array
+from zarr_dask.blocks import MOST_BLOCKS
+from zarr_dask.codecs.base import Codec, Serializer
+from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.formats.v2_document import (
+    DIMENSIONS,
+    dimension_names,
+    names_of_nczarr,
+    numcodecs_steps,
+    stored_dtype,
+)
+from zarr_dask.grid import Fixed, Grid
+from zarr_dask.xarray.elements import OBJECTS, StoredArray, dtype_of
+
+__all__ = ["is_of_netcdf", "variable"]
+
+
+def is_of_netcdf(attribute: str) -> bool:
+    """Whether an attribute is for the netCDF library only: ``_NCZARR_...``, ``_NCProperties``."""
+    return attribute.lower().startswith("_nc")
+
+
+def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
+    """An array as a lazy variable of xarray.
+
+    Parameters
+    ----------
+    array
+        What is read.
+    fill_is_mask
+        Whether elements with the array's fill value are missing values; None for what its
+        convention says.
+
+    Raises
+    ------
+    MetadataError
+        If a dimension has no name.
+    """
+    names = _dimension_names(array)
+    hidden = DIMENSIONS if array.dimension_names is None else None
+    attributes = {
+        k: v for k, v in array.user_attributes.items() if not is_of_netcdf(k) and k != hidden
+    }
+    encoding = _encoding(array, names)
+    if _has_names_in_document(array):
+        encoding["fill_value"] = array.fill_value
+        encoding |= _codecs_of_v3(array)
+    else:
+        encoding |= _codecs_of_numcodecs(array)
+    if fill_is_mask is None:
+        fill_is_mask = not _has_names_in_document(array)
+    if fill_is_mask and array.fill_value is not None:
+        attributes["_FillValue"] = array.fill_value
+    elif "_FillValue" in attributes:
+        attributes["_FillValue"] = _decoded_fill(attributes["_FillValue"], array)
+    data = indexing.LazilyIndexedArray(StoredArray(array))
+    return xr.Variable(names, data, attributes, encoding)
+
+
+def _has_names_in_document(array: Array) -> bool:
+    """Which of the two conventions of the module's docstring the array follows."""
+    return array.node_format.names_attribute is None
+
+
+def _dimension_names(array: Array) -> tuple[str, ...]:
+    names: Sequence[str | None] | None = array.dimension_names
+    if names is None:  # a document of v3 that was made of one of v2
+        attributes, ndim = array.attributes, array.ndim
+        names = dimension_names(attributes, ndim) or names_of_nczarr({}, attributes, ndim)
+    found = tuple(name for name in names or () if name is not None)
+    if len(found) == array.ndim:
+        return found
+    attribute = array.node_format.names_attribute
+    place = "dimension_names" if attribute is None else f"attributes.{attribute}"
+    expected = (
+        f"{array.ndim} names: xarray's dimensions have names. drop_variables= leaves the variable "
+        "out, zarr_dask.from_zarr reads it without them"
+    )
+    present = None if array.dimension_names is None else list(array.dimension_names)
+    if present is None and attribute is not None:
+        present = array.attributes.get(attribute)
+    raise MetadataError(array.where, [Problem(place, present, expected)])
+
+
+def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
+    """How the array is stored, as far as all formats have it."""
+    sizes = _sizes(array.meta.grid)
+    preferred = _sizes(array.meta.grid, MOST_BLOCKS)
+    sharded = array.shards is not None
+    encoding: dict[str, Any] = {
+        "chunks": array.chunks if sharded else sizes,
+        "shards": sizes if sharded else None,
+        "preferred_chunks": dict(zip(names, preferred, strict=True)),
+    }
+    if array.meta.data_type.name in OBJECTS:
+        encoding["dtype"] = dtype_of(array)
+    return encoding
+
+
+def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], ...]:
+    """Sizes of stored objects along each dimension: one number, or all of them where they differ.
+
+    Where there are more than `most`, of as many of them together as leave no more.
+
+    Examples
+    --------
+    >>> from zarr_dask.grid import Edges
+    >>> _sizes(Grid((Fixed(4, 10), Edges.of([3, 4], 6))))
+    (4, (3, 3))
+    >>> _sizes(Grid((Fixed(4, 100),)), most=10)
+    (12,)
+    """
+    return tuple(
+        dimension.size * (-(-dimension.count // most) if most and dimension.count else 1)
+        if isinstance(dimension, Fixed)
+        else dimension.lengths or (0,)
+        for dimension in grid.dimensions
+    )
+
+
+def _codecs_of_v3(array: Array) -> dict[str, Any]:
+    """Codecs by the keywords that zarr-python has for them; of the chunks in shards."""
+    codecs = _innermost(array.codecs)
+    at = next(i for i, codec in enumerate(codecs) if isinstance(codec, Serializer))
+    return {
+        "filters": tuple(codec.document() for codec in codecs[:at]),
+        "serializer": codecs[at].document(),
+        "compressors": tuple(codec.document() for codec in codecs[at + 1 :]),
+    }
+
+
+def _innermost(codecs: Sequence[Codec]) -> Sequence[Codec]:
+    """The codecs of what is decoded at once."""
+    for codec in codecs:
+        if isinstance(codec, Serializer) and codec.inner_codecs is not None:
+            return _innermost(codec.inner_codecs)
+    return codecs
+
+
+def _codecs_of_numcodecs(array: Array) -> dict[str, Any]:
+    """Filters and compressor as numcodecs' own objects, which zarr-python takes for v2.
+
+    Without them where numcodecs lacks one.
+    """
+    stored = stored_dtype(array.meta)
+    encoding: dict[str, Any] = {} if stored.isnative else {"dtype": stored}
+    filters, compressor = numcodecs_steps(array.meta)
+    try:
+        made = [numcodecs.get_codec(item) for item in [*filters, compressor] if item is not None]
+    except (ValueError, ImportError):
+        return encoding
+    count = len(made) if compressor is None else len(made) - 1
+    return {**encoding, "filters": tuple(made[:count]), "compressors": tuple(made[count:])}
+
+
+def _decoded_fill(value: Any, array: Array) -> Any:
+    """A ``_FillValue`` as xarray's own Zarr backend writes it; what others write is left as it is.
+
+    xarray packs floats as doubles into base64, byte strings as they are, complex numbers as two
+    floats. NCZarr and GDAL write plain numbers.
+    """
+    kind = array.dtype.kind
+    try:
+        if array.meta.data_type.name == "bytes" or kind == "S":
+            return base64.b64decode(value, validate=True) if isinstance(value, str) else value
+        if kind == "f":
+            return _double(value)
+        if kind == "c" and isinstance(value, list) and len(value) == 2:
+            return complex(_double(value[0]), _double(value[1]))
+    except (binascii.Error, struct.error, ValueError):
+        return value
+    return value
+
+
+def _double(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value in {"NaN", "Infinity", "-Infinity"}:  # as Zarr's own documents spell them
+        return float(value)
+    return struct.unpack("<d", base64.b64decode(value, validate=True))[0]
