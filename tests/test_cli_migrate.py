@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.jobs.migrate.migrate import MigrationPlan
+from zarr_dask.jobs.migrate.plan import MigrationPlan
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +14,11 @@ from zarr_dask.cli.printing import say, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
 from zarr_dask.errors import ZarrDaskError
 
-__all__ = ["migrate"]
+if TYPE_CHECKING:
+    from zarr_dask.jobs.migrate.plan import MigrationPlan
+    from zarr_dask.ome import OmeMigration
+
+__all__ = ["carry_out_migration", "migrate", "wrong_usage"]
 
 
 @click.command(
@@ -76,27 +81,71 @@ def migrate(
     same command again.
     """
     read = zd.ReadOptions(v1_f_order=v1_f_order)
-    try:
+    with wrong_usage():
         plan = zd.plan_migration(
             src, dst, path=path, format=format, data=data, remove_old=remove_old, read=read
         )
+    report = carry_out_migration(plan, plan.run, dry_run=dry_run, quiet=quiet)
+    if report is not None:
+        say(wrapped(f"done: {report}", "  "))
+
+
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Arguments that are refused before a plan is made are wrong usage."""
+    try:
+        yield
     except ZarrDaskError:
         raise
     except ValueError as error:
         raise click.UsageError(as_options(str(error))) from error
+
+
+def carry_out_migration(
+    plan: MigrationPlan | OmeMigration,
+    run: Callable[[Callable[[int], None] | None], object],
+    *,
+    dry_run: bool,
+    quiet: bool,
+    to_go_on: str = "to go on.",
+) -> object | None:
+    """Print a plan, and run it with its progress.
+
+    Parameters
+    ----------
+    plan
+        What is printed; reasons against it end a dry run.
+    run
+        Does it, and gives the report.
+    dry_run
+        Only print the plan.
+    quiet
+        Print nothing but errors.
+    to_go_on
+        Why, and how, the command is run again after an interrupt.
+
+    Returns
+    -------
+    object or None
+        The report that is to be printed, if one is.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C; it says how to go on.
+    """
     if dry_run and plan.refusals:
         say_plan(plan)
         raise click.exceptions.Exit(1)
     if not quiet and not plan.refusals:
         say_plan(plan)
     if dry_run:
-        return
+        return None
     try:
         with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
-            report = plan.run(advance)
+            report = run(advance)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
-            f": {plan.where} can be read as before. Run the same command again to go on."
+            f": {plan.where} can be read as before. Run the same command again {to_go_on}"
         ) from interrupt
-    if not quiet:
-        say(wrapped(f"done: {report}", "  "))
+    return None if quiet else report

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import Interrupted, as_options, traceback_option
+from zarr_dask.cli.base import Interrupted, traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.migrate import carry_out_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
 from zarr_dask.cli.printing import say, say_plan, wrapped
-from zarr_dask.cli.progress import image_progress, migration_progress
-from zarr_dask.errors import NodeTypeError, ZarrDaskError
+from zarr_dask.cli.progress import image_progress
+from zarr_dask.errors import NodeTypeError
 from zarr_dask.jobs.archives import archive_or_place
 
 if TYPE_CHECKING:
@@ -98,30 +99,18 @@ def convert(
         archive_or_place(dst or url, None) as (place, _),
     ):
         places = (place, None) if dst is None else (url, place)
-        try:
+        with wrong_usage():
             plan = zd.ome.plan_migration(
                 places[0], dst=places[1], resume=resume, client=client, **options
             )
-        except ZarrDaskError:
-            raise
-        except ValueError as error:
-            raise click.UsageError(as_options(str(error))) from error
-        if dry_run and plan.refusals:
-            say_plan(plan)
-            raise click.exceptions.Exit(1)
-        if not quiet and not plan.refusals:
-            say_plan(plan)
-        if dry_run:
-            return
-        try:
-            with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
-                report = plan.run(client, advance, resume=resume)
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                f": {plan.where} can be read as before. Run the same command again to go on, with "
-                "--resume if pixels are written anew."
-            ) from interrupt
-    if not quiet:
+        report = carry_out_migration(
+            plan,
+            lambda advance: plan.run(client, advance, resume=resume),
+            dry_run=dry_run,
+            quiet=quiet,
+            to_go_on="to go on, with --resume if pixels are written anew.",
+        )
+    if report is not None:
         say(wrapped(f"done: {report}", "  "))
 
 
@@ -278,7 +267,7 @@ def pyramid(
         cluster(scheduler, scheduler_file, workers) as client,
         archive_or_place(dst or src, None, replaces=replaces) as (place, _),
     ):
-        try:
+        with wrong_usage():
             if dst is None:
                 plan = _plan_of_level(place, client, overwrite=overwrite, **options)
             else:
@@ -286,10 +275,6 @@ def pyramid(
                 options = told | options
                 options["overwrite"] = overwrite or resume
                 plan = zd.ome.plan_write(pixels, place, client=client, **options)
-        except ZarrDaskError:
-            raise
-        except ValueError as error:
-            raise click.UsageError(as_options(str(error))) from error
         if not quiet or dry_run:
             say_plan(plan)
         if dry_run:

@@ -15,7 +15,7 @@ import zarr_dask as zd
 from zarr_dask import tree
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.migrate.migrate import MigrationPlan
+    from zarr_dask.jobs.migrate.plan import MigrationPlan
     from zarr_dask.jobs.rechunk.joint_plan import JointPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
     from zarr_dask.jobs.rechunk.report import Measured

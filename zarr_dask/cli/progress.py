@@ -18,7 +18,7 @@ from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zarr_dask.jobs.migrate.migrate import MigrationPlan
+    from zarr_dask.jobs.migrate.plan import MigrationPlan
     from zarr_dask.jobs.rechunk.joint_plan import JointPlan
     from zarr_dask.jobs.rechunk.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration

@@ -33,7 +33,6 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import is_consolidated
 from zarr_dask.hierarchy import consolidate_group
 from zarr_dask.jobs.archives import archive_or_place
-from zarr_dask.jobs.migrate.migrate import MigrationPlan, MigrationReport
 from zarr_dask.jobs.migrate.nodes import (
     NodePlan,
     Route,
@@ -41,6 +40,7 @@ from zarr_dask.jobs.migrate.nodes import (
     read_or_problems,
     with_objects,
 )
+from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.write.sources import meet
 from zarr_dask.ome.layout import LayoutAnew
