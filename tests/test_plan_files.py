@@ -19,10 +19,10 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores import fsspec as fsspec_module
 from zarr_dask.stores.described import describe, open_described
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
+from zarr_dask.stores.logins import login_apart
 from zarr_dask.stores.wrappers import Below, ReadOnly
 
 MB = 1_000_000
@@ -303,11 +303,11 @@ def test_no_secret_is_described(store):
 
 
 def test_a_password_in_a_url_is_an_option_or_refused():
-    place, login = fsspec_module._login_apart("ftp://me:hunt%40er2@host:21/a.zarr")
+    place, login = login_apart("ftp://me:hunt%40er2@host:21/a.zarr")
     assert place == "ftp://host:21/a.zarr"
     assert login == {"username": "me", "password": "hunt@er2"}
     account = "abfs://container@account.dfs.core.windows.net/a.zarr"
-    assert fsspec_module._login_apart(account) == (account, {})
+    assert login_apart(account) == (account, {})
     with pytest.raises(StoreError, match="storage_options") as caught:
         FsspecStore.from_url("s3://me:hunter2@bucket/a.zarr", {})
     assert "hunter2" not in str(caught.value)

@@ -15,7 +15,8 @@ from tests import object_stores
 from zarr_dask.errors import ReadOnlyError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
-from zarr_dask.stores.fsspec import FsspecStore, _login_apart
+from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.logins import login_apart
 from zarr_dask.testing.stores import StoreTests, as_bytes
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -53,9 +54,9 @@ class TestSFTP(StoreTests):
 
 def test_a_repository_is_no_password():
     github = "github://owner:repository@main/a.zarr"
-    assert _login_apart(github) == (github, {})
+    assert login_apart(github) == (github, {})
     with pytest.raises(StoreError, match="password"):
-        _login_apart("s3://key:secret@bucket/a.zarr")
+        login_apart("s3://key:secret@bucket/a.zarr")
 
 
 def test_a_password_in_a_url_is_not_shown(sftp):

@@ -10,7 +10,10 @@ import sys
 from itertools import count
 
 import numpy as np
+import obstore
+import obstore.store
 import pytest
+import zarr
 
 import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
@@ -116,6 +119,49 @@ def test_a_bucket_deleted_under_an_open_array_is_an_error(options, server):
     server.admin.delete_bucket(Bucket=bucket)
     with pytest.raises(StoreError, match=r"NoSuchBucket|bucket does not exist"):
         array[:]
+
+
+@pytest.fixture(params=["fsspec", "obstore"])
+def opened_by_zarr_python(request, server):
+    """A store of zarr-python for a bucket, and the bucket, which no other test uses."""
+    bucket = f"zarr-python-{request.param}"
+    server.admin.create_bucket(Bucket=bucket)
+    if request.param == "fsspec":
+        place = f"s3://{bucket}/a"
+        return zarr.storage.FsspecStore.from_url(place, storage_options=server.options), bucket
+    client = obstore.store.S3Store(
+        bucket,
+        prefix="a",
+        endpoint=server.endpoint,
+        region="us-east-1",
+        access_key_id=server.key,
+        secret_access_key=server.secret,
+        client_options={"allow_http": True},
+    )
+    return zarr.storage.ObjectStore(client), bucket
+
+
+def test_a_bucket_deleted_under_a_store_of_zarr_python(opened_by_zarr_python, server):
+    """zarr-python reads fill values then."""
+    store, bucket = opened_by_zarr_python
+    peer = zarr.create_array(store, shape=(4,), chunks=(2,), dtype="i4", fill_value=7)
+    peer[:2] = 1
+    array = zd.open_array(store)
+    assert array[:].tolist() == [1, 1, 7, 7]
+    assert list(array.store.list("nothing/")) == []
+    for one in server.admin.list_objects_v2(Bucket=bucket)["Contents"]:
+        server.admin.delete_object(Bucket=bucket, Key=one["Key"])
+    server.admin.delete_bucket(Bucket=bucket)
+    assert peer[:].tolist() == [7] * 4
+    asked = (
+        lambda: array[:],
+        lambda: list(array.store.list("")),
+        lambda: array.store.list_dir(""),
+        lambda: array.store.size("c/0"),
+    )
+    for ask in asked:
+        with pytest.raises(StoreError, match=r"NoSuchBucket|bucket does not exist"):
+            ask()
 
 
 @pytest.mark.parametrize("request_", REQUESTS)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from zarr_dask.errors import (
     ListingError,
@@ -54,6 +54,7 @@ from zarr_dask.stores.fsspec_files import (
     reads_through_files,
 )
 from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, read_parts
+from zarr_dask.stores.logins import check_endpoints, login_apart, with_query
 from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
 
 __all__ = ["FsspecStore"]
@@ -71,32 +72,6 @@ _BATCH = 1000  # keys that are deleted at once
 
 _Asked = TypeVar("_Asked")
 _Result = TypeVar("_Result")
-
-_WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
-"""Schemes whose file systems take ``username`` and ``password``."""
-_NO_PASSWORD = {"git", "github"}
-"""Schemes whose URLs have something else before the ``@``: an owner and a repository, a path."""
-
-
-def _login_apart(url: str) -> tuple[str, dict[str, str]]:
-    """A URL and what it says of user and password: a URL is shown in messages and in plans.
-
-    Raises
-    ------
-    StoreError
-        If it has a password, and its file system no option for one.
-    """
-    parts = urlsplit(url)
-    if parts.password is None or parts.scheme in _NO_PASSWORD:
-        return url, {}
-    if parts.scheme not in _WITH_LOGIN:
-        raise StoreError(
-            f"a URL of scheme {parts.scheme!r} was given with a password in it, which would be "
-            "shown in messages: pass it in storage_options."
-        )
-    netloc = parts.netloc.rpartition("@")[2]
-    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password)}
-    return urlunsplit(parts._replace(netloc=netloc)), login
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +105,10 @@ class FsspecStore:
         MissingDependencyError
             If the package that serves the scheme is not installed.
         StoreError
-            If no such scheme is known, or the URL has a password that is no part of it.
+            If no such scheme is known, or URL or endpoint show how to get in.
         """
-        place, login = _login_apart(url if url.endswith("://") else url.rstrip("/"))
+        check_endpoints(options)
+        place, login = login_apart(url if url.endswith("://") else url.rstrip("/"))
         text = json.dumps({**login, **options}, sort_keys=True)
         store = FsspecStore(place, text, policy or DEFAULT)
         store._file_system()
@@ -681,11 +657,12 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
     from fsspec.core import url_to_fs
 
     given = for_fsspec(url, json.loads(options))
+    place = with_query(url, given)
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
     if plain:
         given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
     try:
-        fs, root = url_to_fs(url, **given)
+        fs, root = url_to_fs(place, **given)
     except ImportError as error:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"

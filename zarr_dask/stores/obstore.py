@@ -20,6 +20,7 @@ from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Version, V
 from zarr_dask.stores.conditional import ConditionalStore, conditional
 from zarr_dask.stores.credentials import identity_of, packed, resolved, unpacked
 from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.logins import check_endpoints, check_no_login
 from zarr_dask.stores.obstore_requests import ObstoreRequests, forked_from
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy
 
@@ -57,8 +58,10 @@ class ObstoreStore:
         MissingDependencyError
             If obstore is not installed.
         StoreError
-            If the options do not make a client.
+            If the options do not make a client, or URL or endpoint show how to get in.
         """
+        check_no_login(url)
+        check_endpoints(options)
         text = json.dumps(dict(options), sort_keys=True)
         store = ObstoreStore(url.rstrip("/"), text, policy or DEFAULT)
         requests = store._served()

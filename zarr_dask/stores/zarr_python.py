@@ -6,14 +6,26 @@ what either writes. Any other store is used through zarr-python's own asynchrono
 zarr-python is never imported here: whoever hands over one of its objects has done so. Icechunk's
 sessions are such stores, of Zarr v3 alone: what is no key of that is answered by an error there. A
 session that can be written is a `SessionStore`: tasks in other processes write to forks of it.
+
+zarr-python takes a bucket that is not there for one that holds nothing. So what is missing from its
+remote stores is asked for once more, by what serves them, which says what it is that is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -29,6 +41,8 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
+from zarr_dask.stores.credentials import redacted
+from zarr_dask.stores.failures import library_errors
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.wrappers import ReadOnly
@@ -39,6 +53,9 @@ __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_
 _NO_KEY = "invalid zarr key format"  # what Icechunk says of keys that are not of Zarr v3
 _NO_PREFIX = "bad key prefix"  # and of those below which there is no node
 _BEYOND = "is out of bounds"  # and of ranges that end behind a value
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_LOST = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
+"""What services call the lack of a bucket itself."""
 
 
 def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
@@ -165,7 +182,10 @@ class ZarrPythonStore:
         for key, _ in requests:
             check_key(key)
         keys = ", ".join(sorted({key for key, _ in requests}))
-        return list(self._run(_fetched(self.store, requests), "read", keys))
+        found = list(self._run(_fetched(self.store, requests), "read", keys))
+        if None in found:
+            self._check_bucket("read", requests[found.index(None)][0])
+        return found
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -192,6 +212,8 @@ class ZarrPythonStore:
                 break
             above = above.rstrip("/").rpartition("/")[0]
             above = f"{above}/" if above else ""
+        if not found:
+            self._check_bucket("list", prefix)
         return (key for key in found or () if key.startswith(prefix))
 
     def list_dir(self, prefix: str = "") -> Listing:
@@ -200,6 +222,8 @@ class ZarrPythonStore:
         prefixes: set[str] = set()
         folder = prefix.rstrip("/")
         names = self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix)
+        if not names:
+            self._check_bucket("list", prefix)
         for name in names or ():
             key = join(folder, name.strip("/"))
             # the name alone does not say whether it is a key; some stores name what is empty
@@ -215,12 +239,19 @@ class ZarrPythonStore:
             return None
         return int(self._run(self.store.getsize(key), "look for", key))
 
+    def _check_bucket(self, verb: str, key: str) -> None:
+        """Refuse an absence that is that of the whole bucket."""
+        ask = _asked_again(self.store, key)
+        lost = None if ask is None else self._run(_lost(ask), verb, key)
+        if lost is not None:
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {lost}") from lost
+
     def _run(self, what: Coroutine[Any, Any, Any], verb: str, key: str) -> Any:
         """Wait for a coroutine on the event loop that zarr-python keeps for this process."""
         try:
             return sys.modules["zarr"].core.sync.sync(what)
-        except (OSError, NotImplementedError) as error:
-            words = str(error) or type(error).__name__
+        except (*library_errors(), *_obstore_errors()) as error:
+            words = redacted(_words_of(error), {}) or type(error).__name__
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
         except _icechunk_errors() as error:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {_words_of(error)}") from error
@@ -276,9 +307,15 @@ def _icechunk_errors() -> tuple[type[Exception], ...]:
     return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
 
 
+def _obstore_errors() -> tuple[type[Exception], ...]:
+    """Errors of obstore, if it is loaded."""
+    error = getattr(sys.modules.get("obstore.exceptions"), "BaseError", None)
+    return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
+
+
 def _words_of(error: Exception) -> str:
-    """What Icechunk says, without the trace behind it."""
-    return str(error).partition("\n\ncontext")[0]
+    """What Icechunk or obstore says, without the trace, or its own view of it, behind it."""
+    return str(error).partition("\n\ncontext")[0].partition("\n\nDebug source")[0]
 
 
 def _byte_request(wanted: Range) -> Any:
@@ -302,7 +339,7 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
     whole = key.endswith(".json") and type(store).__module__.startswith("icechunk")
     try:
         found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except _ABSENT:
         return None
     except _icechunk_errors() as error:
         if _NO_KEY in str(error):
@@ -314,6 +351,33 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
         return None
     content = bytes(found.to_bytes())
     return content[wanted.start : wanted.stop] if whole else content
+
+
+def _asked_again(store: Any, key: str) -> Callable[[], Awaitable[Any]] | None:
+    """What asks for a value without zarr-python; None for stores that are no buckets."""
+    while hasattr(store, "_store"):
+        store = store._store  # noqa: SLF001  (what a wrapper of zarr-python wraps)
+    storage: Any = sys.modules["zarr"].storage
+    object_store: Any = getattr(storage, "ObjectStore", ())
+    if isinstance(store, storage.FsspecStore):
+        cat_file = getattr(store.fs, "_cat_file", None)
+        return None if cat_file is None else partial(cat_file, join(store.path, key or "zarr.json"))
+    obstore = sys.modules.get("obstore")
+    if obstore is None or not isinstance(store, object_store):
+        return None
+    return partial(obstore.get_async, store.store, key.rstrip("/") or "zarr.json")
+
+
+async def _lost(ask: Callable[[], Awaitable[Any]]) -> OSError | None:
+    """The error that says that the bucket is not there; None if it is, or nobody can tell."""
+    try:
+        await ask()
+    except _ABSENT as error:
+        answer = getattr(error.__cause__, "response", None)
+        told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+        told = told or getattr(error.__cause__, "error_code", None) or error
+        return error if _LOST.search(str(getattr(told, "value", told))) else None
+    return None
 
 
 async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str] | None:

@@ -1,0 +1,119 @@
+"""What URLs hold that may let somebody in, and must be seen by nobody: logins and queries.
+
+A URL is shown in messages, names, graphs and plans. What a file system takes as an option becomes
+one, and is then treated as all credentials are (`zarr_dask.stores.credentials`); what it does not
+take so is refused, and never shown in the refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.dialect import WEB
+
+__all__ = ["check_endpoints", "check_no_login", "login_apart", "with_query"]
+
+_QUERY = "token_query"
+"""The option that a query becomes; by its name it is a credential."""
+_DIGEST = "query_digest"
+"""The option that tells places with different queries apart."""
+_WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
+"""Schemes whose file systems take ``username`` and ``password``."""
+_NO_PASSWORD = {"git", "github"}
+"""Schemes whose URLs have something else before the ``@``: an owner and a repository, a path."""
+_USER = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.-]*)://([^/?#@]*)@")
+
+
+def login_apart(url: str) -> tuple[str, dict[str, str]]:
+    """A URL that anybody may see, and what else it says as options of a file system of fsspec.
+
+    Parameters
+    ----------
+    url
+        Of one file system, or a chain of them.
+
+    Raises
+    ------
+    StoreError
+        If it has a login or a query that its file system takes in no other form.
+
+    Examples
+    --------
+    >>> login_apart("ftp://me:hunter2@host/a.zarr")
+    ('ftp://host/a.zarr', {'username': 'me', 'password': 'hunter2'})
+    >>> login_apart("zip::https://host/a.zip?signature=1234")[0]
+    'zip::https://host/a.zip'
+    """
+    parts = urlsplit(url)
+    chained = _is_chain(url)
+    if not chained and parts.scheme in _WITH_LOGIN and parts.password is not None:
+        netloc = parts.netloc.rpartition("@")[2]
+        login = {"username": unquote(parts.username or ""), "password": unquote(parts.password)}
+        return urlunsplit(parts._replace(netloc=netloc)), login
+    check_no_login(url)
+    place, mark, query = url.rpartition("?")
+    if not (chained and mark and urlsplit(url.rpartition("::")[2]).scheme in WEB):
+        return url, {}
+    return place, {_QUERY: query, _DIGEST: sha256(query.encode()).hexdigest()[:16]}
+
+
+def with_query(url: str, options: dict[str, Any]) -> str:
+    """The URL as it was before `login_apart`; the options that say so are taken out."""
+    options.pop(_DIGEST, None)
+    query = options.pop(_QUERY, None)
+    return url if query is None else f"{url}?{query}"
+
+
+def check_no_login(url: str) -> None:
+    """Refuse a URL that would show how to get in.
+
+    Raises
+    ------
+    StoreError
+        If it has a password, or is one of HTTP with a user or a query.
+    """
+    for scheme, login in _USER.findall(url):
+        if (":" in login and scheme not in _NO_PASSWORD) or scheme in WEB:
+            named = f"; in a chain by scheme, {{{scheme!r}: {{...}}}}" if _is_chain(url) else ""
+            raise StoreError(
+                f"a URL of scheme {scheme!r} was given with a password or a user in it, which "
+                f"would be shown in messages: pass it in storage_options{named}."
+            )
+    parts = urlsplit(url)
+    if parts.scheme in WEB and parts.query:
+        raise StoreError(
+            f"{parts.scheme}://{parts.netloc}{parts.path} was given with a query, which only the "
+            "package's own way of reading HTTP sends along: leave backend= (or ZARR_DASK_BACKEND) "
+            "out."
+        )
+
+
+def check_endpoints(options: Mapping[str, Any]) -> None:
+    """Refuse addresses of services that would show how to get in.
+
+    Raises
+    ------
+    StoreError
+        If an ``endpoint_url`` has a user or a query in it.
+    """
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            check_endpoints(value)
+        elif name == "endpoint_url" and isinstance(value, str):
+            parts = urlsplit(value)
+            if "@" in parts.netloc or parts.query:
+                raise StoreError(
+                    f"endpoint_url for {parts.netloc.rpartition('@')[2]} was given with a login or "
+                    "a query in it, which would be shown in messages and in plans: pass "
+                    "credentials by their own names (key and secret, sas_token, ...)."
+                )
+
+
+def _is_chain(url: str) -> bool:
+    """Whether other file systems stand before the last; hosts may have "::" in their addresses."""
+    return "::" in url.partition("[")[0]
