@@ -185,3 +185,20 @@ def test_fractions_may_go(values, dtype):
     zd.rechunk(made(values, chunks=1), store, chunks=2, dtype=dtype)
     expected = (values.real if values.dtype.kind == "c" else values).astype(dtype)
     np.testing.assert_array_equal(zd.open_array(store)[...], expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "says"),
+    [
+        (np.array(["1", "2"]), "i4", "texts .* do not become numbers"),
+        (np.array(["1", "2"], object), "f8", "texts .string. do not become numbers"),
+        (np.array(["1", "2"]), "S1", "texts .* do not become byte strings"),
+        (np.array([b"1", b"2"]), "u1", "byte strings .* do not become numbers"),
+        (np.array([1, 2]), "U4", "numbers .* do not become texts"),
+        (np.array([1, 2]), "string", "numbers .* do not become texts"),
+    ],
+)
+def test_what_texts_mean_as_numbers_is_for_the_user_to_say(values, dtype, says):
+    options = {"dtype": "string"} if values.dtype == object else {}
+    with pytest.raises(DataTypeError, match=f"{says}.*astype"):
+        zd.plan_rechunk(made(values, chunks=1, **options), MemoryStore(), chunks=1, dtype=dtype)

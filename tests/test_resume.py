@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dask
 import dask.array as da
+import fsspec
 import google_crc32c
 import numpy as np
 import pytest
@@ -453,6 +454,30 @@ def test_jobs_that_share_a_place_for_their_journals(tmp_path, resume):
     options["codecs"] = []
     assert zd.to_zarr(source(), tmp_path / "a", **options).objects == 7
     np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], expected())
+
+
+@pytest.mark.parametrize("kind", ["dict", "fsspec", "store"])
+def test_mappings_share_a_place_for_their_journals(tmp_path, kind):
+    """Neither has a place of its own; encoded sizes are equal, so that receipts would hold."""
+
+    def mapping(name):
+        if kind == "fsspec":
+            return fsspec.get_mapper(str(tmp_path / name))
+        return {} if kind == "dict" else MemoryStore()
+
+    a, b = mapping("a"), mapping("b")
+    options = {"resume": "run-7", "journal": tmp_path / "journals"}
+    faulty = Faulty(open_store(a), Failing(5))
+    with pytest.raises(StoreError, match="no space"):
+        zd.to_zarr(source(), faulty, codecs=[], **options)
+    zd.create_array(b, shape=(40, 30), chunks=(10, 10), dtype=int, codecs=[])[...] = -1
+    values = da.from_array(expected() + 1, (10, 10))
+    assert zd.to_zarr(values, b, mode="r+", **options).objects == 12
+    np.testing.assert_array_equal(zd.open_array(b)[...], expected() + 1)
+    if kind == "fsspec":
+        a = mapping("a")
+    assert zd.to_zarr(source(), a, codecs=[], **options).objects == 7
+    np.testing.assert_array_equal(zd.open_array(a)[...], expected())
 
 
 @pytest.mark.parametrize("anew", ["write", "rechunk", "copy"])

@@ -659,3 +659,37 @@ def test_command(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["counts"] == {"torn": 1}
     assert picture.stat().st_size > 1000
     assert run("verify", tmp_path / "x", "--plot", "map.nothing") == 2
+
+
+@pytest.mark.parametrize(
+    ("format", "lost", "paths"),
+    [
+        ("v3", ["zarr.json"], [""]),
+        ("v3", ["zarr.json", "g/zarr.json"], ["", "g"]),
+        ("v3", ["g/zarr.json"], ["g"]),
+        ("v2", [".zgroup"], [""]),
+        ("v2", ["g/.zgroup"], ["g"]),
+        ("v3draft", [], []),  # groups need no document there
+    ],
+)
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MissingGroupWarning")
+def test_groups_whose_document_is_lost(format, lost, paths):
+    """Objects of an array that lost its own are named all the same."""
+    values = {}
+    for name in ("g/a", "b", "u"):
+        zd.create_array(values, name, shape=(4, 4), chunks=2, dtype="i4", format=format)[...] = 1
+    assert zd.verify(values).ok
+    for key in lost:
+        del values[key]
+    report = zd.verify(values)
+    assert [one.path for one in report.findings if one.kind == "group"] == paths
+    assert report.ok == (not paths)
+    assert report.exit_code == bool(paths)
+    if format == "v3":
+        with pytest.raises((FileNotFoundError, zarr.errors.GroupNotFoundError)):
+            zarr.open_group(values, path=paths[0], mode="r")
+    document = {"v3": "u/zarr.json", "v2": "u/.zarray"}.get(format)
+    if document is not None:
+        del values[document]
+        report = zd.verify(values)
+        assert [one.path for one in report.findings if one.kind == "orphan"] == ["u"]

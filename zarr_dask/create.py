@@ -299,8 +299,24 @@ def converted(
     )
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
+    _check_convertible(changed.data_type, data_type, at)
     fill = None if changed.fill is None else _fill(changed.fill[()], data_type, new, at)
     return replace(changed, data_type=data_type, codecs=chain, fill=fill)
+
+
+_KINDS = {**dict.fromkeys("biufc", "numbers"), "U": "texts", "S": "byte strings"}
+_VARIABLE_KINDS = {"string": "texts", "bytes": "byte strings"}
+
+
+def _check_convertible(old: DataType, new: DataType, at: str) -> None:
+    """Refuse to make numbers of texts, or the like: what a text means is for the user to say."""
+    kinds = [_VARIABLE_KINDS.get(t.name) or _KINDS.get(t.dtype.kind) for t in (old, new)]
+    if None not in kinds and kinds[0] != kinds[1]:
+        raise DataTypeError(
+            f"{at}: {kinds[0]} ({old.label}) do not become {kinds[1]} ({new.label}) by dtype=. "
+            "Say what they mean with dask: "
+            "zarr_dask.to_zarr(zarr_dask.from_zarr(source).astype(...), target, chunks=...)."
+        )
 
 
 def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:

@@ -346,8 +346,9 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     True
     """
     place = real_place(store, path)
+    held, below = bare(store, path)
     # a mapping is another store each time it is given
-    node = f"memory/{path}" if isinstance(bare(store, path)[0], MemoryStore) else place
+    node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
     beside_others = open_alike(url, store)

@@ -58,6 +58,19 @@ class MemoryStore:
         """``memory://`` and the identity of the store."""
         return f"memory://{self.identity}"
 
+    @property
+    def lasting_name(self) -> str:
+        """Tells the mapping from others as long as it is there, however often it is given.
+
+        A dict is known while its process lives, a mapping over a file system by what it shows. Of
+        others nobody can tell: those that keep values in files are new ones in each process.
+        """
+        held = getattr(self.values, "buffers", self.values)
+        fs, root = getattr(held, "fs", None), getattr(held, "root", None)
+        if fs is not None and root is not None:
+            return str(fs.unstrip_protocol(root))
+        return f"memory-{os.getpid()}-{id(held)}" if type(held) is dict else "memory"
+
     def __repr__(self) -> str:
         return f"MemoryStore({self.identity}, {len(self.values)} values)"
 

@@ -248,12 +248,16 @@ class _Job:
         if not isinstance(url, Array | Group):
             url = open_store(url, storage_options)
         node = open_node(url, path, "r", None, None, options)
-        arrays, findings = [], []
+        arrays: list[Array] = []
+        findings: list[Finding] = []
         if isinstance(node, Array):
             arrays.append(node)
         else:
+            findings.extend(_without_document(node))
             for below, one in node.walk():
-                if isinstance(one, Array):
+                if isinstance(one, Group):
+                    findings.extend(_without_document(one))
+                elif isinstance(one, Array):
                     arrays.append(one)
                 elif isinstance(one, MetadataError):
                     reason = "; ".join(map(str, one.problems))
@@ -630,6 +634,17 @@ class _Job:
             self.listed,
             self.swept,
         )
+
+
+def _without_document(group: Group) -> Iterator[Finding]:
+    """What is said of a group that is one only because nodes lie below it."""
+    if group.meta.implicit and not group.node_format.has_implicit_groups:
+        keys = " or ".join(map(repr, group.node_format.node_keys(group.path)))
+        reason = (
+            f"nodes lie below it, but there is no {keys}: it was lost, or never written, and other "
+            "libraries find no group here. zarr_dask.create_group writes one"
+        )
+        yield Finding("group", group.path, reason=reason)
 
 
 _LEFT = {
