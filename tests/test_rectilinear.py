@@ -220,6 +220,8 @@ def test_creating():
     configuration = json.loads(bytes(array.store.get("zarr.json")))["chunk_grid"]["configuration"]
     assert configuration == {"kind": "inline", "chunk_shapes": [[10, 20, 30], 16]}
     assert array.chunks == array.write_chunks == (30, 16)
+    assert "chunks=(10..30, 16)>" in repr(array)
+    assert "<td>(10..30, 16)</td>" in array._repr_html_()
     assert array.to_dask().chunks == ((10, 20, 30), (16, 16))
     values = np.arange(60 * 32, dtype="i4").reshape(60, 32)
     array[...] = values

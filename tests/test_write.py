@@ -441,6 +441,23 @@ def test_regions_that_are_none(store, region, error):
     assert dict(store.values) == before
 
 
+def test_a_region_by_names(store):
+    names = ("time", "x")
+    array = zd.create_array(
+        store, shape=VALUES.shape, dtype=VALUES.dtype, chunks=4, dimension_names=names
+    )
+    zd.to_zarr(lazy(VALUES[4:8, :4]), store, region={"time": slice(4, 8), 1: slice(0, 4)})
+    want = np.zeros_like(VALUES)
+    want[4:8, :4] = VALUES[4:8, :4]
+    assert_same(array[...], want)
+    zd.to_zarr(lazy(VALUES[3:4]), store, region={"time": 3}, partial="own")
+    want[3] = VALUES[3]
+    assert_same(array[...], want)
+    for wrong, said in (({"y": slice(4)}, "names .'y'."), ({"x": 0, 1: 0}, "twice")):
+        with pytest.raises(GridError, match=said):
+            zd.to_zarr(lazy(VALUES), store, region=wrong)
+
+
 def test_a_region_needs_an_array(store):
     with pytest.raises(NodeNotFoundError):
         zd.to_zarr(lazy(), store, region=np.s_[0:12])

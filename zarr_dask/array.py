@@ -109,7 +109,10 @@ class Array:
 
     @property
     def chunks(self) -> Shape:
-        """Shape of what is decoded at once."""
+        """Shape of what is decoded at once; where chunks differ, the largest along each dimension.
+
+        The sizes of all of them are those of the blocks of `to_dask`.
+        """
         return self.meta.chunk_shape
 
     @property
@@ -119,7 +122,10 @@ class Array:
 
     @property
     def write_chunks(self) -> Shape:
-        """Shape of a stored object, the unit of writing: that of a shard or of a chunk."""
+        """Shape of a stored object, the unit of writing: that of a shard or of a chunk.
+
+        Where they differ, the largest along each dimension.
+        """
         return self.meta.grid.largest_cell
 
     @property
@@ -181,10 +187,11 @@ class Array:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        shards = f" shards={self.shards}" if self.shards else ""
+        stored = self.meta.grid.words
+        grids = f"chunks={self.chunks} shards={stored}" if self.shards else f"chunks={stored}"
         return (
             f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
-            f"dtype={self.meta.data_type.label} chunks={self.chunks}{shards}>"
+            f"dtype={self.meta.data_type.label} {grids}>"
         )
 
     def _repr_html_(self) -> str:
@@ -192,8 +199,8 @@ class Array:
             "format": self.format,
             "shape": named_shape(self.shape, self.dimension_names),
             "data type": self.meta.data_type.label,
-            "chunks": self.chunks,
-            "shards": self.shards or "none",
+            "chunks": self.chunks if self.shards else self.meta.grid.words,
+            "shards": self.meta.grid.words if self.shards else "none",
             "codecs": ", ".join(codec.name for codec in self.codecs),
             "attributes": ", ".join(self.attributes) or "none",
         }

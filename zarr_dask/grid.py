@@ -96,6 +96,12 @@ def _dimension(sizes: int | tuple[int, ...], extent: int) -> Dimension:
     return regular if same else edges
 
 
+def _range(runs: Sequence[tuple[int, int]]) -> str:
+    sizes = [size for size, _ in runs] or [0]
+    least, most = min(sizes), max(sizes)
+    return str(most) if least == most else f"{least}..{most}"
+
+
 def spans(dimension: Dimension, selected: slice) -> list[Span]:
     """The cells of one dimension that a slice of positive step meets, in order.
 
@@ -201,6 +207,21 @@ class Grid:
     def largest_cell(self) -> Shape:
         """The largest size of a cell along each dimension."""
         return tuple(dimension.largest for dimension in self.dimensions)
+
+    @property
+    def words(self) -> str:
+        """The shape of its cells; where they differ, from the smallest to the largest.
+
+        Examples
+        --------
+        >>> Grid.of((10, 9, 9), ((2, 5, 3), 4, (9,))).words
+        '(2..5, 4, 9)'
+        """
+        sizes = [
+            dimension.size if isinstance(dimension, Fixed) else _range(dimension.runs)
+            for dimension in self.dimensions
+        ]
+        return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
     @cached_property
     def common_cell(self) -> Shape:

@@ -337,8 +337,7 @@ def _summary(meta: Below) -> tuple[str, str]:
         return "  ", f"cannot be read: {'; '.join(map(str, meta.problems))}"
     if isinstance(meta, GroupMeta):
         return "/", ""
-    shards = f" in shards {meta.grid.largest_cell}" if meta.codecs.serializer.divides else ""
-    return "  ", f"{meta.shape} {meta.data_type.label}, chunks {meta.chunk_shape}{shards}"
+    return "  ", f"{meta.shape} {meta.data_type.label}, chunks {meta.grids}"
 
 
 # --- opening --------------------------------------------------------------------------------------

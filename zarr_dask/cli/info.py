@@ -78,11 +78,8 @@ def tree(url: str, path: str) -> None:
     if isinstance(node, zd.Group):
         say(printable(node.tree()))
         return
-    shards = f" in shards {node.shards}" if node.shards else ""
     name = node.path.rsplit("/", 1)[-1] or "/"
-    say(
-        printable(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.chunks}{shards}")
-    )
+    say(printable(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}"))
 
 
 def _stored(array: zd.Array) -> tuple[int, int]:
@@ -165,16 +162,19 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
 
     itemsize = array.meta.data_type.typical_itemsize
 
-    def grid(shape: Sequence[int]) -> str:
-        return f"{tuple(shape)}, {format_bytes(math.prod(shape) * itemsize)} decoded"
+    def grid(shape: Sequence[int], words: str, most: str = "") -> str:
+        return f"{words}, {most}{format_bytes(math.prod(shape) * itemsize)} decoded"
+
+    most = "" if array.meta.grid.cell_shape else "at most "
+    stored = grid(array.write_chunks, array.meta.grid.words, most)
 
     say_title(array, "array")
     say_field("format", array.format)
     _say_backend(facts)
     say_field("shape", named_shape(array.shape, array.dimension_names))
     say_field("data type", array.meta.data_type.label)
-    say_field("chunks", grid(array.chunks))
-    say_field("shards", grid(array.shards) if array.shards else "none")
+    say_field("chunks", grid(array.chunks, str(array.chunks)) if array.shards else stored)
+    say_field("shards", stored if array.shards else "none")
     objects = facts["stored_objects"]
     existing = "" if objects["existing"] is None else f", of which {objects['existing']:,} exist"
     kind = "one shard" if array.shards else "one chunk"

@@ -262,6 +262,13 @@ class ArrayMeta:
         """Shape of what is decoded at once (the largest, where stored objects differ)."""
         return self.codecs.inner_shape(self.grid.largest_cell)
 
+    @property
+    def grids(self) -> str:
+        """Chunks and shards in words; where they differ, from the smallest to the largest."""
+        if self.codecs.serializer.divides:
+            return f"{self.chunk_shape} in shards {self.grid.words}"
+        return self.grid.words
+
     def check_writable(self, at: str) -> None:
         """Refuse to write anything if a step from elements to bytes is not known.
 

@@ -94,10 +94,9 @@ class PyramidPlan:
         """The plan in words and numbers."""
         lines = []
         for array, factors in zip(self.arrays, self.factors, strict=True):
-            shards = f" in shards {array.shards}" if array.shards else ""
             lines.append(
                 f"  {array.path.rpartition('/')[2]}: {array.shape} {array.dtype.name}, factors "
-                f"{factors}, chunks {array.chunks}{shards}, {format_bytes(array.nbytes)}"
+                f"{factors}, chunks {array.meta.grids}, {format_bytes(array.nbytes)}"
             )
         for number, stage in enumerate(self.stages):
             levels = [self.arrays[i].path for i in range(stage.first, stage.last + 1)]

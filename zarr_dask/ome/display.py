@@ -47,9 +47,8 @@ def image_html(
     for level in levels[:_MOST]:
         array = level.array
         sizes = " x ".join(f"{size:g}" for size in level.scale)
-        cut = f" in shards {array.shards}" if array.shards else ""
         name = f"level {array.path.rpartition('/')[2]}"
-        facts[name] = f"{array.shape}, pixels of {sizes}, chunks {array.chunks}{cut}"
+        facts[name] = f"{array.shape}, pixels of {sizes}, chunks {array.meta.grids}"
     if len(levels) > _MOST:
         facts["levels"] = f"{len(levels)} in all"
     if metadata.omero is not None:

@@ -193,10 +193,7 @@ _SHOWN = 10
 
 def _changes(plan: RechunkPlan) -> str:
     source, target = plan.source, plan.target
-    grids = " -> ".join(
-        f"{one.chunks}" + (f" in shards {one.shards}" if one.shards else "")
-        for one in (source, target)
-    )
+    grids = f"{source.meta.grids} -> {target.meta.grids}"
     return f"{source.path}: {source.shape} {source.meta.data_type.label}, chunks {grids}"
 
 

@@ -152,10 +152,9 @@ class DaskRechunkPlan:
     def explain(self) -> str:
         """The plan in words and numbers."""
         values, target = self.values, self.target
-        shards = f" in shards {target.shards}" if target.shards else ""
         lines = [
             f"rechunk a dask array {values.shape} {values.dtype.name}, {format_bytes(self.nbytes)}",
-            f"     to {target.where}, chunks {target.chunks}{shards}",
+            f"     to {target.where}, chunks {target.meta.grids}",
         ]
         if self.direct:
             lines.append(

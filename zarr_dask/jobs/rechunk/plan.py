@@ -134,7 +134,7 @@ class RechunkPlan:
             f"  array   {source.shape} {source.meta.data_type.label}, "
             f"{format_bytes(source.nbytes)}{self._changes()}",
             *self._part_of_source(),
-            f"  chunks  {_grids(source)} -> {_grids(target)}",
+            f"  chunks  {source.meta.grids} -> {target.meta.grids}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
             f"({counted(self.threads_per_process, 'thread')}), "
             f"{counted(self.threads, 'task')} at a time",
@@ -156,9 +156,10 @@ class RechunkPlan:
         """What becomes of the array, in a few words."""
         source, target = self.source, self.target
         what = []
-        if (source.chunks, source.shards) != (target.chunks, target.shards):
-            shards = f" in shards {target.shards}" if target.shards else ""
-            what.append(f"chunks {source.chunks} -> {target.chunks}{shards}")
+        before, after = source.meta.grids, target.meta.grids
+        same_shape = source.shape == target.shape
+        if before != after or (same_shape and source.meta.grid != target.meta.grid):
+            what.append(f"chunks {before} -> {after}")
         if source.meta.data_type != target.meta.data_type:
             what.append(f"{source.meta.data_type.label} -> {target.meta.data_type.label}")
         stages = len(self.stages)
@@ -433,7 +434,3 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.2g} s"
-
-
-def _grids(array: Array) -> str:
-    return f"{array.chunks}" + (f" in shards {array.shards}" if array.shards else "")

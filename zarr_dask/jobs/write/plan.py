@@ -126,7 +126,8 @@ class WritePlan:
         shape = tuple(s.stop - s.start for s in self.region)
         lines = [
             f"write {self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
-            f"   to {target.where}, {self._kind()} {target.format} array of {_grids(target)}",
+            f"   to {target.where}, {self._kind()} {target.format} array of "
+            f"chunks {target.meta.grids}",
             f"  region  {shape} at {tuple(s.start for s in self.region)}",
             f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
             f"  tasks   {self.tasks}, for {self.objects} stored objects",
@@ -164,7 +165,7 @@ class WritePlan:
     def _repr_html_(self) -> str:
         target = self.target
         facts = {
-            "target": f"{self._kind()} {target.format} array of {_grids(target)}",
+            "target": f"{self._kind()} {target.format} array of chunks {target.meta.grids}",
             "values": f"{self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
             "region": ", ".join(f"{s.start}:{s.stop}" for s in self.region) or "one element",
             "blocks": f"{_sizes(self.values.chunks)}, {self._how()}",
@@ -443,10 +444,6 @@ class WritePlan:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _grids(target: Array) -> str:
-    return f"chunks {target.chunks}" + (f" in shards {target.shards}" if target.shards else "")
 
 
 def _sizes(blocks: Blocks) -> str:

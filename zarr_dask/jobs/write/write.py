@@ -23,6 +23,7 @@ from zarr_dask.group import open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.archives import Archives
+from zarr_dask.jobs.given_cells import region_given
 from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
 from zarr_dask.jobs.write.destination import existing_array, grown, new_array
 from zarr_dask.jobs.write.dialect import target_of
@@ -113,7 +114,8 @@ def plan_write(
     storage_options
         Options of the store.
     region
-        Slices of an existing array to write into; all of it by default. A list for several arrays.
+        Slices of an existing array to write into, by position or for some dimensions by name; all
+        of it by default. A list for several arrays.
     mode
         ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
         ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
@@ -251,7 +253,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         target = existing_array(request.url, request.component, request.storage_options)
         check_existing(target, request)
         if request.append is None:
-            region = checked_region(request.region, target.shape)
+            region = _region_in(target, request.region)
         else:
             before = target.meta
             target, region = grown(target, values, request.append)
@@ -303,6 +305,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
+
+
+def _region_in(target: Array, given: Any) -> Region:
+    """The region of an array that is written into."""
+    if isinstance(given, Mapping):
+        given = region_given(given, target.shape, target.dimension_names or (), target.where)
+    return checked_region(given, target.shape)
 
 
 def _swap(target: Array) -> Swap | None:
