@@ -412,6 +412,8 @@ def test_stages_through_a_given_place(slabs, tmp_path):
     plan.run()
     assert temp.per_key("set").total() == plan.stages[0].target.grid.ncells
     assert set(temp.per_key("set").values()) == {1}
+    folders = {key.rpartition("/")[0] for key in temp.per_key("set")}
+    assert len(folders) == 1  # each further one would have to be made and removed
     assert temp.per_key("get").total() == plan.stages[1].costs.reads
     assert list(temp.list()) == []
     assert {p for p in files_below(tmp_path / "temp") if "temporary" in p} == set()

@@ -42,6 +42,10 @@ from zarr_dask.stores.urls import Location, beside, open_alike
 __all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
 
 
+_LARGE_FOLDER = 10_000
+"""Files of a folder from which on file systems may become slow."""
+
+
 class Planned(Protocol):
     """What a job needs to know of its plan (`zarr_dask.jobs.rechunk.plan.RechunkPlan`)."""
 
@@ -94,7 +98,7 @@ class RechunkJob:
                 kept.data_type,
                 None,
                 quick_chain(kept) if stage.target.compressed else plain_chain(kept),
-                ChunkKeys("default", "/"),
+                _keys(stage.target),
             )
             strict = ReadOptions(missing="error")  # every object of it was written
             between.append(Array(store, path, meta, self.plan.target.node_format, strict))
@@ -249,6 +253,14 @@ def narrower(source: Array, target: Array) -> Array:
     """The array whose data type takes fewer bytes, which is that of what lies between."""
     sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
     return target if next(sizes) > next(sizes) else source
+
+
+def _keys(between: Layout) -> ChunkKeys:
+    """All objects of an intermediate array in one folder, unless that would be a large one.
+
+    A folder for each coordinate must be made and removed, which may take longer than a file.
+    """
+    return ChunkKeys("default", "." if between.grid.ncells <= _LARGE_FOLDER else "/")
 
 
 def _name(between: Layout) -> str:
