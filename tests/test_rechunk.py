@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import threading
 from dataclasses import dataclass, field, replace
@@ -677,10 +678,13 @@ def test_many_tasks_on_a_cluster(tmp_path, client):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def idle_bytes() -> int:
-    """Resident bytes of this process, and from now on its peak begins anew."""
-    import zarr_dask.array  # noqa: F401  (idle means: with the package imported)
+def idle_bytes(small: zd.Array, target: Path) -> int:
+    """Resident bytes of this process, and from now on its peak begins anew.
 
+    Idle means: with all imported that a job needs, of which a worker may get no task before.
+    """
+    with dask.config.set(scheduler="sync"):
+        zd.rechunk(small, f"{target}-{os.getpid()}", chunks=(7, 5), max_mem="40MB")
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
@@ -724,11 +728,10 @@ def big(tmp_path_factory) -> dict[str, zd.Array]:
 )
 def test_workers_keep_within_their_memory(big, tmp_path, client, source, grids, memory, stages):
     small = made(values=VALUES, store=tmp_path / "small", chunks=(5, 7), codecs=["zstd"])
-    zd.rechunk(small, tmp_path / "warm", chunks=(7, 5), max_mem="40MB")
     plan = zd.plan_rechunk(big[source], tmp_path / "target", max_mem=memory, **grids)
     assert len(plan.stages) in stages
     assert plan.peak <= memory
-    idle = client.run(idle_bytes)
+    idle = client.run(idle_bytes, small, tmp_path / "warm")
     plan.run()
     peak = client.run(status, "VmHWM")
     above = {worker: peak[worker] - idle[worker] for worker in idle}
