@@ -8,6 +8,7 @@ from fractions import Fraction
 import dask
 import numpy as np
 import pytest
+from fsspec.config import conf
 
 import zarr_dask as zd
 from zarr_dask.errors import (
@@ -338,6 +339,46 @@ def test_what_says_where_it_is_stays():
 def test_a_store_is_the_same_after_it_was_described(store):
     assert open_described(json.loads(json.dumps(describe(store)))) == store
     assert describe(ReadOnly(store)) == describe(store)
+
+
+ENCRYPTED = {"ServerSideEncryption": "aws:kms"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "needs"),
+    [
+        ("s3://bucket/a", {"s3_additional_kwargs": ENCRYPTED}, ["s3_additional_kwargs"]),
+        ("s3://bucket/a", {"client_kwargs": {"verify": "/ca.pem"}}, ["client_kwargs"]),
+        ("simplecache::s3://bucket/a", {"s3": {"endpoint_url": "http://h"}}, ["s3"]),
+        ("s3://bucket/a", {"key": "AKIA", "secret": "hunter2", "asynchronous": True}, []),
+        ("s3://bucket/a", {"client_kwargs": {"region_name": "eu"}, "version_aware": False}, []),
+    ],
+)
+def test_options_that_are_not_kept_must_be_given_again(monkeypatch, url, options, needs):
+    """Else a plan in a file would write without encryption, or to another service."""
+    described = json.loads(json.dumps(describe(FsspecStore.from_url(url, options))))
+    assert described.get("needs", []) == needs
+    if needs:
+        with pytest.raises(StoreError, match=f"{needs[0]}.*FSSPEC_S3"):
+            open_described(described, {"anon": True} if "::" not in url else {})
+        if "::" not in url:
+            monkeypatch.setitem(conf, "s3", {**options, "anon": True})
+            assert open_described(described).url == url
+    assert open_described(described, {**options, "backend": "fsspec"}).url == url
+
+
+def test_each_service_is_given_its_own_options(tmp_path):
+    given = {"s3": {"key": "AKIA", "secret": "hunter2"}, "gs": {"token": "anon"}}
+    local = LocalStore(str(tmp_path))
+    s3, gs = (FsspecStore(f"{scheme}://bucket/a") for scheme in ("s3", "gs"))
+    for store in (local, s3, gs):
+        opened = open_described(describe(store), given)
+        assert opened.url == store.url
+        if store is not local:
+            assert opened.settings() == given[store.url[:2]]
+    assert open_described(describe(local), given["s3"]) == local
+    with pytest.raises(StoreError, match="no mapping"):
+        open_described(describe(s3), {"s3": "AKIA"})
 
 
 @pytest.mark.parametrize(

@@ -486,6 +486,17 @@ def test_a_described_store_is_opened_again(store, server):
     assert bytes(again.get("a")) == b"1"
 
 
+def test_a_plan_in_a_file_from_a_folder_into_a_bucket(tmp_path, url, options, server):
+    source = zd.create_array(tmp_path / "a.zarr", shape=(8, 8), dtype="i4", chunks=(1, 8))
+    source[...] = np.arange(64).reshape(8, 8)
+    plan = zd.plan_rechunk(source, url, chunks=(8, 1), storage_options=options)
+    again = zd.load_plan(plan.to_json(), {"key": server.key, "secret": server.secret})
+    again.run(verify=True)
+    np.testing.assert_array_equal(
+        zd.open_array(url, storage_options=options)[...], np.arange(64).reshape(8, 8)
+    )
+
+
 def test_the_place_beside(store):
     around, name = beside(store, ".part")
     assert (type(around), name) == (type(store), "a.zarr.part")

@@ -54,7 +54,8 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
     text
         What the ``to_json`` of a plan has returned.
     storage_options
-        Options of the stores that the document does not hold, such as credentials.
+        Options of the remote stores that the document does not hold, such as credentials; named by
+        scheme where they are of several services, as in ``{"s3": {...}, "gs": {...}}``.
 
     Raises
     ------

@@ -1,7 +1,9 @@
 """Stores in files that people keep and pass on, such as plans: where they are, without secrets.
 
 What a description leaves out (keys, tokens, passwords, headers) whoever opens it has in the
-environment or gives again as ``storage_options``.
+environment or gives again as ``storage_options``. Options that are no credentials and are left out
+all the same are named in it, and must be given again: nothing is written unencrypted because a
+file does not say how.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from urllib.parse import urlsplit, urlunsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, check_key
 from zarr_dask.stores.cache import Cache
+from zarr_dask.stores.credentials import without_credentials
+from zarr_dask.stores.dialect import SCHEMES, UNIMPORTANT, fsspec_configuration
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.http import HTTPStore
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.logins import QUERY_DIGEST
 from zarr_dask.stores.obstore import ObstoreStore
 from zarr_dask.stores.retry import Retrying, described_policy
 from zarr_dask.stores.urls import open_store
@@ -68,7 +73,12 @@ def describe(store: Store) -> dict[str, Any]:
         retry = described_policy(store.policy)
         options = {} if isinstance(store, HTTPStore) else _public(store.settings())
         options |= {"retry": retry} if retry else {}
-        return {"url": _without_login(store.url), **({"options": options} if options else {})}
+        needed = [] if isinstance(store, HTTPStore) else _left_out(store.settings())
+        return {
+            "url": _without_login(store.url),
+            **({"options": options} if options else {}),
+            **({"needs": needed} if needed else {}),
+        }
     if isinstance(store, ZipWriter):
         raise StoreError(
             f"{store.root} is a zip archive, which one process writes in one go, and not what runs "
@@ -95,6 +105,16 @@ def _public(options: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _left_out(options: Mapping[str, Any]) -> list[str]:
+    """Options that are no credentials, and that a description does not hold."""
+    said = without_credentials(options)
+    for name in (*UNIMPORTANT, QUERY_DIGEST):
+        said.pop(name, None)
+    return sorted(
+        name for name, value in said.items() if value and _public({name: value}) != {name: value}
+    )
+
+
 def open_described(
     description: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
 ) -> Store:
@@ -108,12 +128,14 @@ def open_described(
     description
         What `describe` returned.
     storage_options
-        What it left out, such as credentials.
+        What it left out, such as credentials; of remote stores. With names of schemes, as in
+        ``{"s3": {...}}``, those of each service; local files take none of either.
 
     Raises
     ------
     StoreError
-        If there is no such store, or the description has other options than those.
+        If there is no such store, the description has other options than those, or lacks some
+        that are not given.
     StoreKeyError
         If what it says to be below the store is not.
     """
@@ -125,8 +147,36 @@ def open_described(
             f"the description of {description['url']} has the options {sorted(unknown)}, which no "
             "description has. If they are needed, give them as storage_options."
         )
-    store = open_store(str(description["url"]), {**given, **(storage_options or {})})
+    url = str(description["url"])
+    own = _own(url, storage_options or {})
+    _check_given(url, description.get("needs", ()), own)
+    store = open_store(url, {**given, **own})
     if not below:
         return store
     check_key(below.removesuffix("/"))
     return Below(store, f"{below.removesuffix('/')}/")
+
+
+def _own(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of some options that are meant for a place."""
+    scheme, mark, _ = url.partition("://")
+    if not mark or scheme == "file":
+        return {}
+    if "::" in url or not any(name in SCHEMES for name in options):
+        return options
+    own = options.get(scheme, {})
+    if not isinstance(own, Mapping):
+        raise StoreError(f"storage_options[{scheme!r}] is no mapping of options.")
+    return own
+
+
+def _check_given(url: str, needed: Any, own: Mapping[str, Any]) -> None:
+    """Refuse to open a place without options that it was described without."""
+    missing = [str(name) for name in needed if name not in own]
+    configured = fsspec_configuration(url.partition(":")[0]) if missing else {}
+    missing = [name for name in missing if name not in configured]
+    if missing:
+        raise StoreError(
+            f"{url} was used with the options {missing}, which are not kept in files: give them "
+            "again as storage_options, or in fsspec's configuration (FSSPEC_S3='{...}')."
+        )

@@ -20,10 +20,12 @@ from urllib.parse import urlsplit
 
 __all__ = [
     "SCHEMES",
+    "UNIMPORTANT",
     "WEB",
     "Place",
     "client_of",
     "for_fsspec",
+    "fsspec_configuration",
     "in_words_of_fsspec",
     "place_of",
     "serves",
@@ -89,7 +91,7 @@ _FOREIGN = {
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_IGNORED = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
+UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
 """How fsspec keeps its own objects, and who waits for them."""
 
 
@@ -148,13 +150,13 @@ def translated(url: str, options: Mapping[str, Any]) -> Client | None:
     translate = SCHEMES.get(place.scheme)
     if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
         return None
-    given = {**_configured(place.scheme), **options}
-    left = {name: value for name, value in given.items() if name not in _IGNORED}
+    given = {**fsspec_configuration(place.scheme), **options}
+    left = {name: value for name, value in given.items() if name not in UNIMPORTANT}
     client = translate(left)
     return None if left else client  # what has not been taken has no translation
 
 
-def _configured(scheme: str) -> dict[str, Any]:
+def fsspec_configuration(scheme: str) -> dict[str, Any]:
     """Options that fsspec's own configuration has, its files and ``FSSPEC_...`` variables.
 
     They are asked for where a client is made, as fsspec does it: so they never travel.

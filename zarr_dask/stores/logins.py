@@ -16,11 +16,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.dialect import WEB
 
-__all__ = ["check_endpoints", "check_no_login", "login_apart", "with_query"]
+__all__ = ["QUERY_DIGEST", "check_endpoints", "check_no_login", "login_apart", "with_query"]
 
 _QUERY = "token_query"
 """The option that a query becomes; by its name it is a credential."""
-_DIGEST = "query_digest"
+QUERY_DIGEST = "query_digest"
 """The option that tells places with different queries apart."""
 _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
 """Schemes whose file systems take ``username`` and ``password``."""
@@ -59,12 +59,12 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
     place, mark, query = url.rpartition("?")
     if not (chained and mark and urlsplit(url.rpartition("::")[2]).scheme in WEB):
         return url, {}
-    return place, {_QUERY: query, _DIGEST: sha256(query.encode()).hexdigest()[:16]}
+    return place, {_QUERY: query, QUERY_DIGEST: sha256(query.encode()).hexdigest()[:16]}
 
 
 def with_query(url: str, options: dict[str, Any]) -> str:
     """The URL as it was before `login_apart`; the options that say so are taken out."""
-    options.pop(_DIGEST, None)
+    options.pop(QUERY_DIGEST, None)
     query = options.pop(_QUERY, None)
     return url if query is None else f"{url}?{query}"
 
