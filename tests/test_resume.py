@@ -1082,6 +1082,39 @@ def test_progress_begins_with_what_is_done(tmp_path, several):
     assert sum(step.nbytes for step in steps) == steps[0].total == plan.nbytes
 
 
+@pytest.mark.parametrize("sizes", ["equal", "other"])
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("partial", ["own", "compare"])
+def test_a_manifest_has_shared_objects_as_they_are(tmp_path, partial, earlier, sizes):
+    """Another job changes its part of an object between the death of a job and its end."""
+    codecs = [] if sizes == "equal" else ["zstd"]
+    zd.create_array(tmp_path / "a", shape=(40,), dtype="i8", chunks=10, codecs=codecs)[...] = -1
+    values = da.from_array(np.arange(30), 10)
+    options = {"partial": partial, "region": slice(5, 35), "resume": "run-7"}
+    options["manifest"] = tmp_path / "m"
+    with pytest.raises(StoreError, match="killed"):
+        zd.to_zarr(values, Faulty(LocalStore(str(tmp_path / "a")), dies_at("c/0")), **options)
+    for file in next((tmp_path / "a.zarr-dask").glob("__job-*")).glob("receipts-*"):
+        other = file.with_name("receipts-!" if earlier else "receipts-z")
+        file.rename(other)  # of a process whose name comes before or after that of this one
+    other = np.random.default_rng(7).integers(0, 10**9, 5)
+    zd.to_zarr(da.from_array(other, 5), tmp_path / "a", region=slice(35, 40), partial=partial)
+    zd.to_zarr(values, tmp_path / "a", **options)
+    report = zd.verify(tmp_path / "a", deep="receipts", manifest=tmp_path / "m")
+    assert report.ok, report
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[5:], [*range(30), *other])
+
+
+def dies_at(last):
+    """Lets all objects be written but one."""
+
+    def check(method, key):
+        if method.startswith("set") and key == last:
+            raise StoreError("killed")
+
+    return check
+
+
 def test_verify_takes_a_manifest(tmp_path):
     zd.to_zarr(striped(), tmp_path / "r", "g/a", manifest=tmp_path / "m")
     manifest = zd.Manifest.read(tmp_path / "m")

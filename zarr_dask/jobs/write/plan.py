@@ -296,6 +296,7 @@ class WritePlan:
                 options.sha256,
                 ends,
                 self.creates,
+                self.region if self.partial and self.before is None else None,
             )
         writer: Target = ArrayTarget(
             target,

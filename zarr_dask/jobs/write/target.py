@@ -17,7 +17,7 @@ from zarr_dask.computed import as_numpy
 from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.update import current, put_changed
-from zarr_dask.grid import Part
+from zarr_dask.grid import Part, Region
 from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
@@ -27,7 +27,14 @@ from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.journal import Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.receipts import Noting, Receipt, StoredObject, collect, stored_object
+from zarr_dask.receipts import (
+    Noting,
+    Receipt,
+    Receipts,
+    StoredObject,
+    collect,
+    stored_object,
+)
 from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
@@ -84,6 +91,8 @@ class Records:
     """Whether the last task ends the job; else whoever waits for it does."""
     creates: bool = False
     """Whether the job makes the array, so that the manifest has its document as well."""
+    shares: Region | None = None
+    """The region, if other jobs may write into stored objects that it covers in part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,9 +289,28 @@ class ArrayTarget:
             for key, text in array.node_format.documents(array.meta, array.path).items()
         ]
         receipts = collect(records.journal.receipts(), records.journal.creation)
+        if records.shares is not None:
+            receipts = self._as_they_are(receipts, records.shares, with_sha256=records.sha256)
         prefix = array.node_format.data_prefix(array.path)
         created = documents if records.creates else []
         Manifest.of(receipts, prefix, created, array.where).write(place)
+
+    def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
+        """The receipts, with shared objects as they are now: others may have changed them since."""
+        array = self.array
+        objects, empty = dict(receipts.objects), set(receipts.empty)
+        for part in array.meta.grid.parts(region):
+            if part.whole:
+                continue
+            name = array.meta.keys.key(part.coords)
+            value = array.store.borrow(array.key(part.coords))
+            if value is None:
+                objects.pop(name, None)
+                empty.add(name)
+            else:
+                objects[name] = stored_object(name, [value], with_sha256=with_sha256)
+                empty.discard(name)
+        return Receipts(objects, frozenset(empty))
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates
