@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,12 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
+from zarr_dask import reading
 from zarr_dask.reading import Piece, read_pieces
+from zarr_dask.scratch import provide
 from zarr_dask.stores import Faulty, MemoryStore, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import Coalescing, Version
+from zarr_dask.stores.versioned import Versioned
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -370,3 +375,46 @@ def test_an_absent_object_is_an_error_for_all_its_pieces():
     strict = zd.open_array(array.store, read=zd.ReadOptions(missing="error"))
     with pytest.raises(zd.errors.ChunkMissingError):
         read_pieces(strict, [point(array, 0, 0), point(array, 3, 3)])
+
+
+class Answering(MemoryStore):
+    """A service whose answers come when `asked_for` is set, which is another thread's to do."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+    get_versions = Versioned.get_versions
+    get_ranges = Versioned.get_ranges
+    get = Versioned.get
+
+    def __init__(self, values=None):
+        super().__init__(values)
+        self.asked_for = threading.Event()
+
+    def _version(self, key, wanted, tag):
+        if "c/" in key:
+            assert self.asked_for.wait(20), "nothing was done while this was waited for"
+        value = self.values.get(key)
+        return Version(None if value is None else value[wanted.start : wanted.stop], 1)
+
+
+@pytest.mark.parametrize("selection", [np.s_[:], np.s_[:, 128:], np.s_[:512, :512]])
+@pytest.mark.parametrize("shards", [None, (512, 512)])
+def test_memory_is_provided_while_answers_are_waited_for(monkeypatch, selection, shards):
+    """Of whole objects, and of parts of shards, whose chunks come after the index."""
+    values = np.random.default_rng(4).random((512, 1024))
+    grid = {"chunks": (128, 128), "shards": shards} if shards else {"chunks": (512, 512)}
+    zd.create_array(made := MemoryStore(), shape=values.shape, dtype="f8", **grid)[...] = values
+    store = Answering(made.values)
+    array = zd.open_array(store)
+    provided = []
+
+    def provide_and_say(memory):
+        provide(memory)
+        provided.append(memory.nbytes)
+        store.asked_for.set()
+
+    monkeypatch.setattr(reading, "provide", provide_and_say)
+    found = array.read(np.index_exp[selection], threads=1)
+    np.testing.assert_array_equal(found, values[selection])
+    assert provided == [found.nbytes]
+    array.read(out=found[:1], region=np.s_[:1, : found.shape[1]])  # memory of others is theirs
+    assert len(provided) == 1

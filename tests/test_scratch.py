@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask import scratch as scratch_module
-from zarr_dask.scratch import Gathered, scratch
+from zarr_dask.scratch import Gathered, provide, scratch
 
 FAULTS = """
 import resource
@@ -110,3 +110,31 @@ def test_shards_are_encoded_in_memory_that_is_used_again():
     np.testing.assert_array_equal(array[...], values)
     assert kept[0] == kept[1]
     assert len(kept[0]) > 1
+
+
+@pytest.mark.parametrize(
+    "dtype", ["?", "i2", "f8", "V5", "U3", [("a", "i1"), ("b", "f4")], "O", "T"]
+)
+def test_memory_that_is_provided_keeps_its_elements(dtype):
+    values = np.arange(6000).astype("U3" if dtype == "T" else "i8").astype(dtype)
+    orders = [values, values.reshape(20, 300), values.reshape(10, 20, 30).transpose(2, 0, 1)]
+    for array in [*orders, np.asfortranarray(orders[1]), orders[1][::2, 3:]]:
+        before = array.copy()
+        provide(array)
+        np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts faults as Linux does")
+def test_memory_that_is_provided_is_there():
+    """The pages that the system counts as given are all, in whatever order elements lie."""
+    from mmap import PAGESIZE, mmap
+    from resource import RUSAGE_THREAD, getrusage
+
+    pages = 300
+    for order in "CF":
+        memory = np.frombuffer(mmap(-1, pages * PAGESIZE), np.uint8).view("f8")
+        array = memory.reshape(-1, 64, order=order)
+        provide(array)
+        before = getrusage(RUSAGE_THREAD).ru_minflt
+        array[...] = 1
+        assert getrusage(RUSAGE_THREAD).ru_minflt - before < pages // 10

@@ -268,7 +268,7 @@ class Array:
             out = reader.room(region, shape)
         except (ValueError, MemoryError) as error:
             raise no_memory(self, shape, error) from error
-        reader.read_region(region, out, threads)
+        reader.read_new(region, out, threads)
         return out
 
     @cached_property

@@ -24,7 +24,9 @@ __all__ = [
     "abreast",
     "cores",
     "for_each",
+    "has_work_meanwhile",
     "in_flight",
+    "meanwhile",
     "wait_for_each",
     "waiting_threads",
 ]
@@ -142,10 +144,51 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     threads = waiting_threads()
     futures = [threads.submit(copy_context().run, function, item) for item in items]
     try:
+        _MEANWHILE.do()
         return [future.result() for future in futures]
     finally:
         for future in futures:
             future.cancel()  # after an error; what has begun goes on
+
+
+class _Meanwhile(threading.local):
+    """What the current thread is to do when it waits the next time."""
+
+    work: Callable[[], object] | None = None
+
+    def do(self) -> None:
+        """Do it, if there is anything, and not once more."""
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+
+_MEANWHILE = _Meanwhile()
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Let this thread do something while it waits within for the first time (`wait_for_each`).
+
+    It is not done where nothing is waited for so: what needs it does not depend on it.
+
+    Examples
+    --------
+    >>> with meanwhile(lambda: print("waiting")):
+    ...     print(wait_for_each(len, ["a"]), wait_for_each(len, [""]))
+    waiting
+    [1] [0]
+    """
+    _MEANWHILE.work = work
+    try:
+        yield
+    finally:
+        _MEANWHILE.work = None
+
+
+def has_work_meanwhile() -> bool:
+    """Whether this thread has something to do while it waits."""
+    return _MEANWHILE.work is not None
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from zarr_dask.codecs.fetch import Fetch, answer
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ObjectReplacedError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
 from zarr_dask.grid import Region, Shape, cut
-from zarr_dask.pool import cores, for_each
+from zarr_dask.pool import cores, for_each, meanwhile
+from zarr_dask.scratch import provide
 from zarr_dask.stores.base import (
     Buffer,
     IndexRange,
@@ -176,6 +177,18 @@ class Reader:
             for part in self._grid.parts(region)
         )
         self._read_all(objects, partial(self._grid.count_parts, region), threads)
+
+    def read_new(self, region: Region, out: np.ndarray, threads: int | None) -> None:
+        """As `read_region`, into memory that nothing has been written to yet.
+
+        Where answers take their time, the system provides that memory while they are waited for.
+        """
+        fits = _WORTH_PROVIDING <= out.nbytes <= self._store.coalescing.in_flight
+        if self._together == 1 or not fits:
+            self.read_region(region, out, threads)
+            return
+        with meanwhile(partial(provide, out)):
+            self.read_region(region, out, threads)
 
     def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
         """See `read_pieces`."""
@@ -465,6 +478,8 @@ class _Begun:
         )
 
 
+_WORTH_PROVIDING = 1 << 20
+"""Bytes of memory that the system takes longer to provide than another thread to answer."""
 _MORE_FROM_AFAR = 2  # times that an object is read once more if it still does not decode
 _REPLACED: Sequence[Buffer] = ()  # what is handed on of an object that was replaced meanwhile
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-__all__ = ["Gathered", "keeping_freed_memory", "lasting", "scratch"]
+__all__ = ["Gathered", "keeping_freed_memory", "lasting", "provide", "scratch"]
 
 Use = Literal["encoded", "decoded", "chunk", "frame"]
 Buffer = bytes | bytearray | memoryview
@@ -87,6 +87,21 @@ def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
+
+
+_PAGE = 1 << 12
+
+
+def provide(memory: np.ndarray) -> None:
+    """Have the system provide the memory of an array, in which every element stays as it is.
+
+    It does so when a page is first written to, which takes as long as filling it.
+    """
+    flat = memory.ravel(order="K")
+    if flat.base is None or memory.dtype.hasobject or memory.dtype.kind == "T":
+        return  # it is a copy, or not made of bytes
+    pages = flat.view(np.uint8)[::_PAGE]
+    pages |= 0
 
 
 # --- pieces of one whole --------------------------------------------------------------------------
