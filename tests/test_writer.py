@@ -26,6 +26,7 @@ from zarr_dask.errors import (
     CorruptObjectError,
     DataTypeError,
     GridError,
+    ManifestError,
     MetadataChangedError,
     NodeExistsError,
     RankError,
@@ -563,6 +564,45 @@ def test_a_rank_that_puts_a_step_again_asks_the_others_for_nothing(url):
     zd.Writer.attach(url).publish()
     expected = np.repeat([[1, 2], [11, 12], [21, 22]], 4, axis=1)
     np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
+
+
+@pytest.mark.parametrize("kind", ["files", "journal", "memory"])
+def test_verify_holds_objects_against_what_ranks_have_said(tmp_path, kind):
+    """Objects that are not whole may be replaced at any time, and are not compared."""
+    where = {} if kind == "memory" else str(tmp_path / "run.zarr")
+    options = {} if kind == "files" else {"journal": {} if kind == "memory" else tmp_path / "j"}
+    coordinator = zd.Writer.create(where, arrays(), owners=OWNERS, **options)
+    writers = put_all(where, range(5), **options)
+    coordinator.publish()
+
+    def kinds():
+        report = zd.verify(where, deep="receipts", **options)
+        return {one.key: one.kind for one in report.findings}
+
+    assert kinds() == {}
+    close(writers)
+    assert coordinator.publish(flush=True) == 5
+    assert kinds() == {}
+    values = where if kind == "memory" else None
+
+    def change(key, how):
+        path = Path(tmp_path, "run.zarr", key)
+        old = values[key] if values is not None else path.read_bytes()
+        new = how(old)
+        if values is not None:
+            values.pop(key) if new is None else values.update({key: new})
+        else:
+            path.unlink() if new is None else path.write_bytes(new)
+
+    change("u/c/0/0/0", lambda old: None)
+    change("u/c/1/0/1", lambda old: old[:-1] + bytes([old[-1] ^ 1]))
+    change("u/c/1/1/1", lambda old: old[:-1])
+    change("u/c/2/1/1", lambda old: old[:-1])  # of a step that is alone in it
+    assert kinds() == {"u/c/0/0/0": "absent", "u/c/1/0/1": "checksum", "u/c/1/1/1": "torn"}
+    change("u/c/2/1/1", lambda old: None)  # one that is cut and damaged could not be cleared
+    coordinator.finish()
+    with pytest.raises(ManifestError, match="no receipts"):
+        kinds()
 
 
 def test_publishing_names_what_is_missing(url):

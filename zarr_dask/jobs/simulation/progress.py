@@ -18,7 +18,7 @@ it. Two restarts from one step are told apart by their names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -163,6 +163,19 @@ class Survey:
         """What a rank says of its objects at an index along the steps, if that is still known."""
         progress = self._ranks.get(rank)
         return None if progress is None else progress.receipts.get(array, {}).get(index)
+
+    def receipts(self) -> Iterator[tuple[str, int, StoredObjects]]:
+        """All that ranks say of their objects, as far as it is still known.
+
+        Yields
+        ------
+        array, index, receipt
+            The index is that along the steps.
+        """
+        for progress in self._ranks.values():
+            for name, found in progress.receipts.items():
+                for index, one in found.items():
+                    yield name, index, one
 
     def forget(self, steps: int) -> None:
         """Drop the receipts of steps before these, which have been looked at."""

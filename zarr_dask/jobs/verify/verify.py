@@ -47,6 +47,7 @@ from zarr_dask.jobs.verify.census import (
     State,
     Summed,
 )
+from zarr_dask.jobs.verify.outputs import receipts_of_outputs
 from zarr_dask.jobs.verify.ownerless import Ownerless
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.write.swap import left_beside
@@ -143,7 +144,7 @@ def verify(
     deep
         ``"index"`` reads the indices of shards and looks at sizes; ``"decode"`` decodes every
         chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`, or else with the
-        journals of jobs that have not ended.
+        journals of jobs that have not ended and of outputs of simulations that are open.
     manifest
         What the jobs that wrote the arrays have kept, or the path or URL of a manifest. With it, an
         absent object is either absent on purpose or lost; without it, nobody can know.
@@ -396,7 +397,7 @@ class _Job:
             self.add(finding)
 
     def receipts_of_open_jobs(self) -> Manifest:
-        """What jobs have stored that have not ended.
+        """What jobs have stored that have not ended, and ranks of outputs that are open.
 
         Raises
         ------
@@ -413,6 +414,10 @@ class _Job:
                 objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
                 empty |= {prefix + key for key in receipts.empty}
                 found = True
+        for kept in receipts_of_outputs(self.store, (a.path for a in self.arrays), self.journal):
+            objects += kept.objects
+            empty |= kept.empty
+            found = True
         if not found:
             raise ManifestError(
                 f"deep='receipts': there are no receipts for {where(self.store, self.path)}. Jobs "
