@@ -9,9 +9,11 @@ from itertools import count
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
 from tests import object_stores
+from tests.http_server import Files, serving
 from zarr_dask.errors import ReadOnlyError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
@@ -74,6 +76,68 @@ def test_a_wrong_password_is_an_error(sftp):
     with pytest.raises(StoreError, match="sftp://127") as caught:
         open_store(f"{sftp.root}/wrong", options)
     assert "another-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, None], ids=str)
+def test_a_failure_that_fsspec_calls_an_absence_is_none(status):
+    """Of HTTP it says so whatever the server answers, where it looks for the size of a value."""
+
+    class Failing(Files):
+        def do_GET(self):  # noqa: N802
+            if not self.path.startswith("/c/"):
+                super().do_GET()
+            elif status is None:
+                self.close_connection = True
+            else:
+                self.answer(status)
+
+        do_HEAD = do_GET  # noqa: N815
+
+    values = {}
+    array = zd.create_array(values, shape=(8,), dtype="i4", chunks=(2,), shards=(8,), fill_value=7)
+    array[...] = 1
+    retry = {"attempts": 2, "wait": 0.001}
+    with serving(Failing, values) as (url, _):
+        array = zd.open_array(url, storage_options={"backend": "fsspec", "retry": retry})
+        for ask in (
+            lambda: array[:2],
+            lambda: array[:],
+            lambda: array.store.size("c/0"),
+            lambda: array.store.get_ranges([("c/0", Range(-4)), ("c/0", Range(3, 3))]),
+        ):
+            with pytest.raises(StoreError):
+                ask()
+        peer = zd.open_array(zarr.storage.FsspecStore.from_url(url, read_only=True))
+        for ask in (lambda: peer[:2], lambda: peer[:]):
+            with pytest.raises(StoreError):
+                ask()
+    del values["c/0"]
+    with serving(Files, values) as (url, _):
+        peer = zd.open_array(zarr.storage.FsspecStore.from_url(url, read_only=True))
+        assert peer[:2].tolist() == [7, 7]
+        array = zd.open_array(url, storage_options={"backend": "fsspec", "retry": retry})
+        assert array[:2].tolist() == [7, 7]
+
+
+def test_the_end_of_a_value_whose_length_is_not_told():
+    class Silent(Files):
+        def answer(self, status, body=b"", headers=()):
+            self.send_response(status)
+            self.send_header("Connection", "close")
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+            self.close_connection = True
+
+    with serving(Silent, {"a": b"0123456789"}) as (url, _):
+        store = open_store(url, {"backend": "fsspec"})
+        assert store.size("a") == 10
+        assert [*map(bytes, store.get_ranges([("a", Range(-4)), ("a", Range(2, 5))]))] == [
+            b"6789",
+            b"234",
+        ]
 
 
 # --- archives, references and caches --------------------------------------------------------------

@@ -16,9 +16,17 @@ from typing import Any
 
 from zarr_dask.errors import StoreError, StoreUnavailableError
 
-__all__ = ["as_store_error", "codes_of", "library_errors", "retry_after", "statuses_of"]
+__all__ = [
+    "as_store_error",
+    "codes_of",
+    "is_absence",
+    "library_errors",
+    "retry_after",
+    "statuses_of",
+]
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
+_ABSENT = {404, 410}
 _THROTTLED = {429, 503}
 _THROTTLED_CODES = {"SlowDown", "ServerBusy", "Throttling", "ThrottlingException"}
 _PASSING_CODES = {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable"}
@@ -62,6 +70,7 @@ _CUT_NAMES = {
     "ServiceRequestError",
     "ServiceResponseError",
 }
+_WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's, certificates
 _UNREACHABLE = (ConnectionRefusedError, socket.gaierror)
 
 
@@ -114,6 +123,28 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     passing.unreachable = any(_is_unreachable(one) for one in causes)
     passing.retry_after = next((r for r in map(_told, causes) if r is not None), None)
     return passing
+
+
+def is_absence(error: BaseException) -> bool:
+    """Whether an error that says that there is nothing was not made of another failure.
+
+    fsspec's HTTP says so of whatever goes wrong while it looks for the size of a value.
+
+    Examples
+    --------
+    >>> refused = FileNotFoundError("http://host/a")
+    >>> refused.__cause__ = ConnectionResetError("cut off")
+    >>> is_absence(refused), is_absence(FileNotFoundError("http://host/a"))
+    (False, True)
+    """
+    if not isinstance(error, FileNotFoundError):  # a folder
+        return True
+    if statuses := statuses_of(error):
+        return bool(statuses & _ABSENT)
+    return not any(
+        isinstance(one, (*_CUT, PermissionError)) or _names(one) & (_CUT_NAMES | _WEB_NAMES)
+        for one in _causes(error)
+    )
 
 
 def retry_after(told: str | None) -> float | None:

@@ -45,7 +45,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
 from zarr_dask.stores.dialect import WEB, for_fsspec, in_words_of_fsspec
-from zarr_dask.stores.failures import as_store_error, library_errors, statuses_of
+from zarr_dask.stores.failures import as_store_error, is_absence, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
     RANGES,
     as_absence,
@@ -258,7 +258,7 @@ class FsspecStore:
                 if int(status["size"]) <= wanted.start or not status["size"]:
                     found = _tag_of(status, s3=True)
                     return Version(b"" if tag in {None, found} else None, found)
-            if isinstance(error, _ABSENT):
+            if isinstance(error, _ABSENT) and is_absence(error):
                 self._check_bucket("read", key, error)
                 return None
         except StoreError as failed:
@@ -505,8 +505,14 @@ class FsspecStore:
         path = join(root, key)
         for listed in (path, path.rpartition("/")[0]):  # what it keeps of either may be old
             fs.invalidate_cache(listed)
-        status = self._do("inspect", key, lambda: _call(fs, "info", path))
-        return None if status is None or status["type"] == "directory" else status
+        ask: Callable[[], Mapping[str, Any]] = partial(_call, fs, "info", path)
+        status = self._do("inspect", key, ask)
+        if status is None or status["type"] == "directory":
+            return None
+        if status["size"] is None:  # a server need not tell it
+            value = self.get(key)
+            return None if value is None else {**status, "size": len(value)}
+        return status
 
     def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
         """As `_status`, asked for side by side where the file system can."""
@@ -538,6 +544,8 @@ class FsspecStore:
                 with in_flight(most) as at_once:
                     return ask(at_once)
             except _ABSENT as error:
+                if not is_absence(error):
+                    raise self._failed(doing, key, error) from self._public(error)
                 self._check_bucket(doing, key, error)
                 return None
             except ZarrDaskError:

@@ -183,8 +183,14 @@ class ZarrPythonStore:
             check_key(key)
         keys = ", ".join(sorted({key for key, _ in requests}))
         found = list(self._run(_fetched(self.store, requests), "read", keys))
-        if None in found:
-            self._check_bucket("read", requests[found.index(None)][0])
+        if None in found and self._is_there(requests[found.index(None)][0]):
+            found = list(self._run(_fetched(self.store, requests), "read", keys))
+            if None in found and self._is_there(requests[found.index(None)][0]):
+                missing = requests[found.index(None)][0]
+                raise StoreError(
+                    f"cannot read {missing!r} in {self.url}: it is there, but its store says that "
+                    "it is not when a part of it is asked for."
+                )
         return found
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
@@ -239,12 +245,19 @@ class ZarrPythonStore:
             return None
         return int(self._run(self.store.getsize(key), "look for", key))
 
-    def _check_bucket(self, verb: str, key: str) -> None:
-        """Refuse an absence that is that of the whole bucket."""
+    def _is_there(self, key: str) -> bool:
+        """Whether a value is there that is said not to be; it may have been put there meanwhile."""
+        return self._check_bucket("read", key)
+
+    def _check_bucket(self, verb: str, key: str) -> bool:
+        """Refuse an absence that is that of the whole bucket; whether there is a value."""
         ask = _asked_again(self.store, key)
-        lost = None if ask is None else self._run(_lost(ask), verb, key)
+        if ask is None:
+            return False
+        is_there, lost = self._run(_looked_for(ask), verb, key)
         if lost is not None:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {lost}") from lost
+        return bool(is_there)
 
     def _run(self, what: Coroutine[Any, Any, Any], verb: str, key: str) -> Any:
         """Wait for a coroutine on the event loop that zarr-python keeps for this process."""
@@ -368,16 +381,16 @@ def _asked_again(store: Any, key: str) -> Callable[[], Awaitable[Any]] | None:
     return partial(obstore.get_async, store.store, key.rstrip("/") or "zarr.json")
 
 
-async def _lost(ask: Callable[[], Awaitable[Any]]) -> OSError | None:
-    """The error that says that the bucket is not there; None if it is, or nobody can tell."""
+async def _looked_for(ask: Callable[[], Awaitable[Any]]) -> tuple[bool, OSError | None]:
+    """Whether a value is there, and the error that says that its bucket is not."""
     try:
         await ask()
     except _ABSENT as error:
         answer = getattr(error.__cause__, "response", None)
         told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
         told = told or getattr(error.__cause__, "error_code", None) or error
-        return error if _LOST.search(str(getattr(told, "value", told))) else None
-    return None
+        return False, error if _LOST.search(str(getattr(told, "value", told))) else None
+    return True, None
 
 
 async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str] | None:
