@@ -202,3 +202,17 @@ def test_what_texts_mean_as_numbers_is_for_the_user_to_say(values, dtype, says):
     options = {"dtype": "string"} if values.dtype == object else {}
     with pytest.raises(DataTypeError, match=f"{says}.*astype"):
         zd.plan_rechunk(made(values, chunks=1, **options), MemoryStore(), chunks=1, dtype=dtype)
+
+
+def test_fields_do_not_change_places(tmp_path):
+    """NumPy would put the values of each field into the one in its place."""
+    dtype = np.dtype([("x", "i4"), ("y", "i4")])
+    source = zd.create_array(tmp_path / "a.zarr", shape=(4,), dtype=dtype, chunks=(2,))
+    source[...] = np.array([(n, -n) for n in range(4)], dtype)
+    for names in (("y", "x"), ("y", "z")):
+        with pytest.raises(DataTypeError, match="in the order of the source"):
+            zd.plan_rechunk(source, tmp_path / "b.zarr", dtype=[(name, "i8") for name in names])
+    zd.rechunk(source, tmp_path / "b.zarr", dtype=[("x", "i8"), ("z", "i2")])
+    found = zd.open_array(tmp_path / "b.zarr")[...]
+    assert found.tolist() == [(n, -n) for n in range(4)]
+    assert found.dtype.names == ("x", "z")

@@ -152,7 +152,23 @@ def _new_array(
     )
     meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
     node_format.documents(meta, path)  # raises where the format cannot say it
-    return Array(store, path, meta, node_format)
+    made = Array(store, path, meta, node_format)
+    _check_fields(array, made)
+    return made
+
+
+def _check_fields(array: Array, made: Array) -> None:
+    """Refuse fields that stand in other places: values are converted by place, as NumPy does."""
+    old, new = array.dtype.names, made.dtype.names
+    if old is None or new is None:
+        return
+    moved = [name for place, name in enumerate(new) if name in old and old.index(name) != place]
+    if moved:
+        raise DataTypeError(
+            f"dtype= has the fields {list(new)}, {array.where} has {list(old)}: values go "
+            f"to the field in the same place, so that those of {moved} would be others. Give "
+            "them in the order of the source."
+        )
 
 
 def planned(
