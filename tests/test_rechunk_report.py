@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import accumulate
 
 import dask
@@ -365,3 +367,25 @@ def test_a_plan_in_a_notebook(tmp_path, names):
     assert len(plan._repr_html_()) < 20_000
     scalar = zd.create_array(tmp_path / "s", shape=(), dtype="f4")
     assert "one element" in zd.plan_rechunk(scalar, tmp_path / "t", chunks=())._repr_html_()
+
+
+FIRST_JOB = """
+import sys
+import dask
+import numpy as np
+import zarr_dask as zd
+maps = zd.create_array(sys.argv[1] + "/maps", shape=(120, 64, 64), dtype="f4", chunks=(1, 64, 64))
+maps[...] = np.random.default_rng(0).normal(size=maps.shape)
+with dask.config.set(scheduler="sync"):
+    plan = zd.plan_rechunk(maps, sys.argv[1] + "/series", chunks=(-1, 32, 32), threads=1)
+    report = plan.run()
+print(report.peak, report.bound)
+"""
+
+
+def test_libraries_that_the_first_task_loads_are_no_memory_of_tasks(tmp_path):
+    """They are larger than the boxes of a small job, and stay."""
+    command = [sys.executable, "-c", FIRST_JOB, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, bound = map(int, done.stdout.split())
+    assert 0 < peak <= bound
