@@ -152,6 +152,33 @@ def test_what_appears_after_a_plan_was_made_is_seen():
         plan.run()
 
 
+class Folders(Far):
+    """One that knows what lies below a prefix when it has walked through all of it."""
+
+    lists_at_once = False
+
+
+def test_what_is_in_the_way_is_not_walked_through():
+    store = Folders()
+    array(store, "a/b")
+    recording = Recording(store)
+    with pytest.raises(NodeExistsError, match="exists already"):
+        write(recording, "a/b")
+    assert recording.batches == {"get_ranges": 1}
+    recording.clear()
+    write(recording, "c")
+    assert recording.batches["list"] == 1  # for leftovers, where there is no node
+    np.testing.assert_array_equal(zd.open(store, "c")[...], VALUES)
+
+
+def test_groups_are_made_without_a_look_at_what_they_hold():
+    store = Far()
+    without_document(store)
+    recording = Recording(store)
+    zd.create_group(recording, "a")
+    assert [one.method for one in recording.requests if one.method != "get"] == ["set"]
+
+
 # --- the store that has been asked ----------------------------------------------------------------
 
 

@@ -240,7 +240,7 @@ def prepare_place(
     RankError
         If what is replaced belongs to the output of a simulation that is open.
     """
-    site = site or site_of(store, path)
+    site = site or site_of(store, path, below=overwrite or not is_group)
     check_place(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
     room = Room(has_journals=not site.free_beside)
     if overwrite:

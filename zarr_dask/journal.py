@@ -56,7 +56,6 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.pool import abreast
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
-from zarr_dask.stores.asked import is_empty
 from zarr_dask.stores.base import Appender, Buffer, Store, is_far, join, list_sizes
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.durable import forget_folders
@@ -533,7 +532,7 @@ def _is_bare(place: Place | None) -> bool:
     if place is None:
         return True
     try:
-        return is_empty(place.store, prefix_of(place.prefix.partition("/")[0]))
+        return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
     except StoreError:
         return False  # it is asked for again by whoever must know
 

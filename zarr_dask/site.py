@@ -16,6 +16,7 @@ from zarr_dask.journal import is_free_beside
 from zarr_dask.pool import abreast
 from zarr_dask.stores.asked import Asked
 from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.listed import lists_by_pages
 
 __all__ = ["Site", "site_of"]
 
@@ -30,13 +31,16 @@ class Site:
     """Whether it is known that nothing is kept beside the hierarchy: no journal, no open output."""
 
 
-def site_of(store: Store, path: str) -> Site:
+def site_of(store: Store, path: str, *, below: bool = True) -> Site:
     """Look at a place, where looking at all of it at once saves time.
 
     Parameters
     ----------
     store, path
         Where a node is to be made.
+    below
+        Whether it matters if there is anything below. It is left to the checks where finding out
+        would mean to walk through all of it: they ask only if no document is there.
     """
     if not is_far(store):
         return Site(store)
@@ -45,10 +49,12 @@ def site_of(store: Store, path: str) -> Site:
     nodes = [path, *ancestors(path)]
     keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
     documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
-    below = {prefix for candidate in FORMATS for prefix in candidate.prefixes(path)}
+    prefixes: set[str] = set()
+    if below and lists_by_pages(store):
+        prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
     free_beside, *_ = abreast(
         partial(is_free_beside, store, path),
         partial(asked.ask, documents),
-        *(partial(asked.ask_below, prefix) for prefix in below),
+        *(partial(asked.ask_below, prefix) for prefix in prefixes),
     )
     return Site(asked, free_beside)

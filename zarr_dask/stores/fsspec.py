@@ -424,6 +424,11 @@ class FsspecStore:
 
     # --- listing ----------------------------------------------------------------------------------
 
+    @property
+    def lists_by_pages(self) -> bool:
+        """See `zarr_dask.stores.listed.PageLister`: others are walked through, folder by folder."""
+        return is_s3(self._file_system()[0])
+
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
         fs, root = self._file_system()

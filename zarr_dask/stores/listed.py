@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers import Wrapper, innermost
 
-__all__ = ["Listed", "below_of", "listing_of", "lists_at_once"]
+__all__ = ["Listed", "below_of", "listing_of", "lists_at_once", "lists_by_pages"]
 
 Below = dict[str, set[str]]
 """What lies directly below each prefix: keys, and prefixes with a "/"."""
@@ -70,6 +70,29 @@ def lists_at_once(store: Store) -> bool:
     (True, False)
     """
     return isinstance(store, ListsAtOnce) and store.lists_at_once
+
+
+@runtime_checkable
+class PageLister(Protocol):
+    """A store that says what it takes to know the first keys below a prefix."""
+
+    @property
+    def lists_by_pages(self) -> bool:
+        """Whether a listing of all keys below a prefix begins as soon as a few are known."""
+        ...
+
+
+def lists_by_pages(store: Store) -> bool:
+    """Whether it is one request to know if there is anything below a prefix, whatever there is.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore, Recording
+    >>> lists_by_pages(Recording(MemoryStore()))
+    True
+    """
+    inner = innermost(store)
+    return lists_at_once(inner) or (isinstance(inner, PageLister) and inner.lists_by_pages)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,11 @@ class ObstoreStore:
         served = self._served()
         return served if isinstance(served, ObstoreRequests) else conditional(served)
 
+    @property
+    def lists_by_pages(self) -> bool:
+        """See `zarr_dask.stores.listed.PageLister`."""
+        return isinstance(self._served(), ObstoreRequests)
+
     # --- the store --------------------------------------------------------------------------------
 
     def get(self, key: str) -> Buffer | None:
