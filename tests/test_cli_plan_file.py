@@ -178,6 +178,29 @@ def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
     assert {p.name for p in folder.iterdir()} <= {"b.zarr", "plan.json", "journals of jobs"}
 
 
+@pytest.mark.parametrize("kind", ["array", "group"])
+def test_plans_of_no_tasks(tmp_path, kind):
+    if kind == "array":
+        zd.create_array(tmp_path / "a.zarr", shape=(0, 5), dtype="i2", chunks=(2, 5))
+    else:
+        zd.create_group(tmp_path / "a.zarr", attributes={"title": "empty"})
+    file = tmp_path / "plan.json"
+    cli("copy", tmp_path / "a.zarr", tmp_path / "b.zarr", "-o", file)
+    assert "--array=1-1 " in script_of("script", file, "--slurm")
+    cli("run", file, "--stage", 1, "--part", "1/1")
+    assert "0 of 0 tasks done (100%) all tasks are done" in cli("status", file, code=1)
+    cli("finish", file)
+    assert (
+        repr(zd.open(tmp_path / "b.zarr")).partition(" v3")[2]
+        == (repr(zd.open(tmp_path / "a.zarr")).partition(" v3")[2])
+    )
+
+
+def test_why_there_is_no_plan_file(source, tmp_path):
+    words = ("plan", source, tmp_path / "b.zip", "--chunks=-1,8,8", "-o", tmp_path / "plan.json")
+    assert "is a zip archive, which one process writes" in cli(*words, code=1)
+
+
 def test_sigterm_ends_a_comparison_too(source, tmp_path, monkeypatch):
     """It comes when the first box is compared; the target is not visible then."""
     file = planned(source, tmp_path, "--chunks=1,8,8", "--max-mem", "20MB", "--threads", "1")

@@ -213,7 +213,8 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     left = job.left()
     for number, stage in enumerate(_stages(plan)):
         done = stage.tasks - len(left[number])
-        say(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({done / stage.tasks:.0%})")
+        share = done / stage.tasks if stage.tasks else 1
+        say(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
     if not any(left):
         say('all tasks are done; "zarr-dask finish" makes the target visible')
     raise SystemExit(1)
@@ -329,7 +330,9 @@ def script(
     say("set -e")
     after = ""
     for number, stage in enumerate(_stages(plan), 1):
-        count = min(stage.tasks, parts or _MOST_PARTS)
+        count = max(
+            min(stage.tasks, parts or _MOST_PARTS), 1
+        )  # of no tasks, too: it begins the job
         part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
         command = _run_by_shell(f"zarr-dask run {file} {part}")
         say(

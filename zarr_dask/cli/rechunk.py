@@ -123,8 +123,9 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
 
 def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
     """Write a plan into a file, for those who carry it out."""
+    text = plan.to_json()  # refusals of it are no matter of the file
     try:
-        file.write_text(plan.to_json(), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.FileError(str(file), error.strerror) from error
     say(f"written to {printable(str(file))}")
