@@ -185,6 +185,18 @@ def test_messages_hold_no_secrets_and_no_internals(server):
         assert SECRET not in said
 
 
+def test_whoever_has_no_credentials_is_told_how_to_give_them(tmp_path):
+    """By s3fs, in a process that finds none; nothing is asked of the network."""
+    hidden = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "FSSPEC_"))}
+    hidden |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "COLUMNS": "1000"}
+    hidden["FSSPEC_S3_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    command = [sys.executable, "-m", "zarr_dask.cli", "--backend", "fsspec", "info", "s3://b/a"]
+    done = subprocess.run(command, env=hidden, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Give credentials by the environment, a profile or storage_options" in done.stderr
+    assert """FSSPEC_S3='{"anon": true}' in the environment.""" in done.stderr
+
+
 def test_a_key_that_obstore_cannot_hold_is_refused(shared):
     with pytest.raises(StoreError, match="a"):
         shared.set("a\x01b", [b"1"])

@@ -62,6 +62,8 @@ def as_options(message: str) -> str:
     """What an error tells callers to pass, as options of a command."""
     named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
     named = re.sub(r"(?<![\w/.-])dst(?![\w/-]|\.\w)", "DST", named)
+    anonymous = 'storage_options={"anon": True}'
+    named = named.replace(anonymous, """FSSPEC_S3='{"anon": true}' in the environment""")
     for option in ("overwrite", "remove_old"):
         named = named.replace(f"{option}=True", f"--{option.replace('_', '-')}")
     return named

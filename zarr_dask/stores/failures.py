@@ -72,6 +72,7 @@ _CUT_NAMES = {
 }
 _WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's, certificates
 _UNREACHABLE = (ConnectionRefusedError, socket.gaierror)
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # botocore's
 
 
 def library_errors() -> tuple[type[Exception], ...]:
@@ -111,6 +112,11 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     StoreError("could not read 'a': no")
     """
     causes = [*_causes(error)]
+    if any(_names(one) & _NO_CREDENTIALS for one in causes):
+        return StoreError(
+            f"{message}. Give credentials by the environment, a profile or storage_options; what "
+            'is public is read with storage_options={"anon": True}.'
+        )
     statuses, codes = statuses_of(error), codes_of(error)
     refused = bool(statuses) and not statuses & _PASSING
     cut = any(isinstance(one, _CUT) or _names(one) & _CUT_NAMES for one in causes)
