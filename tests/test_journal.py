@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import pytest
@@ -30,7 +31,7 @@ from zarr_dask.manifest import ManifestPlace
 from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 from zarr_dask.stores.urls import open_store, real_place
-from zarr_dask.stores.wrappers import Below
+from zarr_dask.stores.wrappers import Below, Wrapper
 
 KEYS = st.text(min_size=1, max_size=20)
 OBJECTS = st.builds(
@@ -459,3 +460,29 @@ def test_manifests_at_paths_and_urls(tmp_path):
         manifest.write(ManifestPlace.of(location))
         assert zd.Manifest.read(location) == manifest
     assert manifest.to_sha256sum() == "ab  a\n"
+
+
+@dataclass(frozen=True, eq=False)
+class MergedMeanwhile(Wrapper):
+    """Before the first receipt is read, another process merges all of them."""
+
+    merges: list
+
+    def get(self, key):
+        if "receipts-" in key and not self.merges:
+            self.merges.append(key)
+            Journal(self.store, "jobs/", "token", "creation").merge()
+        return self.store.get(key)
+
+
+def test_receipts_that_are_merged_while_they_are_read_are_found():
+    values = MemoryStore()
+    journal = Journal(values, "jobs/", "token", "creation")
+    for number in range(3):
+        item = StoredObject(f"c/{number}", 4, 0)
+        journal.add(Receipt("token", "creation", (item,)))
+    assert len(list(values.list("jobs/"))) == 3
+    watched = replace(journal, store=MergedMeanwhile(values, []))
+    keys = {item.key for receipt in watched.receipts() for item in receipt.objects}
+    assert watched.store.merges
+    assert keys == {"c/0", "c/1", "c/2"}

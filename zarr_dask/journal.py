@@ -215,12 +215,22 @@ class Journal:
         self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
 
     def receipts(self) -> Iterator[Receipt]:
-        """All receipts, those of other creations included."""
-        keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
-        for key in keys:
-            text = self.store.get(key)
-            if text is not None:
-                yield from parse_receipts(text)
+        """All receipts, those of other creations included; some may come twice.
+
+        What another process merges meanwhile is found again in what it was merged into.
+        """
+        asked: set[str] = set()
+        while True:
+            found = {key for key in self.store.list(self.prefix) if self._is_receipts(key)}
+            absent = False
+            for key in sorted(found - asked):
+                text = self.store.get(key)
+                absent |= text is None
+                if text is not None:
+                    yield from parse_receipts(text)
+            if not absent:
+                return
+            asked |= found
 
     def _is_receipts(self, key: str) -> bool:
         return key.startswith(f"{self.prefix}{_RECEIPTS}")
