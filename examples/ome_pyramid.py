@@ -28,8 +28,8 @@ def main(directory):
         "shards": {"y": 512, "x": 512},
         "labels": {"crests": zd.ome.Labelled(cells, colors={1: "#FFFF00"}, method="mode")},
     }
-    print(zd.ome.plan_write(image, url, **options))
-    print(zd.ome.write(image, url, **options))
+    print(zd.ome.plan_write(image, url, **options, overwrite=True))
+    print(zd.ome.write(image, url, **options, overwrite=True))
     zd.ome.add_level(url)
     print(zd.ome.validate(url) or "valid")
     for level in zd.ome.open(url).levels:
