@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import dask
 import numpy as np
 import pytest
@@ -10,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import DataTypeError, GridError, NodeNotFoundError
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeNotFoundError,
+    UnknownCodecError,
+)
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import MemoryStore
 
@@ -216,3 +223,17 @@ def test_fields_do_not_change_places(tmp_path):
     found = zd.open_array(tmp_path / "b.zarr")[...]
     assert found.tolist() == [(n, -n) for n in range(4)]
     assert found.dtype.names == ("x", "z")
+
+
+@pytest.mark.parametrize("format", ["v1", "v2", "v3", "v3draft"])
+@pytest.mark.parametrize("job", [zd.plan_rechunk, zd.plan_copy])
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.ZarrDaskWarning")  # that it is skipped
+def test_codecs_that_are_skipped_in_reading_are_named_with_their_array(job, format):
+    values = {}
+    zd.create_array(values, "g/a", shape=(4,), dtype="f8", chunks=2)[...] = 1
+    document = json.loads(values["g/a/zarr.json"])
+    document["codecs"].append({"name": "acme.thing", "must_understand": False})
+    values["g/a/zarr.json"] = json.dumps(document).encode()
+    array = zd.open_array(values, "g/a")
+    with pytest.raises(UnknownCodecError, match=r"memory://\w+/g/a: .*(?s:.)*acme\.thing"):
+        job(array, MemoryStore(), path="x", chunks=4, format=format)

@@ -481,6 +481,7 @@ class _Work:
 
     def _array(self, name: str, array: Array) -> _Member:
         path = join(self.path, name)
+        array.meta.check_writable(array.where)  # what was skipped in reading has no known meaning
         wanted = self.grids.of(name, array)
         same = self._as_stored(array, path)
         rewrites = any(

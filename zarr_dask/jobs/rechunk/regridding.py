@@ -141,6 +141,7 @@ def _new_array(
     grids = (wanted.chunks, wanted.shards)
     new_chunks, new_shards = _new_grids(array, *grids, node_format, changes=wanted.changes)
     chunks = Grid.of(array.shape, new_chunks or array.chunks)  # another format may not know the old
+    array.meta.check_writable(array.where)  # what was skipped in reading cannot be written anew
     base = converted(
         replace(array.meta, grid=chunks),
         array.node_format,
