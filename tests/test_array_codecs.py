@@ -454,3 +454,14 @@ def test_maps_of_many_scalars():
     raw, back = written(values, [mapped, "bytes"])
     assert raw == ((7 * values) % 256).astype("u1").tobytes()
     np.testing.assert_array_equal(back, values)
+
+
+@pytest.mark.parametrize(("format", "taken"), [("v2", True), ("v3", False)])
+def test_an_object_that_stands_alone_is_a_list_of_one(format, taken):
+    """v2 takes objects of numcodecs; whoever gives one to v3 is told what is expected."""
+    if taken:
+        array = zd.create_array({}, shape=4, dtype="i4", codecs=numcodecs.Zstd(3), format=format)
+        assert [codec.name for codec in array.codecs] == ["bytes", "zstd"]
+    else:
+        with pytest.raises(MetadataError, match=r"got Zstd\(level=3\), expected a codec"):
+            zd.create_array({}, shape=4, dtype="i4", codecs=numcodecs.Zstd(3), format=format)

@@ -115,6 +115,12 @@ def test_paths_stay_inside(root, path):
         zd.open(root.store, path)
 
 
+@pytest.mark.parametrize("path", [0, False, 3])
+def test_a_number_is_no_path(root, path):
+    with pytest.raises(StoreKeyError, match="expected a text"):
+        root[path]
+
+
 def test_paths_are_normalised(root):
     assert root["/x//y/b/"].path == "x/y/b"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -83,7 +83,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     grid, inner = _grids(spec, shape, data_type.typical_itemsize)
     if spec.order not in ("C", "F"):
         raise ValueError(f"order={spec.order!r}: expected 'C' or 'F'.")
-    chain = node_format.chain(spec.codecs, data_type, stored, spec.order, len(shape))
+    chain = node_format.chain(_listed(spec.codecs), data_type, stored, spec.order, len(shape))
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
     data_type = _named_by_codec(data_type, chain)
@@ -135,6 +135,11 @@ def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
     if data_type.name == "object" and isinstance(chain.serializer, ObjectSerializer):
         return chain.serializer.data_type
     return data_type
+
+
+def _listed(codecs: Any) -> Any:
+    """Codecs as formats take them: an object of another library that stands alone, in a list."""
+    return codecs if codecs is None or isinstance(codecs, Iterable | Codec) else [codecs]
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
@@ -293,7 +298,7 @@ def converted(
         (changed.data_type, changed.dtype) if dtype is None else _data_type(dtype, at)
     )
     chain = (
-        new.chain(codecs, data_type, stored, "C", meta.grid.ndim)
+        new.chain(_listed(codecs), data_type, stored, "C", meta.grid.ndim)
         if encoded_anew
         else _for_type(changed.codecs, data_type)
     )

@@ -530,7 +530,7 @@ def normalise_path(path: str | os.PathLike[str] | None) -> str:
     """
     from zarr_dask.stores.base import check_key
 
-    text = path or ""
+    text = "" if path is None else path
     if isinstance(text, os.PathLike):
         text = os.fspath(text)
     if not isinstance(text, str):
