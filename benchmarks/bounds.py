@@ -58,6 +58,8 @@ class Layout:
         """Of the source."""
         if self.codec == "gzip":  # at its default level it is too slow to be tried often
             return [{"name": "gzip", "configuration": {"level": 1}}]
+        if self.codec == "zstd 9":  # whose tables are larger than its chunks
+            return [{"name": "zstd", "configuration": {"level": 9, "checksum": False}}]
         return [] if self.codec is None else [self.codec]
 
 
@@ -74,6 +76,7 @@ LAYOUTS = [
     Layout("slabs to series, blosc", SLABS, SERIES, 64 * MB, "blosc"),
     Layout("slabs to series, gzip", SLABS, SERIES, 64 * MB, "gzip"),
     Layout("slabs to series, uncompressed", SLABS, SERIES, 64 * MB, None),
+    Layout("slabs to series, zstd 9", SLABS, SERIES, 40 * MB, "zstd 9", shape=(128, 256, 256)),
     Layout("slabs to series, smooth", SLABS, SERIES, 64 * MB, noise=False),
     Layout("slabs to series, 20 MB", SLABS, SERIES, 20 * MB),
     Layout("slabs to series, f8", SHORT, SERIES, 64 * MB, dtype="f8", shape=HALF),

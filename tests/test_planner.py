@@ -102,7 +102,8 @@ def _layout(draw, shape, itemsize):
     if draw(st.booleans(), label="sharded"):
         factors = tuple(draw(st.integers(1, 3)) for _ in shape)
     stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
-    return Layout(Grid.regular(shape, stored), chunk, itemsize)
+    tables = draw(st.sampled_from([0, 5000]))
+    return Layout(Grid.regular(shape, stored), chunk, itemsize, tables=tables)
 
 
 BUDGETS = st.floats(0, 1)

@@ -229,6 +229,11 @@ class BoundSerializer(ABC):
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         return 0
 
+    @property
+    def tables(self) -> int:
+        """Bytes that encoding holds besides; see `BytesCodec.tables`."""
+        return 0
+
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
@@ -294,6 +299,13 @@ class BytesCodec(Codec):
     """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
     divisible: ClassVar[bool] = False
     """Whether `read_spans` may do with less than all of the bytes."""
+
+    def tables(self, nbytes: int) -> int:  # noqa: ARG002
+        """Bytes that `encode` holds, besides so many and what it makes of them, at most.
+
+        Of all that looks for repetitions; a few hundred kilobytes are not counted.
+        """
+        return 0
 
     @abstractmethod
     def size(self, size: Size) -> Size:

@@ -16,6 +16,7 @@ from zarr_dask.codecs.compressor import Compressor, check_size
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.codecs.snappy import decompress_frame, is_snappy
 from zarr_dask.codecs.spans import Spans
+from zarr_dask.codecs.zstd import ZSTD_LEVELS, zstd_tables
 from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
 from zarr_dask.stores.base import Buffer
 
@@ -32,6 +33,8 @@ _NO_SNAPPY = "snappy" not in _BLOSC_WRITES
 BLOSC_LARGEST_TYPESIZE = 255
 """Bytes of an element; blosc takes larger ones for bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
+_CHOSEN = (*[1 << 18] * 6, *[1 << 19] * 3, 1 << 20)
+"""Bytes of a block at most where blosc chooses how many, for zstd, by its own level."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,14 @@ class Blosc(Compressor):
         """How elements of `itemsize` are regrouped, and as which size."""
         shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
         return shuffle, self.typesize or itemsize
+
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`; a block is held shuffled, and compressed, too."""
+        if self.cname != "zstd":
+            return 2 * min(nbytes, self.blocksize)
+        level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as blosc does it
+        block = min(nbytes, self.blocksize or _CHOSEN[self.clevel])
+        return 2 * block + zstd_tables(level, block)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`.

@@ -194,6 +194,9 @@ class BoundChain:
         )
         self.working: int = self._serializer.working + steps + changes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
+        here = (codec.tables(largest) for codec in chain.bytes)
+        self.tables: int = max(self._serializer.tables, *here, 0)
+        """Bytes that encoding holds besides these, for what looks for repetitions."""
         self._swapped = self._serializer.swapped
         in_place = self._serializer.direct or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place

@@ -61,6 +61,10 @@ class Conditional(BytesCodec):
             most = codec.size(most)
         return Size(None, max(size.most, most.most) + self._header)
 
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`: those of one of its codecs at a time."""
+        return max((codec.tables(nbytes) for codec in self.codecs), default=0)
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
         mask = 0

@@ -265,6 +265,10 @@ class Prefixed(BytesCodec):
         """See `BytesCodec.size`."""
         return self.codec.size(size)
 
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`."""
+        return self.codec.tables(nbytes)
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
         return self.codec.encode(buffer, itemsize)

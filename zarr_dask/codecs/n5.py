@@ -99,6 +99,11 @@ class _BoundN5(BoundSerializer):
         """See `BoundSerializer.working`."""
         return self._codecs.bind(self.spec).working
 
+    @property
+    def tables(self) -> int:
+        """See `BoundSerializer.tables`."""
+        return self._codecs.bind(self.spec).tables
+
     def encode(self, array: np.ndarray) -> list[Buffer]:
         return [self._header, *self._codecs.bind(self.spec).encode(array)]
 

@@ -155,6 +155,11 @@ class _BoundSharding(BoundSerializer):
         """See `BoundSerializer.working`."""
         return self._inner.working
 
+    @property
+    def tables(self) -> int:
+        """See `BoundSerializer.tables`."""
+        return self._inner.tables
+
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2 as _bz2
 import lzma as _lzma
 import zlib as _zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
 
@@ -179,6 +179,10 @@ class Bz2(Compressor):
         """See `Codec.configuration`."""
         return {"level": self.level}
 
+    def tables(self, nbytes: int) -> int:  # noqa: ARG002
+        """See `BytesCodec.tables`; the library's manual says so."""
+        return 400_000 + 800_000 * self.level
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
         return _bz2.compress(buffer, self.level)
@@ -221,6 +225,13 @@ class Lzma(Compressor):
             "filters": filters,
         }
 
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`: a hash table, and a tree of what has been seen."""
+        chains = map(dict, self.filters) if self.filters else [{"preset": self.preset}]
+        largest = max(_dictionary(chain) for chain in chains)
+        hashed = min(1 << max(largest - 1, 1).bit_length(), _LZMA_MOST_HASHED)
+        return 2 * hashed + 12 * min(nbytes, largest)
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
         return _lzma.compress(buffer, **self.configuration())
@@ -234,6 +245,20 @@ class Lzma(Compressor):
             return _lzma.LZMADecompressor(self.format, limit, filters)
 
         return _inflate("lzma", new, buffer, size, (_lzma.LZMAError, EOFError))
+
+
+_LZMA_MOST_HASHED = 1 << 25
+_DICTIONARIES = tuple(1 << power for power in (18, 20, 21, 22, 22, 23, 23, 24, 25, 26))
+"""Of each preset of the library."""
+
+
+def _dictionary(chain: Mapping[str, int | None]) -> int:
+    """Bytes of the dictionary that a filter of the library looks for repetitions in."""
+    said = chain.get("dict_size")
+    if said is not None:
+        return said
+    preset = chain.get("preset")
+    return _DICTIONARIES[_lzma.PRESET_DEFAULT if preset is None else preset & 31]
 
 
 _LZMA_DICTIONARY = 1 << 27

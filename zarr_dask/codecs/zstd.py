@@ -17,7 +17,7 @@ from zarr_dask.codecs.compressor import Compressor, check_size
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["ZSTD_LEVELS", "Zstd"]
+__all__ = ["ZSTD_LEVELS", "Zstd", "zstd_tables"]
 
 _ZSTD_MAGIC = 0xFD2FB528
 ZSTD_LEVELS = range(-131072, 23)
@@ -42,6 +42,10 @@ class Zstd(Compressor):
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"level": self.level, "checksum": self.checksum}
+
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`."""
+        return zstd_tables(self.level, nbytes)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
@@ -90,6 +94,37 @@ class Zstd(Compressor):
             if content or frame.most:  # the library takes no frame of nothing
                 _zstd_into(frame.saying(view, content), out[position : position + content])
             position += content
+
+
+# Window, chain and hash table of each level as powers of two, for what is longer than 256 KiB
+# (ZSTD_defaultCParameters); shorter inputs have tables of at most the size that the window allows.
+_LEVELS = (
+    *((19, 12, 13), (19, 13, 14), (20, 15, 16), (21, 16, 17), (21, 18, 18), (21, 18, 19)),
+    *((21, 18, 19), (21, 19, 20), (21, 19, 20), (22, 20, 21), (22, 21, 22), (22, 21, 22)),
+    *((22, 22, 23), (22, 22, 22), (22, 22, 23), (22, 23, 23), (22, 22, 22), (23, 23, 22)),
+    *((23, 22, 22), (23, 24, 22), (25, 25, 23), (26, 26, 24), (27, 27, 25)),
+)
+_DEFAULT_LEVEL, _FIRST_WITH_TREES, _FIRST_WITH_SHORT_MATCHES = 3, 11, 16
+_SHORT_MATCHES = 4 << 17  # a table for matches of three bytes
+
+
+def zstd_tables(level: int, nbytes: int) -> int:
+    """Bytes of the tables with which Zstandard looks for repetitions, at most.
+
+    Parameters
+    ----------
+    level
+        As it is given to the library: 0 is the default, what is below 0 is faster.
+    nbytes
+        How many bytes are compressed at once; a short input has small tables.
+    """
+    number = _DEFAULT_LEVEL if level == 0 else max(level, 0)
+    window, chain, hashed = _LEVELS[number]
+    window = min(window, max(nbytes - 1, 1).bit_length())
+    hashed = min(hashed, window + 1)
+    chain = min(chain, window + (number >= _FIRST_WITH_TREES))  # of a tree, two for each position
+    short = _SHORT_MATCHES if number >= _FIRST_WITH_SHORT_MATCHES else 0
+    return (4 << hashed) + (4 << chain) + short
 
 
 def _zstd_into(frame: Buffer, out: np.ndarray) -> None:

@@ -306,7 +306,8 @@ def _writing(array: Array) -> int:
     """Bytes that encoding a stored object takes besides its pixels."""
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
-    return layout.encoded_bytes + max(layout.chunk_bytes, layout.working) + padded
+    room = max(layout.chunk_bytes, layout.working)
+    return layout.encoded_bytes + room + layout.tables + padded
 
 
 def plan_stages(

@@ -18,12 +18,13 @@ from zarr_dask.codecs.chain import decoded_here
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.rechunk.boxes import held
 from zarr_dask.jobs.rechunk.converting import misfit
 from zarr_dask.jobs.rechunk.resident import Memory, process_name
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
-from zarr_dask.scratch import keeping_freed_memory, lasting
+from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
 from zarr_dask.writing import write_part
@@ -88,8 +89,19 @@ class Stage:
         return boxes.region_of(boxes.coords_of(number))
 
     def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+        shape = tuple(s.stop - s.start for s in region)
+        with held((self.target.where, self.plan.box), shape, self.source.dtype) as values:
+            return self._copy_through(values, region, stop, memory)
+
+    def _copy_through(
+        self,
+        values: np.ndarray,
+        region: Region,
+        stop: Callable[[], bool] | None,
+        memory: Memory,
+    ) -> Copied:
+        """As `_copy`, in memory for the box."""
         tally = Tally(self.source.store)
-        values = lasting(tuple(s.stop - s.start for s in region), self.source.dtype)
         before = decoded_here()
         source = replace(self.source, store=tally)
         source.read(shifted(region, self.origin), out=values, threads=1)

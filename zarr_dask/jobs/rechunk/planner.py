@@ -413,6 +413,7 @@ def _judge(
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + (_volume(target.chunks) * new_item if written.in_pieces else object_bytes)
+        + written.tables
         + np.minimum(KEPT_AT_MOST, copied // 4)
         + OVERHEAD
     )

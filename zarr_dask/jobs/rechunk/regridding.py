@@ -308,6 +308,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
         in_flight=_in_flight(array.store),
         in_pieces=bound.in_pieces and takes_pieces(array.store),
+        tables=bound.tables,
     )
 
 

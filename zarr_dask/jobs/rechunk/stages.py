@@ -132,6 +132,8 @@ class Layout:
     """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
     in_pieces: bool = False
     """Whether the chunks of a stored object go to the store one by one, as they are encoded."""
+    tables: int = 0
+    """Bytes that its codecs hold besides while they encode, to look for repetitions."""
 
     @property
     def object_shape(self) -> Shape:
@@ -268,7 +270,7 @@ class StagePlan:
         room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array
         objects = target.padded + (source.kind != target.kind)
-        made = objects * target.object_bytes + target.encoded_bytes
+        made = objects * target.object_bytes + target.encoded_bytes + target.tables
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
         return copied + self._encoded(box) + room + made + kept + OVERHEAD
@@ -327,7 +329,7 @@ def block_memory(written: Layout, nbytes: int) -> int:
     nbytes
         Of the block.
     """
-    made = written.padded * written.object_bytes + written.encoded_bytes
+    made = written.padded * written.object_bytes + written.encoded_bytes + written.tables
     kept = min(KEPT_AT_MOST, nbytes // 4)
     return nbytes + max(written.working, 0) + made + kept + OVERHEAD
 
@@ -345,9 +347,10 @@ _MOST_LENGTHS = 8
 """Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
 
 
-KEPT_AT_MOST = 8 << 20
-"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
-small boxes have small buffers."""
+KEPT_AT_MOST = 4 << 20
+"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`); of what a thread
+holds no more than 2.6 MB were ever measured that nothing else explains. Small boxes have small
+buffers."""
 OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 

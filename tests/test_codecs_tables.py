@@ -1,0 +1,117 @@
+"""What codecs hold to look for repetitions, against what the process takes while they encode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import zarr_dask as zd
+from tests.conftest import ROOT
+from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.conditional import Conditional
+from zarr_dask.codecs.filters import Prefixed
+from zarr_dask.codecs.streams import Bz2, Gzip, Lzma
+from zarr_dask.codecs.zstd import Zstd, zstd_tables
+from zarr_dask.jobs.rechunk.regridding import layout_of
+
+BESIDES = 1_500_000
+"""Bytes that are not counted: buffers of one block, the ends of the memory that malloc takes."""
+MEASURE = """
+import json, re, sys
+from pathlib import Path
+import numpy as np
+from numcodecs import blosc
+from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.streams import Bz2, Gzip, Lzma
+from zarr_dask.codecs.zstd import Zstd
+
+def resident(name):
+    return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+blosc.use_threads = False  # as in tasks, which run in threads
+rng = np.random.default_rng(0)
+for text, nbytes in json.loads(sys.argv[1]):
+    codec = eval(text)
+    values = rng.integers(1, 200, nbytes // 4) + rng.random(nbytes // 4, "f4")
+    data = values.astype("f4").view("u1")
+    del values
+    codec.encode(data[:8].copy(), 4)
+    Path("/proc/self/clear_refs").write_text("5")
+    idle = resident("VmRSS")
+    stored = len(codec.encode(data, 4))
+    print(resident("VmHWM") - idle - stored)
+"""
+QUICK = [
+    (Zstd(0), 1 << 18),
+    (Zstd(9), 1 << 20),
+    (Zstd(19), 1 << 18),
+    (Blosc("zstd", 5), 1 << 20),
+    (Bz2(9), 1 << 18),
+    (Lzma(), 1 << 18),
+]
+MORE = [
+    *((Zstd(level), nbytes) for level in (0, 5, 9, 12, 15) for nbytes in (1 << 18, 1 << 21)),
+    *((Zstd(level), 1 << 20) for level in (-5, 1, 19, 22)),
+    (Zstd(9), 1 << 23),
+    (Blosc("zstd", 9), 1 << 22),
+    (Blosc("zstd", 7, blocksize=1 << 20), 1 << 22),
+    (Blosc("lz4hc", 9), 1 << 21),
+    (Blosc("zlib", 9), 1 << 21),
+    (Gzip(9), 1 << 20),
+    (Lzma(preset=1), 1 << 20),
+    (Lzma(preset=6), 1 << 20),
+    (Lzma(preset=9), 1 << 20),
+]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize(
+    "cases", [QUICK, pytest.param(MORE, marks=pytest.mark.slow)], ids=["quick", "more"]
+)
+def test_what_tables_take_is_known(cases):
+    for (codec, nbytes), taken in zip(cases, taken_by(cases), strict=True):
+        stated = codec.tables(nbytes)
+        assert taken <= stated + BESIDES, (codec, nbytes)
+        assert taken >= stated / 2 or stated < 8 * BESIDES, (codec, nbytes)
+
+
+def taken_by(cases):
+    """Bytes that each case took besides what it was given and what it made."""
+    # what is freed goes back at once, so that each case takes all that it needs from the system
+    environment = {
+        **os.environ,
+        "MALLOC_TRIM_THRESHOLD_": "0",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),
+    }
+    given = json.dumps([(repr(codec), nbytes) for codec, nbytes in cases])
+    command = [sys.executable, "-c", MEASURE, given]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(map(int, done.stdout.split()))
+
+
+def test_codecs_around_another_have_its_tables():
+    inner = Zstd(9)
+    expected = inner.tables(1 << 20)
+    assert Conditional((Gzip(1), inner, Bz2(1))).tables(1 << 20) == expected
+    assert Prefixed.of(inner, "zstd", {"level": 9}).tables(1 << 20) == expected
+    chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
+    plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
+    shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
+    for array in (plain, shards):
+        assert layout_of(array).tables == inner.tables(4 << 20)
+
+
+def test_longer_inputs_and_higher_levels_have_no_smaller_tables():
+    lengths = [0, 1, 100, *(1 << power for power in range(10, 31, 2))]
+    for level in (-7, 0, 1, 9, 22):
+        found = [zstd_tables(level, nbytes) for nbytes in lengths]
+        assert found == sorted(found)
+    assert zstd_tables(0, 1 << 30) == zstd_tables(3, 1 << 30)
+    assert zstd_tables(-100_000, 1 << 30) < zstd_tables(1, 1 << 30) < zstd_tables(22, 1 << 30)
