@@ -91,6 +91,14 @@ LAYOUTS = [
     Layout("large chunks to series", LARGE, SERIES, 80 * MB),
     Layout("large chunks to slabs, smooth", LARGE, SLABS, 80 * MB, noise=False),
     Layout("series to large chunks, blosc", SERIES, LARGE, 80 * MB, "blosc"),
+    Layout(  # the second stage works on smaller chunks than the first
+        "rows to columns, blosc",
+        {"chunks": (512, 8192)},
+        {"chunks": (8192, 512)},
+        80 * MB,
+        "blosc",
+        shape=(8192, 8192),
+    ),
     Layout(
         "small chunks to small chunks",
         {"chunks": (16, 16, 16)},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask import scratch as scratch_module
-from zarr_dask.scratch import Gathered, provide, scratch
+from zarr_dask.scratch import Gathered, keep_scratch_for, provide, scratch
 
 FAULTS = """
 import resource
@@ -42,6 +42,24 @@ def test_memory_is_used_again_by_the_same_thread_only():
     thread.start()
     thread.join()
     assert not np.shares_memory(others[0], first)
+
+
+def test_memory_is_kept_for_one_purpose_at_a_time():
+    keep_scratch_for("one")
+    first = scratch("decoded", 1000)
+    keep_scratch_for("one")
+    assert np.shares_memory(scratch("decoded", 500), first)
+    keep_scratch_for("other")
+    assert not np.shares_memory(scratch("decoded", 500), first)
+
+
+def test_what_is_gathered_stays_as_it_is_when_the_purpose_changes():
+    keep_scratch_for("one")
+    with Gathered() as gathered:
+        gathered.add(b"abc")
+        keep_scratch_for("other")
+        gathered.add(b"def")
+    assert b"".join(gathered.buffers()) == b"abcdef"
 
 
 def test_large_memory_is_not_kept():

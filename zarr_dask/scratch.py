@@ -14,14 +14,21 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any, Literal, Self
 
 import numpy as np
 
-__all__ = ["Gathered", "keeping_freed_memory", "lasting", "provide", "scratch"]
+__all__ = [
+    "Gathered",
+    "keep_scratch_for",
+    "keeping_freed_memory",
+    "lasting",
+    "provide",
+    "scratch",
+]
 
 Use = Literal["encoded", "decoded", "chunk", "frame"]
 Buffer = bytes | bytearray | memoryview
@@ -39,6 +46,8 @@ class _Kept(threading.local):
         """Where `Gathered` puts bytes, each of `_STEP` bytes; 64 MiB at most."""
         self.gathers = False
         """Whether one is at work in these."""
+        self.purpose: Hashable = None
+        """What the memory has been used for; see `keep_scratch_for`."""
 
 
 _KEPT = _Kept()
@@ -64,6 +73,23 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
         _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
         memory = _KEPT.memory[use] = np.empty(roomy, np.uint8)
     return memory[:nbytes]
+
+
+def keep_scratch_for(purpose: Hashable) -> None:
+    """Give back what the current thread keeps, unless it has been used for the same purpose.
+
+    A stage that works on small chunks would hold the memory of one before it, which had large
+    ones, besides all that its plan counts.
+
+    Parameters
+    ----------
+    purpose
+        Equal for the tasks of one stage.
+    """
+    if _KEPT.purpose != purpose and not _KEPT.gathers:
+        _KEPT.memory.clear()
+        _KEPT.segments.clear()
+        _KEPT.purpose = purpose
 
 
 _PAGE_MAPPED = 1 << 20

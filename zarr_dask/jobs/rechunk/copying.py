@@ -7,7 +7,7 @@ are converted, and a number that the new one cannot hold is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -24,7 +24,7 @@ from zarr_dask.jobs.rechunk.resident import Memory, process_name
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.scratch import keep_scratch_for, keeping_freed_memory
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
 from zarr_dask.writing import write_part
@@ -72,6 +72,7 @@ class Stage:
             written by then has its receipt.
         """
         begun = perf_counter()
+        keep_scratch_for(self._name)
         memory = Memory()
         with keeping_freed_memory(), counting_retries() as retries:
             copied = self._copy(self._region(number), stop, memory)
@@ -84,13 +85,18 @@ class Stage:
         meta = self.target.meta
         return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
 
+    @property
+    def _name(self) -> Hashable:
+        """Tells the stage from others that run in the same process."""
+        return self.target.where, self.plan.box
+
     def _region(self, number: int) -> Region:
         boxes = self.plan.boxes
         return boxes.region_of(boxes.coords_of(number))
 
     def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         shape = tuple(s.stop - s.start for s in region)
-        with held((self.target.where, self.plan.box), shape, self.source.dtype) as values:
+        with held(self._name, shape, self.source.dtype) as values:
             return self._copy_through(values, region, stop, memory)
 
     def _copy_through(

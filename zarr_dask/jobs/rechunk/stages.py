@@ -347,10 +347,9 @@ _MOST_LENGTHS = 8
 """Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
 
 
-KEPT_AT_MOST = 4 << 20
-"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`); of what a thread
-holds no more than 2.6 MB were ever measured that nothing else explains. Small boxes have small
-buffers."""
+KEPT_AT_MOST = 8 << 20
+"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
+small boxes have small buffers."""
 OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 
