@@ -44,8 +44,9 @@ class _Benchmark:
         """Best of this package to the best of the first contender."""
         for contender in (self.case.contenders[0], self.own):
             contender.results.clear()
-            for number in range(4):
-                self.case.run(contender, number)
+            self.case.warm_up(contender)
+            for _ in range(3):
+                self.case.round(contender)
         return min(self.own.results) / min(self.case.contenders[0].results)
 
     def track_counts(self) -> int:

@@ -108,7 +108,7 @@ def _one_block(root: Path, threads: int) -> Iterator[Case]:
             "one block of 1000 x 1000 on a local cluster, submit to result",
             contenders,
             20,
-            in_turns=True,
+            single=True,
             reach="15 ms",
         )
 

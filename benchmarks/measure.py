@@ -1,14 +1,13 @@
 """Timing contenders fairly, and printing what came out.
 
-Each contender runs several rounds one after the other, the first as a warm-up, so that all find
-memory that is theirs already: on a virtual machine, pages that were freed some seconds ago cost
-several times as much to touch as those just used. Where files are written, contenders take turns
-instead, each round begun by another one: a disk that has taken some gigabytes becomes slower, and
-would favour whoever came first. So they do where a run is so short that a machine may be faster or
-slower for all rounds of one of them. The table gives each one's best and median
-and the ratio of its best to that of the first contender, which is the floor where there is one.
-A result is compared with the expected values once. Counts (tasks, requests, bytes) are taken in a
-run of their own, so that counting costs no time.
+Contenders take turns, begun by another one each time: a machine that others use as well is faster
+or slower for minutes, and a disk that has taken some gigabytes becomes slower, which would favour
+whoever came first. A turn is one round where files are written or a run is short. Else it is a
+warm-up and three rounds, so that all find memory that is theirs already: on a virtual machine,
+pages that were freed some seconds ago cost several times as much to touch as those just used. The
+table gives each one's best and median and the ratio of its best to that of the first contender,
+which is the floor where there is one. A result is compared with the expected values once. Counts
+(tasks, requests, bytes) are taken in a run of their own, so that counting costs no time.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["Case", "Contender", "Factory", "as_markdown", "facts", "report"]
+
+ROUNDS_IN_TURN = 3
 
 
 @dataclass
@@ -52,8 +53,8 @@ class Case:
     title: str
     contenders: list[Contender]
     rounds: int = 5
-    in_turns: bool = False
-    """Whether contenders take turns, because the job writes files or is short."""
+    single: bool = False
+    """Whether a turn is one round without a warm-up: the job writes files or is short."""
     number: int = 1
     """How often a run does the job."""
     unit: str = "ms"
@@ -65,31 +66,36 @@ class Case:
     """Called when all is measured; a line to print."""
 
     def measure(self) -> None:
-        rounds = range(self.rounds + 1)
-        if self.in_turns:
-            for number in rounds:
-                first = number % len(self.contenders)
-                for contender in [*self.contenders[first:], *self.contenders[:first]]:
-                    self.run(contender, number)
-        else:
-            for contender in self.contenders:
-                for number in rounds:
-                    self.run(contender, number)
+        in_turn = 1 if self.single else ROUNDS_IN_TURN
+        for turn, done in enumerate(range(0, self.rounds, in_turn)):
+            first = turn % len(self.contenders)
+            for contender in [*self.contenders[first:], *self.contenders[:first]]:
+                if turn == 0 or not self.single:
+                    self.warm_up(contender)
+                for _ in range(min(in_turn, self.rounds - done)):
+                    self.round(contender)
         for contender in self.contenders:
             contender.prepare()
             contender.counts = contender.count()
 
-    def run(self, contender: Contender, number: int) -> None:
+    def warm_up(self, contender: Contender) -> None:
+        """Imports, caches, the first touch of memory; the first time, the result is checked."""
+        result, _ = self._run(contender)
+        if not contender.verdict:
+            contender.verdict = "equal" if contender.check(result) else "WRONG"
+
+    def round(self, contender: Contender) -> None:
+        result, seconds = self._run(contender)
+        measured = seconds if contender.value is None else contender.value(result)
+        contender.results.append(measured * self.scale / self.number)
+
+    @staticmethod
+    def _run(contender: Contender) -> tuple[object, float]:
         contender.prepare()
         os.sync()  # what the one before has written must not be flushed on our time
         begun = time.perf_counter()
         result = contender.run()
-        seconds = time.perf_counter() - begun
-        if number == 0:  # a warm-up: imports, caches, the first touch of memory
-            contender.verdict = "equal" if contender.check(result) else "WRONG"
-        else:
-            measured = seconds if contender.value is None else contender.value(result)
-            contender.results.append(measured * self.scale / self.number)
+        return result, time.perf_counter() - begun
 
 
 Factory = Callable[[Path, int], AbstractContextManager[Case]]

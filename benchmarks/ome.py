@@ -160,7 +160,7 @@ def _case(root: Path, threads: int) -> Iterator[Case]:
             title,
             contenders,
             2,
-            in_turns=True,
+            single=True,
             unit="s",
             scale=1.0,
             reach="half the time of the others; each block computed once",

@@ -33,7 +33,7 @@ def _case(kind: str, layout: LayoutCase, root: Path, threads: int) -> Iterator[C
     values = field(N)
     title = f"{kind} {N}^3 float32, {layout.name}, {BLOCK}^3 blocks, {threads} threads"
     contenders = (_read if kind == "read" else _write)(root, layout, values, threads)
-    yield Case(title, contenders, in_turns=kind == "write", reach="1.10 x floor")
+    yield Case(title, contenders, single=kind == "write", reach="1.10 x floor")
 
 
 def _corners() -> list[tuple[slice, ...]]:

@@ -78,7 +78,7 @@ def _case(consolidated: bool, format: str, root: Path, threads: int) -> Iterator
     how = "consolidated" if consolidated else "not consolidated"
     title = f"open and walk a {format} group of {ARRAYS} arrays, {how}, every document validated"
     reach = "25 ms" if consolidated else "60 ms"
-    yield Case(title, contenders, 20, in_turns=True, reach=reach)
+    yield Case(title, contenders, 20, single=True, reach=reach)
 
 
 def _collect() -> None:
