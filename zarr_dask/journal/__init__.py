@@ -1,0 +1,64 @@
+"""Journals: where a job keeps what it is and the receipts of its tasks, beside the hierarchy.
+
+Everything here is bytes and values: which objects a job owns and what is left of it is for the
+jobs to say. Writes, rechunkings and simulation output keep the same journals.
+
+===========  =====================================================================
+`journal`    what a job is, and the folder that it keeps its receipts in
+`places`     where the journals of a node lie, and which of them are open
+`outputs`    what the ranks of a simulation write, which nobody else may change
+`half_done`  what is said of a node that a job makes and that is not whole yet
+`believed`   what stores that are far away are not asked again for some seconds
+===========  =====================================================================
+"""
+
+from zarr_dask.journal.half_done import creating, explained
+from zarr_dask.journal.journal import (
+    LAST,
+    STAGES,
+    TARGETS,
+    Job,
+    Journal,
+    remove_empty_folders,
+)
+from zarr_dask.journal.outputs import (
+    OUTPUT,
+    OpenOutput,
+    check_no_output,
+    forget_nodes_above,
+    output_of,
+)
+from zarr_dask.journal.places import (
+    Place,
+    check_resumable,
+    default_place,
+    discard_journals,
+    given_place,
+    is_free_beside,
+    new_journal,
+    open_journals,
+)
+
+__all__ = [
+    "LAST",
+    "OUTPUT",
+    "STAGES",
+    "TARGETS",
+    "Job",
+    "Journal",
+    "OpenOutput",
+    "Place",
+    "check_no_output",
+    "check_resumable",
+    "creating",
+    "default_place",
+    "discard_journals",
+    "explained",
+    "forget_nodes_above",
+    "given_place",
+    "is_free_beside",
+    "new_journal",
+    "open_journals",
+    "output_of",
+    "remove_empty_folders",
+]

@@ -1,0 +1,257 @@
+"""What a job is, and its journal: a folder with a document and the receipts of its tasks.
+
+A journal lies in a `zarr_dask.journal.places.Place`, in a folder of its own::
+
+    __job-<16 hex digits>/
+        job.json                       what the job is (`Job`); there while it is open
+        receipts-<host>-<pid>-<..>     one file per process, only ever appended to
+        receipts-task-<..>             where stores cannot append: one object per task
+
+The file of a process is written with one call per receipt, so that a killed process leaves whole
+lines and at most a torn last one, which is passed over. No two processes share a file: appending
+from two hosts is not safe on network file systems. A journal is removed when its job has ended
+well; a task that ends later (of a worker that was thought dead) then finds no journal, and what
+it has written is what was there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from zarr_dask.errors import MetadataError, StoreError
+from zarr_dask.formats.base import Limits, load_json, read_documents
+from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.stores.base import Appender, Buffer, Store
+from zarr_dask.stores.conditional import conditional, tag_of
+from zarr_dask.stores.durable import forget_folders
+from zarr_dask.stores.local import LocalStore
+
+__all__ = ["LAST", "STAGES", "TARGETS", "Job", "Journal", "job_at", "remove_empty_folders"]
+
+STAGES = "stages"
+"""Fact of a job whose receipts have creations of their own, for each of its stages or arrays."""
+TARGETS = "targets"
+"""Fact of a job of several arrays: their paths, where it does not make all below its place."""
+LAST = "-target"
+"""What the creation of the receipts of a last stage ends in."""
+_FORMAT = "zarr-dask job 1"
+_DOCUMENT = "job.json"
+_RECEIPTS = "receipts-"
+_PROCESS = token_hex(4)  # with the process id: two hosts may share a name, and ids come again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job is, so that it is known again and can be finished."""
+
+    kind: str
+    """What does the work, such as ``"write"``."""
+    token: str
+    """Equal for the same job only; random where nobody may take it up again."""
+    creation: str
+    """Random: tells what the job writes to from what may be at the same place later."""
+    resume: str = ""
+    """How it can be taken up: ``"token"``, ``"name"``, or not at all."""
+    creates: bool = False
+    """Whether what it writes to does not exist before it ends."""
+    data: str = ""
+    """What the keys of its stored objects lie below, if that is not their node; as in drafts."""
+    objects: int = 0
+    """Stored objects that it writes, those that turn out to be empty included."""
+    documents: Mapping[str, str] = field(default_factory=dict)
+    """Metadata documents that are written last, by key."""
+    layers: tuple[tuple[str, str], ...] = ()
+    """Name and token of every layer of the graph, inputs first."""
+    region: tuple[tuple[int, int], ...] = ()
+    """First element and the one behind the last along each dimension; empty for all."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else a kind of job must keep."""
+    begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    growing: bool = False
+    """Whether an append has begun to show the new length, or has shown it."""
+    ended: bool = False
+    """Whether it has ended, and all that began with it; only journals are left to be removed."""
+    writes: str = ""
+    """Tells which values go where, whatever the region: an array grows, and they are put once."""
+    together: tuple[str, ...] = ()
+    """What the others write that have ended with it."""
+    swap: str = ""
+    """Tells the folder of an array that takes the place of another one at the end."""
+
+    def to_json(self) -> bytes:
+        """As the journal holds it."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1).encode()
+
+    def meets(self, region: tuple[tuple[int, int], ...]) -> bool:
+        """Whether the job writes to some element of a region."""
+        pairs = zip(self.region, region, strict=False)  # of nothing else if one of them is empty
+        return all(a < d and c < b for (a, b), (c, d) in pairs)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The journal of one job; small, and a part of each of its tasks."""
+
+    store: Store
+    prefix: str
+    """Ends in "/"."""
+    token: str
+    creation: str
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{self.store.url}/{self.prefix}"
+
+    def begin(self, job: Job) -> None:
+        """Open the journal; what an older job has left in it goes."""
+        self.store.delete_prefix(self.prefix)
+        self.note(job)
+
+    def note(self, job: Job) -> None:
+        """Say what the job is."""
+        self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
+
+    def note_if_none(self, job: Job) -> bool:
+        """As `note`, unless there is a job here already; returns whether it was noted.
+
+        The store must be a `zarr_dask.stores.conditional.ConditionalStore`.
+        """
+        store = conditional(self.store)
+        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], tag_of(None))
+
+    def add(self, receipt: Receipt) -> None:
+        """Keep a receipt; nothing happens where the job has ended and its journal is gone.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written. The task must fail then: its work would not be known.
+        """
+        line = receipt.to_line()
+        if isinstance(self.store, Appender):
+            self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
+            return
+        # a task that is run again replaces its own, and no other array's or stage's of equal keys
+        names = [receipt.creation, *(item.key for item in receipt.objects), *receipt.empty]
+        name = sha256(",".join(names).encode()).hexdigest()[:16]
+        self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
+
+    def receipts(self) -> Iterator[Receipt]:
+        """All receipts, those of other creations included; some may come twice.
+
+        What another process merges meanwhile is found again in what it was merged into.
+        """
+        asked: set[str] = set()
+        while True:
+            found = {key for key in self.store.list(self.prefix) if self._is_receipts(key)}
+            absent = False
+            for key in sorted(found - asked):
+                text = self.store.get(key)
+                absent |= text is None
+                if text is not None:
+                    yield from parse_receipts(text)
+            if not absent:
+                return
+            asked |= found
+
+    def _is_receipts(self, key: str) -> bool:
+        return key.startswith(f"{self.prefix}{_RECEIPTS}")
+
+    def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
+        """The receipts that hold for what is in the store, by the sizes of what is there."""
+        return collect(self.receipts(), self.creation, sizes)
+
+    def merge(self) -> None:
+        """Put the receipts of single tasks into one object, where the store cannot append."""
+        if isinstance(self.store, Appender):
+            return
+        keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
+        texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]
+        if len(texts) < 2:
+            return
+        merged = f"{self.prefix}{_RECEIPTS}merged-{token_hex(8)}"
+        self.store.set(merged, texts)
+        for key in keys:
+            self.store.delete(key)
+
+    def job(self) -> Job | None:
+        """The job that keeps its journal here now; None if it has ended."""
+        return job_at(self.store, self.prefix)
+
+    def note_end(self, others: Iterable[Journal]) -> None:
+        """Say that the job has ended, and those that began with it, before any journal goes."""
+        job = self.job()
+        if job is None:
+            return
+        found = [other.job() for other in others]
+        written = [other.writes for other in found if other is not None]
+        together = dict.fromkeys((*job.together, *written))  # journals of some may be gone
+        self.note(replace(job, ended=True, together=tuple(together)))
+
+    def remove(self) -> None:
+        """End the job: nothing of the journal stays, nor folders that have become empty."""
+        self.store.delete(f"{self.prefix}{_DOCUMENT}")
+        with suppress(StoreError):  # a task that ends late may add to it; the job is over anyway
+            self.store.delete_prefix(self.prefix)
+        remove_empty_folders(self.store, self.prefix)
+
+
+def job_at(store: Store, prefix: str) -> Job | None:
+    """The job that keeps its journal below a prefix; None if there is none, or it has ended."""
+    key = f"{prefix}{_DOCUMENT}"
+    text = read_documents(store, [key], Limits())[key]
+    if text is None:
+        return None
+    try:
+        document = load_json(store, key, text)
+        if document.pop("format", None) != _FORMAT:
+            return None
+        job = Job(**document)
+        return Job(
+            **{
+                **vars(job),
+                "layers": tuple((str(name), str(token)) for name, token in job.layers),
+                "region": tuple((int(start), int(stop)) for start, stop in job.region),
+                "together": tuple(map(str, job.together)),
+            }
+        )
+    except (MetadataError, TypeError, ValueError):
+        return None  # nothing that this package has written: no job of ours
+
+
+@lru_cache(maxsize=1)
+def _name_of_process(number: int) -> str:
+    """Tells a process from all others; after a fork it has another number."""
+    return f"{socket.gethostname()}-{number}-{_PROCESS}"
+
+
+def remove_empty_folders(store: Store, prefix: str) -> None:
+    """Remove the folders that lead to a journal, as far as they are empty."""
+    if not isinstance(store, LocalStore):
+        return
+    forget_folders()
+    for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
+        try:
+            Path(store.root, folder).rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return  # other journals are in it
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path

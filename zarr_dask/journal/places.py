@@ -1,0 +1,239 @@
+"""Where journals lie: in the place of the node that a job writes to.
+
+That is, by default, ``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, so that nothing
+is ever added to the hierarchy itself::
+
+    run.zarr/                              the hierarchy
+    run.zarr.zarr-dask/ocean/salt/         the place of the node ocean/salt
+        __job-<16 hex digits>/             a journal
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from secrets import token_hex
+
+from zarr_dask.errors import ListingError, ResumeError, StoreError
+from zarr_dask.formats.base import prefix_of, where
+from zarr_dask.formats.detect import formats_at
+from zarr_dask.journal.believed import Believed
+from zarr_dask.journal.journal import Job, Journal, job_at, remove_empty_folders
+from zarr_dask.pool import abreast
+from zarr_dask.stores.base import Store, is_far, join
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.urls import Location, bare, beside, open_alike, real_place
+from zarr_dask.stores.wrappers import forkable
+from zarr_dask.surroundings import check_folder
+
+__all__ = [
+    "NODES",
+    "Place",
+    "check_resumable",
+    "default_place",
+    "discard_journals",
+    "given_place",
+    "holds_node",
+    "is_free_beside",
+    "new_journal",
+    "open_journals",
+]
+
+_FOLDER = "__job-"
+_SUFFIX = ".zarr-dask"
+_NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
+_LONGEST_NAME = 60
+NODES = Believed[bool]()
+"""Which stores have a node at their root."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the journals of one node lie."""
+
+    store: Store
+    prefix: str
+    """Ends in "/", or is empty."""
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{self.store.url}/{self.prefix}"
+
+
+def default_place(store: Store, path: str) -> Place | None:
+    """Beside the root of the hierarchy that a node is in; None where there is no such place.
+
+    Memory, archives and the roots of buckets have none. Links are followed and wrappers taken
+    off, and a store that begins inside a hierarchy leads to the root of that, so that all ways to
+    name a node lead to one place.
+
+    Examples
+    --------
+    >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
+    '/data/run.zarr.zarr-dask/ocean/salt/'
+    """
+    store, path = bare(store, path)
+    if isinstance(store, LocalStore):
+        store = LocalStore(os.path.realpath(store.root), store.fsync)
+    around = beside(store, "")
+    while around is not None and holds_node(around[0]):
+        store, name = around
+        path = join(name, path)
+        around = beside(store, "")
+    return _place_beside(store, path)
+
+
+def _place_beside(store: Store, path: str) -> Place | None:
+    """Beside a store that begins at the root of a hierarchy."""
+    found = beside(store, _SUFFIX)
+    return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
+
+
+def given_place(url: Location, store: Store, path: str) -> Place:
+    """The place of a node's journals below a URL or in a store of their own.
+
+    Each node has a folder of its own there, so that jobs may share the URL: its name, and a digest
+    of where it lies, so that it is the same from whatever root the node is named. A URL in the
+    service that the node's store is in is opened with the same options.
+
+    Raises
+    ------
+    StoreError
+        If a file is in the way of the folder.
+    ResumeError
+        If it lies in the node itself.
+
+    Examples
+    --------
+    >>> one = given_place("/jobs", LocalStore("/data/run.zarr"), "ocean/salt")
+    >>> one == given_place("/jobs", LocalStore("/data/run.zarr/ocean"), "salt")
+    True
+    >>> one.prefix.startswith("salt-")
+    True
+    """
+    place = real_place(store, path)
+    held, below = bare(store, path)
+    # a mapping is another store each time it is given
+    node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
+    name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
+    prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
+    beside_others = open_alike(url, store)
+    check_folder(beside_others, prefix, "journal=")
+    if f"{real_place(beside_others, '')}/".startswith(f"{place}/"):
+        raise ResumeError(
+            f"journal= names a place inside of {where(store, path)}, which is to be written: "
+            f"{beside_others.url}. Choose one outside of it."
+        )
+    return Place(beside_others, prefix)
+
+
+def holds_node(store: Store) -> bool:
+    """Whether there is a node at the root of a store; believed where that is far away."""
+    if not is_far(store):
+        return _looked_for_node(store)
+    return NODES.get(store.identity, partial(_looked_for_node, store))
+
+
+def _looked_for_node(store: Store) -> bool:
+    try:
+        return bool(formats_at(store, ""))
+    except StoreError:
+        return False  # a folder that may not be looked into is nobody's hierarchy
+
+
+def new_journal(place: Place, job: Job) -> Journal:
+    """A journal for a job, of a new creation."""
+    name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
+    return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
+
+
+def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, Job]]:
+    """The jobs that write to a node and have not ended: running ones, and ones that have died.
+
+    Parameters
+    ----------
+    place
+        Where their journals are.
+    needed
+        Whether a store that lists nothing is an error; else nobody can have kept a journal there.
+
+    Raises
+    ------
+    ListingError
+        If it is one.
+    """
+    found = []
+    try:
+        prefixes = place.store.list_dir(place.prefix).prefixes
+    except ListingError:
+        if needed:
+            raise
+        return []
+    for prefix in prefixes:
+        if not prefix[len(place.prefix) :].startswith(_FOLDER):
+            continue
+        job = job_at(place.store, prefix)
+        if job is not None:
+            found.append((Journal(place.store, prefix, job.token, job.creation), job))
+    return found
+
+
+def check_resumable(store: Store, at: str) -> None:
+    """Refuse to take up jobs in a store that keeps nothing of them before it is committed.
+
+    Objects of equal size may have been there before, so that receipts could not tell.
+
+    Raises
+    ------
+    ResumeError
+        If it is such a store.
+    """
+    if forkable(store) is not None:
+        raise ResumeError(
+            f"{at} keeps all that was written when it is committed, or nothing: of a job that has "
+            "died there is nothing left to go on with. Leave resume= out, and commit after each "
+            "call."
+        )
+
+
+def discard_journals(store: Store, path: str) -> None:
+    """Forget the jobs that wrote to a node and to all below it, because it is removed or replaced.
+
+    Those in a place of their own (``journal=``) are not found; their receipts hold for nothing
+    that is written anew, because that has another creation.
+    """
+    place = default_place(store, path)
+    try:
+        if place is None or not any(place.store.list_dir(place.prefix)):
+            return
+    except ListingError:  # no job can have kept a journal there
+        return
+    place.store.delete_prefix(place.prefix)
+    remove_empty_folders(place.store, place.prefix)
+
+
+def is_free_beside(store: Store, path: str) -> bool:
+    """Whether it is known that nothing is kept beside the hierarchy that a node is, or will be, in.
+
+    Then there is no journal of any of its nodes at its default place, and no open output. For
+    stores that are far away: where a place would be, and what is there, is asked at the same time,
+    because hardly any store begins inside of a hierarchy.
+    """
+    likely = _place_beside(*bare(store, path))
+    place, is_free = abreast(partial(default_place, store, path), partial(_is_bare, likely))
+    return is_free if place == likely else _is_bare(place)
+
+
+def _is_bare(place: Place | None) -> bool:
+    """Whether nothing is kept beside the hierarchy of a place; False where that is not known."""
+    if place is None:
+        return True
+    try:
+        return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
+    except StoreError:
+        return False  # it is asked for again by whoever must know
