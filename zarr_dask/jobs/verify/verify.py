@@ -4,33 +4,30 @@ One listing says which stored objects there are and which keys belong to nothing
 tasks of a `census` look into the objects, on dask's schedulers or a cluster. What is found is a
 `VerifyReport` (`report`).
 
-Which absent objects are absent on purpose only receipts can tell: a manifest that a job has kept,
-anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of jobs that have
-not ended.
+Which absent objects are absent on purpose only receipts can tell (`receipted`): a manifest that a
+job has kept, anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of
+jobs that have not ended. What killed writers have left beside objects is found by `leftovers`.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from array import array as numbers_of
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from math import prod
 from os import PathLike
-from pathlib import Path
-from time import time
-from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError, ResumeError
-from zarr_dask.formats.base import Format, ReadOptions, ancestors, prefix_of, where
+from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
+from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.group import Group
@@ -47,26 +44,16 @@ from zarr_dask.jobs.verify.census import (
     State,
     Summed,
 )
-from zarr_dask.jobs.verify.outputs import receipts_of_outputs
+from zarr_dask.jobs.verify.leftovers import find_leftovers
 from zarr_dask.jobs.verify.ownerless import Ownerless
+from zarr_dask.jobs.verify.receipted import OpenJobs, Receipted, ReceiptedObject, sha256_of
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
-from zarr_dask.jobs.write.swap import left_beside
 from zarr_dask.journal import (
-    Job,
-    Journal,
-    Place,
-    default_place,
-    given_place,
-    open_journals,
     output_of,
 )
 from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, open_store
-from zarr_dask.stores.wrappers import Wrapper
-from zarr_dask.stores.zip import ZipStore
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,48 +66,6 @@ _MOST_NAMED = 10_000
 """Findings that a report names; all are counted."""
 _MOST_CELLS = 1 << 30
 """Stored objects of one array at most."""
-_OLD = 3600.0
-"""Seconds after which nobody writes to a temporary file any more."""
-
-
-class ReceiptedObject(Protocol):
-    """One stored object as it was written."""
-
-    @property
-    def key(self) -> str:
-        """Its key, below the root of the store."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Encoded bytes."""
-        ...
-
-    @property
-    def crc32c(self) -> int:
-        """CRC-32C of all of them."""
-        ...
-
-
-def _sha256(one: ReceiptedObject) -> str | None:
-    """Of the bytes as they were written, if the receipt has it."""
-    found = getattr(one, "sha256", None)
-    return None if found is None else str(found)
-
-
-@runtime_checkable
-class Receipted(Protocol):
-    """What jobs have stored, such as a manifest."""
-
-    @property
-    def objects(self) -> Iterable[ReceiptedObject]:
-        """Stored objects; metadata documents may be among them."""
-        ...
-
-    @property
-    def empty(self) -> Collection[str]:
-        """Keys of objects that are absent on purpose."""
-        ...
 
 
 def verify(
@@ -193,17 +138,17 @@ def verify(
         else manifest
     )
     job.check_numbers()
-    begun = job.receipts_of_open_jobs() if kept is None and deep == "receipts" else None
+    begun = job.open_jobs.receipts() if kept is None and deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
     objects = () if receipts is None else tuple(receipts.objects)  # which may be an iterator
-    job.look(client, sha256=any(map(_sha256, objects)))
+    job.look(client, sha256=any(map(sha256_of, objects)))
     if receipts is not None:
         job.compare(objects, receipts.empty, complete=kept is not None)
     job.look_at_documents()
     job.find_open_jobs(sweep=sweep)
     job.find_ownerless()
-    job.find_temporaries(sweep=sweep)
+    job.find_leftovers(sweep=sweep)
     return job.report()
 
 
@@ -236,6 +181,10 @@ class _Job:
     swept: int = 0
     journal: Location | None = None
     """Where jobs and outputs keep their journals that do not lie beside the hierarchy."""
+
+    @property
+    def open_jobs(self) -> OpenJobs:
+        return OpenJobs(self.store, self.path, tuple(self.arrays), self.journal)
 
     @staticmethod
     def of(
@@ -396,35 +345,6 @@ class _Job:
         for finding in batch.findings:
             self.add(finding)
 
-    def receipts_of_open_jobs(self) -> Manifest:
-        """What jobs have stored that have not ended, and ranks of outputs that are open.
-
-        Raises
-        ------
-        ManifestError
-            If there are none.
-        """
-        objects: list[StoredObject] = []
-        empty: set[str] = set()
-        found = False
-        for array in self.arrays:
-            prefix = array.node_format.data_prefix(array.path)
-            for journal, job in self._jobs_at(array.path):
-                receipts = collect(journal.receipts(), job.creation)
-                objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
-                empty |= {prefix + key for key in receipts.empty}
-                found = True
-        for kept in receipts_of_outputs(self.store, (a.path for a in self.arrays), self.journal):
-            objects += kept.objects
-            empty |= kept.empty
-            found = True
-        if not found:
-            raise ManifestError(
-                f"deep='receipts': there are no receipts for {where(self.store, self.path)}. Jobs "
-                "that have ended keep them only in a manifest: give manifest=."
-            )
-        return Manifest(tuple(objects), frozenset(empty))
-
     def compare(
         self, objects: Iterable[ReceiptedObject], empty: Iterable[str], *, complete: bool
     ) -> None:
@@ -489,8 +409,8 @@ class _Job:
         elif summed.crc32c != one.crc32c:
             reason = f"its CRC-32C is {summed.crc32c:#010x}, its receipt says {one.crc32c:#010x}"
             self._blame(which, cell, "checksum", reason)
-        elif _sha256(one) not in {None, summed.sha256}:
-            reason = f"its SHA-256 is {summed.sha256}, its receipt says {_sha256(one)}"
+        elif sha256_of(one) not in {None, summed.sha256}:
+            reason = f"its SHA-256 is {summed.sha256}, its receipt says {sha256_of(one)}"
             self._blame(which, cell, "checksum", reason)
 
     def _compare_empty(self, key: str, places: Mapping[str, int]) -> None:
@@ -506,7 +426,7 @@ class _Job:
     def _compare_document(self, path: str, one: ReceiptedObject) -> None:
         text = self.store.get(one.key) or b""
         same = (memoryview(text).nbytes, crc32c(text)) == (one.nbytes, one.crc32c)
-        if not same or _sha256(one) not in {None, sha256(text).hexdigest()}:
+        if not same or sha256_of(one) not in {None, sha256(text).hexdigest()}:
             reason = "it does not say what its receipt says that the job has written"
             self.add(Finding("document", path, one.key, reason=reason))
 
@@ -538,8 +458,7 @@ class _Job:
 
     def find_open_jobs(self, *, sweep: bool) -> None:
         """Journals of jobs that have not ended, or were killed when only those were left."""
-        found = [*self._jobs_beside(), *self._jobs_elsewhere()]
-        for path, journal, job in found:
+        for path, journal, job in list(self.open_jobs):
             if job.ended and sweep:
                 journal.remove()
                 self.swept += 1
@@ -550,68 +469,12 @@ class _Job:
             )
             self.add(Finding("journal", path, journal.prefix, reason=reason))
 
-    def _jobs_beside(self) -> Iterator[tuple[str, Journal, Job]]:
-        """Jobs with journals beside the hierarchy, by the path of what they write."""
-        place = default_place(self.store, self.path)
-        if place is None:
-            return
-        keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
-        for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
-            path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
-            for journal, job in open_journals(Place(place.store, folder)):
-                yield path, journal, job
-
-    def _jobs_elsewhere(self) -> Iterator[tuple[str, Journal, Job]]:
-        """The same of the journal that was named, of arrays that exist and groups around them."""
-        if self.journal is None:
-            return
-        paths = {self.path, *(one.path for one in self.arrays)}
-        paths |= {above for one in self.arrays for above in ancestors(one.path)}
-        for path in sorted(one for one in paths if f"{one}/".startswith(prefix_of(self.path))):
-            for journal, job in self._given_jobs(path):
-                yield path, journal, job
-
-    def _given_jobs(self, path: str) -> list[tuple[Journal, Job]]:
-        """Jobs at a node whose journals are at the place that was named."""
-        if self.journal is None:
-            return []
-        try:
-            return open_journals(given_place(self.journal, self.store, path))
-        except ResumeError:  # the place is in the node: no job there can have used it
-            return []
-
-    def _jobs_at(self, path: str) -> Iterator[tuple[Journal, Job]]:
-        """Jobs that write to a node, wherever their journals are."""
-        place = default_place(self.store, path)
-        if place is not None:
-            yield from open_journals(place)
-        yield from self._given_jobs(path)
-
-    def find_temporaries(self, *, sweep: bool) -> None:
-        """Temporary files of writers that were killed."""
-        store = self.store
-        while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
-            store = store.store
-        if isinstance(store, ZipStore):  # a writer of it has them beside it
-            store, folder = LocalStore(str(Path(store.root).parent)), None
-        elif isinstance(store, LocalStore):
-            folder = prefix_of(self.path)
-        else:
-            return
-        for key, changed in store.list_temporaries(folder):
-            age = time() - changed
-            if sweep and age > _OLD:
-                store.delete(key)
-                self.swept += 1
-            else:
-                reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
-                self.add(Finding("temporary", self.path, key, reason=reason))
-        for left in left_beside(*os.path.split(os.path.realpath(store.root))):
-            if sweep and left.remove():
-                self.swept += 1
-            elif left.state != "running":
-                reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
-                self.add(Finding("temporary", "", left.folder, reason=reason))
+    def find_leftovers(self, *, sweep: bool) -> None:
+        """What killed writers have left."""
+        found, swept = find_leftovers(self.store, self.path, sweep=sweep)
+        self.swept += swept
+        for finding in found:
+            self.add(finding)
 
     def report(self) -> VerifyReport:
         """What was found."""
@@ -650,14 +513,6 @@ def _without_document(group: Group) -> Iterator[Finding]:
             "libraries find no group here. zarr_dask.create_group writes one"
         )
         yield Finding("group", group.path, reason=reason)
-
-
-_LEFT = {
-    "dead": "that was killed; sweep=True removes it",
-    "resumable": "that was killed; the same call with resume= goes on with it",
-    "unknown": "of which nobody here knows whether it runs; remove it if it does not",
-}
-"""What is said of folders, by their state."""
 
 
 def _owner(key: str, places: Mapping[str, int]) -> int | None:
