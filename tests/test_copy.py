@@ -321,6 +321,22 @@ def test_xarray(tmp_path, format):
     assert zd.open_group(tmp_path / "b.zarr")["t"].chunks[::2] == (16, 4)
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("chunks", [None, {"x": 4}])
+def test_xarray_reads_scalars_of_v3_in_v2(tmp_path, chunks):
+    data = xarray.Dataset(
+        {"t": (("y", "x"), T[0] + 1, {"grid_mapping": "crs"})},
+        coords={"crs": ((), 7, {"grid_mapping_name": "latitude_longitude"})},
+    )
+    data.to_zarr(tmp_path / "a.zarr", zarr_format=3)
+    assert "dimension_names" not in json.loads((tmp_path / "a.zarr/crs/zarr.json").read_text())
+    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks=chunks, format="v2", verify=True)
+    assert zd.compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    with xarray.open_zarr(tmp_path / "b.zarr", mask_and_scale=False) as new:
+        np.testing.assert_array_equal(new["t"], data["t"])
+        assert (new["crs"].dims, int(new["crs"])) == ((), 7)
+
+
 # --- codecs that a format does not have -----------------------------------------------------------
 
 TURNED = [

@@ -365,6 +365,8 @@ def _translated(
     names = meta.dimension_names
     hidden = None if names is None else old.names_attribute
     attributes = {name: value for name, value in meta.attributes.items() if name != hidden}
+    if not meta.shape and old.names_attribute is None:
+        names = ()  # which documents with a member for it leave out, and xarray asks others for
     if not any_codecs and new in TARGETS:
         translation = translate(meta, new, keys)
         if not isinstance(translation.meta, ArrayMeta):
@@ -372,7 +374,8 @@ def _translated(
         meta = translation.meta
     elif meta.fill is None and not new.has_undefined_fill:
         meta = replace(meta, fill=meta.data_type.zero)
-    return replace(meta, keys=keys, attributes=new.attributes(attributes, names), extra={})
+    attributes = new.attributes(attributes, names)
+    return replace(meta, keys=keys, attributes=attributes, dimension_names=names, extra={})
 
 
 def _for_type(chain: Chain, data_type: DataType) -> Chain:

@@ -292,7 +292,7 @@ class _Job:
         """Compare two arrays."""
         if isinstance(a, Array) and isinstance(b, Array):
             self.attributes_at(path, a, b)
-            if a.dimension_names != b.dimension_names:
+            if (a.dimension_names or None) != (b.dimension_names or None):  # a scalar has none
                 self.differ("dimension_names", path, a.dimension_names, b.dimension_names)
         labels = [_label(one) for one in (a, b)]
         if labels[0] != labels[1]:
