@@ -458,6 +458,10 @@ class ResumeError(ZarrDaskError, ValueError):
     """A job cannot be resumed: it is another one, cannot be told from others, or has no journal."""
 
 
+class JobRunningError(ZarrDaskError, RuntimeError):
+    """A job of a process that is still running writes to what is to be replaced or removed."""
+
+
 class ManifestError(ZarrDaskError, ValueError):
     """There is no whole manifest, or it does not say what is asked of it."""
 

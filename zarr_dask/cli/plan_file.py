@@ -21,6 +21,7 @@ from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
+from zarr_dask.jobs.beginning import held
 from zarr_dask.jobs.plan import counted
 
 if TYPE_CHECKING:
@@ -122,16 +123,17 @@ def run(
         return
     with _told_to_stop() as stop:
         job = _begun(plan, journal)
-        for number in numbers:
-            tasks = _share(job, plan, number, part, all_stages=stage is None)
-            done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
-            if not quiet:
-                again = f", {counted(retried, 'request')} tried again" if retried else ""
-                say(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
-            if stop():
-                raise SystemExit(_SIGTERM_EXIT)
-        if stage is None:
-            _end(job, plan, verify=verify, threads=threads, stop=stop)
+        with held(job.journal):
+            for number in numbers:
+                tasks = _share(job, plan, number, part, all_stages=stage is None)
+                done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
+                if not quiet:
+                    again = f", {counted(retried, 'request')} tried again" if retried else ""
+                    say(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                if stop():
+                    raise SystemExit(_SIGTERM_EXIT)
+            if stage is None:
+                _end(job, plan, verify=verify, threads=threads, stop=stop)
 
 
 def _begun(plan: Plan, journal: str | None) -> Job:

@@ -8,7 +8,7 @@ its *home* says what the job is; whoever has the same plan finds it again by the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
@@ -29,7 +29,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.conditional import ConditionalStore
 from zarr_dask.stores.urls import Location
 
-__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "resume"]
+__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "held", "resume"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -120,6 +120,8 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
         If there is something at the target.
     StoreError
         If nothing can be written there.
+    JobRunningError
+        If a process that lives works on a job there.
     """
     place = _place(plan, journal)
     plan.check_room()
@@ -129,6 +131,8 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
         if journal is not None:
             raise
         place, others = None, []  # receipts that nobody can find are of no use
+    for other, _ in others:
+        other.check_not_held(plan.where)
     for other, job in others:
         if job.kind == plan.kind:
             plan.bound(job.creation, other).remove_intermediates()
@@ -213,6 +217,11 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
             "make a plan for another target."
         )
     return job
+
+
+def held(journal: Journal | None) -> AbstractContextManager[object]:
+    """Say, within a ``with`` statement, that this process works on the job of a journal."""
+    return nullcontext() if journal is None else journal.hold()
 
 
 def _check_alone(plan: JobPlan[J], place: Place | None) -> None:

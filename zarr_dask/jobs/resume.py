@@ -136,7 +136,11 @@ class ResumePlan:
         ------
         StoreError
             If the job must have a journal, and none can be written.
+        JobRunningError
+            If a process that lives works on a job whose work this one writes over.
         """
+        for old in self.replaced:
+            old.check_not_held("what this job writes over")
         for old in self.replaced:
             old.remove()
         if self.resumed is not None:

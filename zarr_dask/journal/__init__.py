@@ -6,6 +6,7 @@ jobs to say. Writes, rechunkings and simulation output keep the same journals.
 ===========  =====================================================================
 `journal`    what a job is, and the folder that it keeps its receipts in
 `places`     where the journals of a node lie, and which of them are open
+`held`       which jobs processes that live work on
 `outputs`    what the ranks of a simulation write, which nobody else may change
 `half_done`  what is said of a node that a job makes and that is not whole yet
 `believed`   what stores that are far away are not asked again for some seconds
@@ -13,6 +14,7 @@ jobs to say. Writes, rechunkings and simulation output keep the same journals.
 """
 
 from zarr_dask.journal.half_done import creating, explained
+from zarr_dask.journal.held import Hold, check_none_held
 from zarr_dask.journal.journal import (
     LAST,
     STAGES,
@@ -44,11 +46,13 @@ __all__ = [
     "OUTPUT",
     "STAGES",
     "TARGETS",
+    "Hold",
     "Job",
     "Journal",
     "OpenOutput",
     "Place",
     "check_no_output",
+    "check_none_held",
     "check_resumable",
     "creating",
     "default_place",

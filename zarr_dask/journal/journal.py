@@ -6,6 +6,7 @@ A journal lies in a `zarr_dask.journal.places.Place`, in a folder of its own::
         job.json                       what the job is (`Job`); there while it is open
         receipts-<host>-<pid>-<..>     one file per process, only ever appended to
         receipts-task-<..>             where stores cannot append: one object per task
+        held                           locked by the processes that work on it
 
 The file of a process is written with one call per receipt, so that a killed process leaves whole
 lines and at most a torn last one, which is passed over. No two processes share a file: appending
@@ -31,6 +32,7 @@ from typing import Any
 
 from zarr_dask.errors import MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents
+from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store
 from zarr_dask.stores.conditional import conditional, tag_of
@@ -199,6 +201,18 @@ class Journal:
         written = [other.writes for other in found if other is not None]
         together = dict.fromkeys((*job.together, *written))  # journals of some may be gone
         self.note(replace(job, ended=True, together=tuple(together)))
+
+    def hold(self) -> Hold:
+        """Say that this process works on the job, until what is returned is closed."""
+        return hold(self.store, self.prefix)
+
+    def is_held(self) -> bool:
+        """Whether a process that lives is known to work on the job."""
+        return is_held(self.store, self.prefix)
+
+    def check_not_held(self, what: str) -> None:
+        """Refuse to begin anew what a process that lives writes; see `check_none_held`."""
+        check_none_held(self.store, [f"{self.prefix}{HELD}"], what)
 
     def remove(self) -> None:
         """End the job: nothing of the journal stays, nor folders that have become empty."""

@@ -14,6 +14,7 @@ from functools import partial
 from zarr_dask.errors import RankError, ResumeError, StoreError
 from zarr_dask.formats.base import load_json, where
 from zarr_dask.journal.believed import Believed
+from zarr_dask.journal.held import check_none_held
 from zarr_dask.journal.places import NODES, Place, default_place, given_place, holds_node
 from zarr_dask.stores.base import Store, is_far, join
 from zarr_dask.stores.urls import Location, bare, beside, real_place
@@ -63,6 +64,8 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
     ------
     RankError
         If it belongs to an output that is open (`zarr_dask.Writer`).
+    JobRunningError
+        If, with `below`, a process that lives works on a job there.
     """
     if often and is_far(store):
         _FREE.get(real_place(store, path), partial(_check_if_possible, store, path))
@@ -78,6 +81,7 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
         there_are_some = True
         if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
             raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
+        check_none_held(place.store, [key], where(store, path))
     return there_are_some or not is_far(place.store)  # a folder may be there without a value
 
 

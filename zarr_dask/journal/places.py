@@ -21,6 +21,7 @@ from zarr_dask.errors import ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.journal.believed import Believed
+from zarr_dask.journal.held import check_none_held
 from zarr_dask.journal.journal import Job, Journal, job_at, remove_empty_folders
 from zarr_dask.pool import abreast
 from zarr_dask.stores.base import Store, is_far, join
@@ -206,6 +207,11 @@ def discard_journals(store: Store, path: str) -> None:
 
     Those in a place of their own (``journal=``) are not found; their receipts hold for nothing
     that is written anew, because that has another creation.
+
+    Raises
+    ------
+    JobRunningError
+        If a process that lives works on one of them.
     """
     place = default_place(store, path)
     try:
@@ -213,6 +219,8 @@ def discard_journals(store: Store, path: str) -> None:
             return
     except ListingError:  # no job can have kept a journal there
         return
+    if isinstance(place.store, LocalStore):
+        check_none_held(place.store, place.store.list(place.prefix), where(store, path))
     place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
 

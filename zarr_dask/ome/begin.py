@@ -169,10 +169,7 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
             return resumed
     elif resume:
         _refuse_other(at, found)
-    _make_room(plan, _left_behind(plan, [old for _, old in found]))
-    for old_journal, old in found:
-        _remove_leftovers(plan, old)
-        old_journal.remove()
+    _replace(plan, at, found)
     keeps_one = required or (place is not None and isinstance(place.store, Appender))
     if place is None or not keeps_one:
         return PyramidJob(plan, None, keeps_receipts=False)
@@ -185,6 +182,16 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
         opened.begin(described)
         return PyramidJob(plan, opened, keeps_receipts=False)
     return PyramidJob(plan, None, keeps_receipts=False)
+
+
+def _replace(plan: Contents, at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+    """Make room for the images; what jobs have left goes, unless one of them is running."""
+    for journal, _ in found:
+        journal.check_not_held(at)
+    _make_room(plan, _left_behind(plan, [job for _, job in found]))
+    for journal, job in found:
+        _remove_leftovers(plan, job)
+        journal.remove()
 
 
 def _refuse_other(at: str, found: Sequence[tuple[Journal, Job]]) -> None:

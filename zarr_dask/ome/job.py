@@ -18,6 +18,7 @@ import numpy as np
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.hierarchy import withdraw
 from zarr_dask.jobs.bars import bar
+from zarr_dask.jobs.beginning import held
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, forks_for, run_tasks
@@ -60,17 +61,18 @@ def run_plan(
     job = begun(plan, resume, journal)
     done = job.receipts()
     reports: list[CellReport] = []
-    with ExitStack() as stack:
-        told = progress
-        if progress is True:
-            told = stack.enter_context(bar("writing", plan.total))
-        steps = _Steps(told if callable(told) else None, plan.total)
-        stack.push(partial(_withdraw, plan))
-        for wave in _waves(plan.pyramids):
-            for stage in range(max(len(pyramid.stages) for pyramid in wave)):
-                reports += _run_stage(job, wave, stage, done, workers, steps)
-        steps.end()
-    job.finish()
+    with held(job.journal):
+        with ExitStack() as stack:
+            told = progress
+            if progress is True:
+                told = stack.enter_context(bar("writing", plan.total))
+            steps = _Steps(told if callable(told) else None, plan.total)
+            stack.push(partial(_withdraw, plan))
+            for wave in _waves(plan.pyramids):
+                for stage in range(max(len(pyramid.stages) for pyramid in wave)):
+                    reports += _run_stage(job, wave, stage, done, workers, steps)
+            steps.end()
+        job.finish()
     total = merged(reports)
     return WriteReport(total.objects, total.empty, plan.nbytes, total.stored, total.retried)
 

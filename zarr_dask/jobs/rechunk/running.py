@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from zarr_dask.errors import MemoryBudgetError, StoreError
 from zarr_dask.jobs.bars import rechunk_bars
-from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, resume
+from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, held, resume
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.report import Expected, Ledger, Progress
 from zarr_dask.jobs.rechunk.stages import CostModel, Working, seconds
@@ -217,23 +217,24 @@ def _carry_out(
     found = resume(plan.as_job(), journal) if resuming else None
     job = begin_anew(plan.as_job(), journal) if found is None else found
     run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
-    try:
-        run.copy()
-        run.compare(comparisons)
-    except BaseException as error:
-        if job.journal is None or not isinstance(error, Exception):
-            with suppress(StoreError):  # the first error is what matters
-                job.remove_intermediates()
-        with suppress(StoreError):
-            plan.withdraw()
-        raise
-    arrays = range(len(plan.depths))
-    ledger = run.ledger
-    if found is None or job.journal is None:
-        stored = [ledger.stored_of(array, plan.depths[array] - 1) for array in arrays]
-    else:
-        stored = job.stored()
-    job.finish()
+    with held(job.journal):
+        try:
+            run.copy()
+            run.compare(comparisons)
+        except BaseException as error:
+            if job.journal is None or not isinstance(error, Exception):
+                with suppress(StoreError):  # the first error is what matters
+                    job.remove_intermediates()
+            with suppress(StoreError):
+                plan.withdraw()
+            raise
+        arrays = range(len(plan.depths))
+        ledger = run.ledger
+        if found is None or job.journal is None:
+            stored = [ledger.stored_of(array, plan.depths[array] - 1) for array in arrays]
+        else:
+            stored = job.stored()
+        job.finish()
     return ledger, stored
 
 

@@ -463,10 +463,8 @@ class _Job:
                 journal.remove()
                 self.swept += 1
                 continue
-            reason = (
-                f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: it is running, "
-                "or was killed and can be resumed"
-            )
+            how = "it is running" + ("" if journal.is_held() else ", or was killed")
+            reason = f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: {how}"
             self.add(Finding("journal", path, journal.prefix, reason=reason))
 
     def find_leftovers(self, *, sweep: bool) -> None:

@@ -28,6 +28,7 @@ from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
+from zarr_dask.journal import Hold
 from zarr_dask.site import Site
 from zarr_dask.tree import facts_table
 
@@ -276,10 +277,11 @@ class WritePlan:
         else:
             self._warn_of_stale()
         journal = resume.begin()
-        mark: BinaryIO | None = None
+        marks: list[BinaryIO | Hold] = [journal.hold()] if held and journal is not None else []
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
+            marks += () if mark is None else (mark,)
             target = replace(target, store=self.swap.store, path="")
         creates, before = self._left_to_show()
         done = resume.receipts(target)
@@ -318,7 +320,7 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), mark, self.swap, forks)
+        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
 
     def _make_room(self) -> None:
         """Remove what is replaced, and make the groups above."""

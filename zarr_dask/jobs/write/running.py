@@ -11,7 +11,7 @@ from zarr_dask.jobs.forks import Forks
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
-from zarr_dask.journal import Journal
+from zarr_dask.journal import Hold, Journal
 from zarr_dask.stores.base import is_far
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Begun:
     """Of its job."""
     done: int
     """Decoded bytes that were written before, by the job that it goes on with."""
-    held: BinaryIO | None = None
-    """Says, while it is open, that somebody writes beside the array that is to be replaced."""
+    held: tuple[BinaryIO | Hold, ...] = ()
+    """Say, while they are open, that somebody works on the job, and beside what it replaces."""
     swap: Swap | None = None
     """How it takes the place of another array, if it does."""
     forks: Forks | None = None
@@ -116,6 +116,6 @@ def run_plans(
         raise
     finally:
         for one in begun:
-            if one.held is not None:
-                one.held.close()
+            for held in one.held:
+                held.close()
     return end_of(begun)(tuple(reports))

@@ -230,10 +230,14 @@ class ArrayTarget:
         Raises
         ------
         ResumeError
-            If another job has begun to write to the same place anew.
+            If another job has begun to write to the same place anew, or what lay there was removed
+            together with the journal of this one.
         """
         array, job = self.array, self._open_job()
         records = None if job is None else self.records
+        if job is None and self.records is not None and self.creates:
+            self._check_shown()
+            return result
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
@@ -247,6 +251,17 @@ class ArrayTarget:
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def _check_shown(self) -> None:
+        """Whether the array is visible, as it must be where the journal of its job has gone."""
+        array = self.array
+        documents = array.node_format.documents(array.meta, array.path)
+        if any(array.store.get(key) != text for key, text in documents.items()):
+            raise ResumeError(
+                f"{array.where} was removed, or written anew by another job, while this one was "
+                "writing it: its journal has gone, so that nobody knows whether its objects are "
+                "still there. Nothing of it was made visible; write it again, one job at a time."
+            )
 
     def _grow(self, before: ArrayMeta, job: Job | None) -> None:
         """Make the new length visible; journal and scheduler know before that this job does it."""
