@@ -34,6 +34,7 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    ├── JobRunningError          (RuntimeError)       what a process that lives is writing
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
@@ -80,6 +81,7 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "JobRunningError",
     "ListingError",
     "ManifestError",
     "MemoryBudgetError",
