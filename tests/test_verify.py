@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -524,6 +526,29 @@ def test_archives_and_other_file_systems(tmp_path):
     memory.pipe("/verify/a/junk", b"")
     assert found(zd.verify("memory://verify")) == {"torn": 1, "orphan": 1}
     assert found(zd.verify("memory://verify", "a", deep="decode")) == {"torn": 1, "orphan": 1}
+
+
+LITTLE = [{"name": "bytes", "configuration": {"endian": "little"}}]
+
+
+@pytest.mark.parametrize("deep", ["decode", "receipts"])
+def test_damaged_entries_of_archives(tmp_path, deep):
+    values = da.from_array(np.arange(48, dtype="i4").reshape(6, 8), chunks=(2, 4))
+    kept = tmp_path / "run.manifest"
+    zd.to_zarr(values, tmp_path / "run", "a", codecs=LITTLE, manifest=kept)
+    path = Path(shutil.make_archive(str(tmp_path / "run"), "zip", tmp_path / "run"))
+    with zipfile.ZipFile(path) as file, zipfile.ZipFile(tmp_path / "b.zip", "w") as stored:
+        for name in file.namelist():
+            stored.writestr(name, file.read(name))
+    data = bytearray((tmp_path / "b.zip").read_bytes())
+    for first in (0, 32):  # of the rows of chunks
+        where = data.index(np.arange(first, first + 4, dtype="<i4").tobytes())
+        data[where] ^= 1
+    (tmp_path / "b.zip").write_bytes(data)
+    report = zd.verify(str(tmp_path / "b.zip"), deep=deep, manifest=kept)
+    assert found(report) == {"checksum": 2}
+    assert [one.key for one in report.findings] == ["a/c/0/0", "a/c/2/0"]
+    assert "checksum does not fit" in report.findings[0].reason
 
 
 def test_nested_shards_and_other_chains():

@@ -79,6 +79,7 @@ __all__ = [
     "CorruptObjectError",
     "CredentialsMissingError",
     "DaskBackendError",
+    "DamagedValueError",
     "DataTypeError",
     "GridError",
     "JobRunningError",
@@ -422,6 +423,13 @@ class StoreUnavailableError(StoreError):
     """Whether the service said that it gets too many requests."""
     unreachable: bool = False
     """Whether nothing answers at that address at all."""
+
+
+class DamagedValueError(StoreError):
+    """A value whose bytes the store itself knows to be wrong: a damaged entry of an archive."""
+
+    by_checksum: bool = False
+    """Whether a checksum has told it."""
 
 
 class ObjectReplacedError(StoreError):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple
 
-from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError
+from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
 from zarr_dask.stores.files import read_at, write_at
 from zarr_dask.stores.listed import below_of, listing_of
@@ -204,7 +204,7 @@ class ZipStore:
         first, last, _ = slice(wanted.start, wanted.stop).indices(entry.size)
         value = read_at(descriptor, start + first, max(last - first, 0))
         if (first, last) == (0, entry.size) and zlib.crc32(value) != entry.crc:
-            raise self._broken(key, "its checksum does not fit")
+            raise self._broken(key, "its checksum does not fit", by_checksum=True)
         return value
 
     def _check(self, key: str, entry: _Entry) -> None:
@@ -258,12 +258,14 @@ class ZipStore:
         if size != most or (most == entry.size and (not inflate.eof or inflate.unconsumed_tail)):
             raise self._broken(key, f"it does not hold the {entry.size} bytes that it claims")
         if most == entry.size and zlib.crc32(value) != entry.crc:
-            raise self._broken(key, "its checksum does not fit")
+            raise self._broken(key, "its checksum does not fit", by_checksum=True)
         return bytes(value) if size < _PIECE else value.toreadonly()
 
-    def _broken(self, key: str, reason: str) -> StoreError:
+    def _broken(self, key: str, reason: str, *, by_checksum: bool = False) -> DamagedValueError:
         name = self.folder + key
-        return StoreError(f"the entry {name!r} of {self.root} cannot be read: {reason}.")
+        error = DamagedValueError(f"the entry {name!r} of {self.root} cannot be read: {reason}.")
+        error.by_checksum = by_checksum
+        return error
 
     def _refusal(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(

@@ -29,7 +29,7 @@ from zarr_dask.codecs.base import ABSENT_PLACE, Inside, Reading
 from zarr_dask.codecs.chain import BoundChain
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.codecs.fetch import Fetch, answer, window
-from zarr_dask.errors import ChecksumError, CorruptObjectError
+from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.stores.base import Buffer, Range, read_ranges
 
@@ -199,6 +199,15 @@ _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
 def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256: bool) -> _Look:
     """What there is at some coordinates."""
     look = _Look(array, coords, decoding=depth == "decode")
+    try:
+        _look_into(look, depth, with_sha256=with_sha256)
+    except DamagedValueError as error:
+        look.blame("checksum" if error.by_checksum else "undecodable", (), str(error))
+    return look
+
+
+def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
+    array, coords = look.array, look.coords
     key = array.key(coords)
     if depth == "index":
         size, view = array.store.size(key), memoryview(b"")
@@ -210,15 +219,14 @@ def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
     if size is None:
         look.state = "absent"
-        return look
+        return
     look.nbytes = size
     if depth == "receipts":
         digest = sha256(view).hexdigest() if with_sha256 else None
         look.summed = Summed(size, crc32c(view), digest)
-        return look
+        return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(array.meta.bound(coords), read, size, valid, ())
-    return look
 
 
 class _Look:
