@@ -25,6 +25,7 @@
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
+    │   ├── DamagedValueError                         an entry of an archive that is damaged
     │   ├── ObjectReplacedError                       replaced again and again while it was read
     │   ├── ConditionalWriteError                     no value can be put on a condition there
     │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
@@ -78,8 +79,8 @@ __all__ = [
     "CopyError",
     "CorruptObjectError",
     "CredentialsMissingError",
-    "DaskBackendError",
     "DamagedValueError",
+    "DaskBackendError",
     "DataTypeError",
     "GridError",
     "JobRunningError",
