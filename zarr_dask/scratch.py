@@ -23,6 +23,7 @@ import numpy as np
 
 __all__ = [
     "Gathered",
+    "borrowed",
     "keep_scratch_for",
     "keeping_freed_memory",
     "lasting",
@@ -30,7 +31,7 @@ __all__ = [
     "scratch",
 ]
 
-Use = Literal["encoded", "decoded", "chunk", "frame"]
+Use = Literal["encoded", "decoded", "chunk", "frame", "run"]
 Buffer = bytes | bytearray | memoryview
 
 _LARGEST_KEPT = 1 << 26
@@ -61,7 +62,7 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
     use
         ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk on their
         way to where they go, ``"chunk"`` for a whole chunk of which several regions are taken,
-        ``"frame"`` for the encoded blocks of it that are wanted.
+        ``"frame"`` for the encoded blocks of it that are wanted, ``"run"`` for chunks side by side.
     nbytes
         How many bytes; more than 64 MiB are not kept.
     """
@@ -73,6 +74,21 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
         _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
         memory = _KEPT.memory[use] = np.empty(roomy, np.uint8)
     return memory[:nbytes]
+
+
+@contextmanager
+def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
+    """Memory as `scratch` gives it, which nobody else gets before the end of the statement.
+
+    It is for generators: what the thread does between two of their items may need some, too.
+    """
+    memory = scratch(use, nbytes)
+    _KEPT.memory.pop(use, None)
+    try:
+        yield memory
+    finally:
+        if nbytes <= _LARGEST_KEPT:
+            _KEPT.memory[use] = memory if memory.base is None else memory.base
 
 
 def keep_scratch_for(purpose: Hashable) -> None:

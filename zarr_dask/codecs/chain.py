@@ -207,6 +207,11 @@ class BoundChain:
         only = self._to_memory and len(chain.bytes) == 1 and self._swapped is None
         self._straight = only and not self._stages
         """Whether one codec turns bytes into elements as they are: what small reads hurry by."""
+        self.decodes_to_memory = self._to_memory and not self._stages
+        """Whether a chunk is decoded into memory where its elements lie one after the other."""
+        packs = self.decodes_to_memory and self._serializer.direct
+        self.encodes_from_memory = packs and not self._bytes[0].may_alias
+        """Whether a chunk is encoded from such memory, which may be used again afterwards."""
         if self._to_memory:
             self._first_decoders = self._decoders[:-1]
             self._last_decoder = self._decoders[-1][0]

@@ -7,11 +7,12 @@ region of it is fetched in two rounds, the index and then the chunks that the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +32,8 @@ from zarr_dask.codecs.base import (
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
-from zarr_dask.dtypes import data_type_of, is_full_of
+from zarr_dask.codecs.runs import at_once, packed, runs_of, settling
+from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
 from zarr_dask.grid import Grid, Part, Region, Shape, cut
 from zarr_dask.scratch import Gathered
@@ -182,17 +184,27 @@ class _BoundSharding(BoundSerializer):
 
     def _chunks(self, array: np.ndarray, index: np.ndarray, offset: int) -> Iterator[Buffer]:
         """The chunks that are stored, one after the other; says in the index where each is."""
-        fill = self.spec.fill
         places = index.reshape(-1, 2)
-        for number, part in enumerate(self._all_parts):
-            chunk = cut(array, part.out)
-            if fill is not None and is_full_of(chunk, fill):
-                continue
+        for number, chunk in self._stored_chunks(array):
             start = offset
             for piece in self._inner.pieces(chunk):
                 offset += len(piece)
                 yield piece
             places[number] = start, offset - start
+
+    def _stored_chunks(self, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """The chunks that are stored and their numbers, each good until the next one is taken."""
+        fill, packs, first = self.spec.fill, self._inner.encodes_from_memory, 0
+        for run in runs_of(array, self._inner.spec.shape):
+            numbers: Sequence[int] = range(len(run))
+            if fill is not None:
+                absent = which_are_full_of(run, fill)
+                numbers = [number for number in numbers if not absent[number]]
+            if numbers:
+                with packed(run) if packs else nullcontext(run) as chunks:
+                    for number in numbers:
+                        yield first + number, chunks[number, ...]
+            first += len(run)
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:
@@ -205,20 +217,39 @@ class _BoundSharding(BoundSerializer):
     ) -> None:
         shard = memoryview(buffer)
         index = self._decode_index(self._cut_index(shard))
+        self._decode_parts(self._present_parts(shard, region, index, out, reading), out, reading)
+
+    def _present_parts(
+        self,
+        shard: memoryview,
+        region: Region | None,
+        index: np.ndarray,
+        out: np.ndarray,
+        reading: Reading,
+    ) -> Iterator[tuple[Part, Buffer]]:
+        """The parts of a region whose chunks are there, with their bytes; others are filled."""
         length = len(shard)
-        shape, decode = self._inner.spec.shape, self._inner.decode
         for part, (offset, nbytes) in self._placed_parts(region, index):
-            destination = cut(out, part.out)
-            if offset + nbytes > length:
-                if offset == nbytes == _ABSENT:
-                    self._fill(part.coords, destination, reading)
-                    continue
+            if offset + nbytes <= length:
+                yield part, shard[offset : offset + nbytes]
+            elif offset == nbytes == _ABSENT:
+                self._fill(part.coords, cut(out, part.out), reading)
+            else:
                 raise _outside(offset, nbytes, length).inside(part.coords)
-            inside = None if destination.shape == shape else part.inside
-            try:
-                decode(shard[offset : offset + nbytes], inside, destination, reading)
-            except (CorruptObjectError, ChunkMissingError) as error:
-                raise error.inside(part.coords) from error
+
+    def _decode_parts(
+        self, parts: Iterable[tuple[Part, Buffer]], out: np.ndarray, reading: Reading
+    ) -> None:
+        """Decode chunks, or parts of them, each from its bytes, and put them into `out`."""
+        shape, decode = self._inner.spec.shape, self._inner.decode
+        runs = self._inner.decodes_to_memory
+        with settling(out, shape) if runs else nullcontext(at_once(out)) as place_of:
+            for part, buffer in parts:
+                place = place_of(part)
+                try:
+                    decode(buffer, None if place.shape == shape else part.inside, place, reading)
+                except (CorruptObjectError, ChunkMissingError) as error:
+                    raise error.inside(part.coords) from error
 
     def _placed_parts(
         self, region: Region | None, index: np.ndarray
@@ -272,11 +303,10 @@ class _BoundSharding(BoundSerializer):
         index = yield from self._read_index()
         if index is None:
             return False
-        chunks = [
-            _Chunk(coords, *place, inner)
-            for coords, inner in self._cuts_by_chunk(cuts).items()
-            if (place := self._place(coords, inner, index, reading)) is not None
-        ]
+        if len(cuts) == 1 and not self._inner.partial:
+            yield from self._read_region(*cuts[0], index, reading)
+            return True
+        chunks = self._present_chunks(cuts, index, reading)
         if not chunks:
             return True
         chunks.sort(key=attrgetter("offset", "nbytes"))
@@ -293,6 +323,70 @@ class _BoundSharding(BoundSerializer):
             except (CorruptObjectError, ChunkMissingError) as error:
                 raise error.inside(chunk.coords) from error
         return True
+
+    def _read_region(
+        self, region: Region | None, out: np.ndarray, index: np.ndarray, reading: Reading
+    ) -> Fetch[None]:
+        """Read one region, from chunks that are read as a whole."""
+        if region is None:
+            region = self._grid.everything
+        only = self._grid.only_cell(region)
+        if only is not None:
+            yield from self._read_one(only[0], only[1], out, index, reading)
+            return
+        placed: list[tuple[int, int, Part]] = []
+        for part in self._grid.parts(region):
+            place = self._place(part.coords, index)
+            if place is None:
+                self._fill(part.coords, cut(out, part.out), reading)
+            else:
+                placed.append((*place, part))
+        if not placed:
+            return
+        placed.sort(key=itemgetter(0, 1))
+        received = yield [Range(offset, offset + nbytes) for offset, nbytes, _ in placed]
+        if received is None:
+            raise _removed().inside(placed[0][2].coords)
+        self._decode_parts(_arrived(placed, received), out, reading)
+
+    def _read_one(
+        self,
+        coords: Coords,
+        inside: Region,
+        out: np.ndarray,
+        index: np.ndarray,
+        reading: Reading,
+    ) -> Fetch[None]:
+        """Read a region of one chunk: `_read_region` in short, for small reads."""
+        place = self._place(coords, index)
+        if place is None:
+            self._fill(coords, out, reading)
+            return
+        offset, nbytes = place
+        received = yield (Range(offset, offset + nbytes),)
+        if received is None:
+            raise _removed().inside(coords)
+        (buffer,) = received
+        try:
+            check_length(buffer, offset, nbytes)
+            whole = out.shape == self._inner.spec.shape
+            self._inner.decode(buffer, None if whole else inside, out, reading)
+        except (CorruptObjectError, ChunkMissingError) as error:
+            raise error.inside(coords) from error
+
+    def _present_chunks(
+        self, cuts: Sequence[Cut], index: np.ndarray, reading: Reading
+    ) -> list[_Chunk]:
+        """The chunks that some cuts meet and that are there; what lies in others is filled."""
+        chunks: list[_Chunk] = []
+        for coords, inner in self._cuts_by_chunk(cuts).items():
+            place = self._place(coords, index)
+            if place is None:
+                for _, out in inner:
+                    self._fill(coords, out, reading)
+            else:
+                chunks.append(_Chunk(coords, *place, inner))
+        return chunks
 
     def _cuts_by_chunk(self, cuts: Sequence[Cut]) -> dict[Coords, list[Cut]]:
         """What is wanted of each inner chunk."""
@@ -312,14 +406,10 @@ class _BoundSharding(BoundSerializer):
                 found.setdefault(part.coords, []).append(piece)
         return found
 
-    def _place(
-        self, coords: Coords, cuts: list[Cut], index: np.ndarray, reading: Reading
-    ) -> tuple[int, int] | None:
-        """Where the bytes of a chunk are; None if it is absent and its cuts were filled."""
+    def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
+        """Where the bytes of a chunk are; None if it is absent."""
         offset, nbytes = index[coords].tolist()
         if offset == nbytes == _ABSENT:
-            for _, out in cuts:
-                self._fill(coords, out, reading)
             return None
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
             raise CorruptObjectError(
@@ -346,6 +436,18 @@ class _Chunk(NamedTuple):
     nbytes: int
     cuts: list[Cut]
     """What is wanted of it."""
+
+
+def _arrived(
+    placed: Sequence[tuple[int, int, Part]], received: Iterable[Buffer]
+) -> Iterator[tuple[Part, Buffer]]:
+    """Parts with the bytes of their chunks, all of which must be there."""
+    for (offset, nbytes, part), buffer in zip(placed, received, strict=True):
+        try:
+            check_length(buffer, offset, nbytes)
+        except CorruptObjectError as error:
+            raise error.inside(part.coords) from error
+        yield part, buffer
 
 
 def _removed() -> CorruptObjectError:

@@ -26,6 +26,7 @@ from zarr_dask.dtypes.bits import (
     native,
     parts_of_complex,
     swappable,
+    which_are_full_of,
 )
 from zarr_dask.dtypes.named import (
     CORE_NAMES,
@@ -61,4 +62,5 @@ __all__ = [
     "swappable",
     "v3_names",
     "value_bits",
+    "which_are_full_of",
 ]

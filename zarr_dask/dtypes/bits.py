@@ -24,6 +24,7 @@ __all__ = [
     "native",
     "parts_of_complex",
     "swappable",
+    "which_are_full_of",
 ]
 
 
@@ -135,6 +136,28 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
         bool((bits[first : first + rows] == wanted).all())
         for first in range(0, bits.shape[0], rows)
     )
+
+
+def which_are_full_of(arrays: np.ndarray, fill: np.ndarray) -> list[bool]:
+    """For each array along the first dimension, whether `is_full_of` is true.
+
+    Examples
+    --------
+    >>> which_are_full_of(np.array([[0, 0], [0, 1], [1, 0]]), np.array(0))
+    [True, False, False]
+    """
+    numbers = range(len(arrays))
+    if arrays.size == 0 or arrays.dtype.hasobject or arrays.dtype.kind == "T":
+        return [is_full_of(arrays[number, ...], fill) for number in numbers]
+    # most are told from fill by their first elements, which are looked at together
+    wanted, size = fill.tobytes(), fill.itemsize
+    first: tuple[Any, ...] = (slice(None), *(0,) * (arrays.ndim - 1))
+    firsts = arrays[first].tobytes()
+    return [
+        firsts[number * size : (number + 1) * size] == wanted
+        and is_full_of(arrays[number, ...], fill)
+        for number in numbers
+    ]
 
 
 def _same_object(item: object, wanted: object) -> bool:
