@@ -295,3 +295,33 @@ def test_no_index_is_no_empty_folder():
         for ask in (group.tree, array.nbytes_stored, lambda: zd.verify(group)):
             with pytest.raises(ListingError, match="no index"):
                 ask()
+
+
+class WithoutIndex(Files):
+    """Forbids to list folders, as nginx does."""
+
+    def do_GET(self):  # noqa: N802
+        path = self.path.strip("/")
+        if path not in self.values and any(key.startswith(f"{path}/") for key in self.values):
+            self.answer(403, b"<html>forbidden</html>")
+        else:
+            super().do_GET()
+
+    do_HEAD = do_GET  # noqa: N815
+
+
+@pytest.mark.parametrize("backend", [None, "fsspec", "obstore"])
+def test_servers_that_forbid_to_list(tmp_path, backend):
+    values = {}
+    zd.create_array(values, "ocean/t", shape=(4,), dtype="i4", chunks=2)[...] = [1, 2, 3, 4]
+    bare = {f"bare/{key}": bytes(value) for key, value in values.items()}
+    zd.consolidate(values)
+    served = bare | {f"r/{key}": bytes(value) for key, value in values.items()}
+    options = {"backend": backend} if backend else None
+    with serving(WithoutIndex, served) as (url, _):
+        group = zd.open_group(f"{url}/r", storage_options=options)
+        assert "t  (4,)" in str(group.tree())
+        zd.copy(f"{url}/r", tmp_path / "r.zarr", storage_options=options, verify=True)
+        assert zd.open_array(tmp_path / "r.zarr", "ocean/t")[...].tolist() == [1, 2, 3, 4]
+        with pytest.raises(ListingError, match="consolidate"):
+            zd.open_group(f"{url}/bare", storage_options=options).tree()

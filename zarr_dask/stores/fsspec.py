@@ -66,6 +66,7 @@ _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of its own
 _MULTIPART = 1 << 25  # values from this size on may be sent in parts
+_NO_INDEX = {403, 405}  # what nginx and others answer where a folder would be listed
 _PART_RETRIES = 4
 _PARTS_AT_ONCE = 4
 _BATCH = 1000  # keys that are deleted at once
@@ -352,13 +353,15 @@ class FsspecStore:
         What HTTP servers call missing, or send instead of an index, may be a folder of values.
         """
         if not found and urlsplit(self.url).scheme in WEB:
-            raise ListingError(
-                f"{self.url}/{prefix} cannot be listed: the server shows no index of it. Open a "
-                "node by its path, or a group that has consolidated metadata "
-                "(zarr_dask.consolidate)."
-            )
+            raise self._unlisted(prefix)
         if not found:
             self._check_bucket("list", prefix, FileNotFoundError("nothing was listed"))
+
+    def _unlisted(self, prefix: str) -> ListingError:
+        return ListingError(
+            f"{self.url}/{prefix} cannot be listed: the server shows no index of it. Open a node "
+            "by its path, or a group that has consolidated metadata (zarr_dask.consolidate)."
+        )
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -561,6 +564,9 @@ class FsspecStore:
         return retried(self.policy, attempt)
 
     def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
+        web = urlsplit(self.url).scheme in WEB
+        if doing == "list" and web and statuses_of(error) & _NO_INDEX:
+            return self._unlisted(key)
         words = redacted(str(error), self.settings()) or type(error).__name__
         words += in_words_of_fsspec(words)
         failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
