@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask import scratch as scratch_module
-from zarr_dask.scratch import Gathered, keep_scratch_for, provide, scratch
+from zarr_dask.scratch import Gathered, provide, scratch, working_for
 
 FAULTS = """
 import resource
@@ -33,6 +35,79 @@ print(faults(nullcontext()), faults(keeping_freed_memory()), faults(nullcontext(
 """
 
 
+FORKED = """
+import os, threading
+from zarr_dask import scratch as module
+from zarr_dask.scratch import working_for
+
+begun, go_on = threading.Event(), threading.Event()
+
+def task():
+    with working_for("stage", hold):
+        pass
+
+def hold():  # with the lock
+    begun.set()
+    go_on.wait()
+
+thread = threading.Thread(target=task)
+thread.start()
+begun.wait()
+child = os.fork()
+if not child:
+    with working_for("other", lambda: os.write(1, b"child ")):
+        os._exit(0)
+_, status = os.waitpid(child, 0)
+go_on.set()
+thread.join()
+os.write(1, str(status).encode())
+"""
+
+
+class Threads:
+    """Threads that do one thing after the other, as they are told."""
+
+    def __init__(self, count):
+        self._pools = [ThreadPoolExecutor(1) for _ in range(count)]
+
+    def __enter__(self):
+        return tuple(map(OneThread, self._pools))
+
+    def __exit__(self, *error):
+        for pool in self._pools:
+            pool.shutdown()
+
+
+class OneThread:
+    def __init__(self, pool):
+        self._pool = pool
+        self._tasks = []
+
+    def _do(self, function, *args):
+        return self._pool.submit(function, *args).result(timeout=30)
+
+    def begin(self, purpose, first=None):
+        self._tasks.append(working_for(purpose, first))
+        self._do(self._tasks[-1].__enter__)
+
+    def end(self):
+        self._do(self._tasks.pop().__exit__, None, None, None)
+
+    def keep(self, nbytes):
+        """A reference to the memory that it keeps, of elements of a chunk."""
+        return self._do(lambda: weakref.ref(scratch("decoded", nbytes).base))
+
+    def gather(self):
+        """A reference to the memory in which it has gathered."""
+
+        def gathered():
+            with Gathered() as whole:
+                whole.add(b"abc")
+            return weakref.ref(whole.buffers()[0].obj)
+
+        return self._do(gathered)
+
+
 def test_memory_is_used_again_by_the_same_thread_only():
     first = scratch("decoded", 1000)
     assert np.shares_memory(scratch("decoded", 500), first)
@@ -45,19 +120,102 @@ def test_memory_is_used_again_by_the_same_thread_only():
 
 
 def test_memory_is_kept_for_one_purpose_at_a_time():
-    keep_scratch_for("one")
-    first = scratch("decoded", 1000)
-    keep_scratch_for("one")
-    assert np.shares_memory(scratch("decoded", 500), first)
-    keep_scratch_for("other")
-    assert not np.shares_memory(scratch("decoded", 500), first)
+    with working_for("one"):
+        first = scratch("decoded", 1000)
+        with working_for("one"):
+            assert np.shares_memory(scratch("decoded", 500), first)
+        with working_for("other"):
+            assert not np.shares_memory(scratch("decoded", 500), first)
+
+
+def test_memory_is_kept_while_other_tasks_run_and_goes_with_the_last():
+    with Threads(2) as (one, other):
+        one.begin("stage")
+        other.begin("stage")
+        kept = other.keep(1000)
+        other.end()
+        assert kept() is not None
+        other.begin("stage")
+        assert other.keep(500)() is kept()
+        other.end()
+        one.end()
+        assert kept() is None
+
+
+def test_idle_threads_keep_nothing_of_an_earlier_stage():
+    """Even if the process was never without a task."""
+    with Threads(3) as (one, other, third):
+        one.begin("another job")
+        other.begin("first stage")
+        kept, gathered = other.keep(1000), other.gather()
+        of_others = one.keep(1000)
+        other.end()
+        third.begin("second stage")
+        assert kept() is None
+        assert gathered() is None
+        assert of_others() is not None, "it may be at work in it"
+
+
+def test_the_first_task_takes_what_reads_have_kept():
+    with Threads(2) as (one, other):
+        kept = other.keep(1000)
+        one.begin("stage")
+        assert kept() is None
+
+
+def test_threads_that_have_ended_are_forgotten():
+    with Threads(1) as (one,):
+        one.begin("stage")
+    del one
+    begun = []
+    with working_for("other", lambda: begun.append("alone")):
+        assert begun == ["alone"]
+
+
+def test_only_the_first_task_of_a_process_is_told_so():
+    begun = []
+    with Threads(2) as (one, other):
+        one.begin("stage", lambda: begun.append(1))
+        other.begin("stage", lambda: begun.append(2))
+        one.end()
+        one.begin("other", lambda: begun.append(3))
+        one.end()
+        other.end()
+        other.begin("stage", lambda: begun.append(4))
+    assert begun == [1, 4]
+
+
+def test_a_task_that_cannot_begin_has_not_begun():
+    def fail():
+        raise MemoryError
+
+    with pytest.raises(MemoryError), working_for("stage", fail):
+        pass
+    begun = []
+    with working_for("stage", lambda: begun.append(1)):
+        assert begun == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_no_tasks():
+    """Nor does it wait for a lock that another thread held when it was made."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["child", "0"]
 
 
 def test_what_is_gathered_stays_as_it_is_when_the_purpose_changes():
-    keep_scratch_for("one")
-    with Gathered() as gathered:
+    with working_for("one"), Gathered() as gathered:
         gathered.add(b"abc")
-        keep_scratch_for("other")
+        with working_for("other"):
+            gathered.add(b"def")
+    assert b"".join(gathered.buffers()) == b"abcdef"
+
+
+def test_what_is_gathered_stays_as_it_is_while_other_threads_begin_tasks():
+    with Threads(1) as (other,), Gathered() as gathered:
+        gathered.add(b"abc")
+        other.begin("stage")
         gathered.add(b"def")
     assert b"".join(gathered.buffers()) == b"abcdef"
 
@@ -101,10 +259,12 @@ def test_what_is_gathered_is_what_was_added(pieces, inner, step, most):
                 for piece in within.buffers():
                     outer.add(piece)
             assert b"".join(outer.buffers()) == b"".join([*pieces, *inner])
-            assert len(scratch_module._KEPT.segments) * step < most + step
+            assert len(scratch_module._KEPT.keeper.segments) * step < most + step
         with Gathered():
             pass
-        assert not scratch_module._KEPT.segments, "no more is kept than the last whole needed"
+        assert not scratch_module._KEPT.keeper.segments, (
+            "no more is kept than the last whole needed"
+        )
 
 
 def test_an_error_ends_the_gathering():
@@ -124,7 +284,7 @@ def test_shards_are_encoded_in_memory_that_is_used_again():
     kept = []
     for shard in range(2):
         array[shard] = values[shard]
-        kept.append([segment.obj.ctypes.data for segment in scratch_module._KEPT.segments])
+        kept.append([segment.obj.ctypes.data for segment in scratch_module._KEPT.keeper.segments])
     np.testing.assert_array_equal(array[...], values)
     assert kept[0] == kept[1]
     assert len(kept[0]) > 1

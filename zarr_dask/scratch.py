@@ -2,9 +2,9 @@
 
 A thread uses some again and again, for what lives only as long as one chunk is worked on.
 Asking the system for a few megabytes and giving them back costs about as much as decoding them.
-`scratch` keeps our own buffers, `Gathered` the encoded chunks of a shard; `keeping_freed_memory` is
-for the buffers that codecs make, in dask workers, which are told to give every freed one back at
-once (``MALLOC_TRIM_THRESHOLD_``).
+`scratch` keeps our own buffers, `Gathered` the encoded chunks of a shard, both until the last task
+of the process ends (`working_for`); `keeping_freed_memory` is for the buffers that codecs make, in
+dask workers, which are told to give every freed one back at once (``MALLOC_TRIM_THRESHOLD_``).
 """
 
 from __future__ import annotations
@@ -14,44 +14,114 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from math import prod
 from typing import Any, Literal, Self
+from weakref import WeakSet
 
 import numpy as np
 
 __all__ = [
     "Gathered",
     "borrowed",
-    "keep_scratch_for",
     "keeping_freed_memory",
     "lasting",
     "provide",
+    "reserve",
+    "return_freed_memory",
     "scratch",
+    "working_for",
 ]
 
 Use = Literal["encoded", "decoded", "chunk", "frame", "run"]
 Buffer = bytes | bytearray | memoryview
 
 _LARGEST_KEPT = 1 << 26
+_BYTE = np.dtype(np.uint8)
 _STEP = 1 << 20  # encoded chunks differ a little in size; memory is not made anew for each
 
 
-class _Kept(threading.local):
-    """What the current thread keeps, by use."""
+class _Keeper:
+    """What a thread keeps, which others may take from it; what it works in stays as it is."""
 
     def __init__(self) -> None:
         self.memory: dict[Use, np.ndarray] = {}
         self.segments: list[memoryview] = []
-        """Where `Gathered` puts bytes, each of `_STEP` bytes; 64 MiB at most."""
-        self.gathers = False
-        """Whether one is at work in these."""
+        """Where `Gathered` puts bytes, each of `_STEP` bytes; 64 MiB at most. None of them while
+        one is at work in these."""
         self.purpose: Hashable = None
-        """What the memory has been used for; see `keep_scratch_for`."""
+        """What the memory has been used for; None if not for tasks."""
+        self.tasks = 0
+        """That run in the thread, one within the other."""
+
+    def give_back(self) -> None:
+        self.memory.clear()
+        self.segments.clear()
+
+
+class _Keepers:
+    """Those of all threads of this process that are alive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: WeakSet[_Keeper] = WeakSet()
+
+    def forget(self) -> None:
+        """In a new process there is one thread, in which no task runs; nobody holds the lock."""
+        self._lock = threading.Lock()
+        self._all = WeakSet()
+        _KEPT.keeper.tasks = 0
+        self._all.add(_KEPT.keeper)
+
+    def add(self, one: _Keeper) -> None:
+        with self._lock:
+            self._all.add(one)
+
+    def begin(self, here: _Keeper, purpose: Hashable, first: Callable[[], object] | None) -> None:
+        """A task begins in a thread; if no other one runs, call `first` before any other begins."""
+        with self._lock:
+            alone = not any(one.tasks for one in self._all)
+            for one in self._all:
+                if not one.tasks and (alone or one.purpose not in {None, purpose}):
+                    one.give_back()
+            if here.purpose != purpose:
+                here.give_back()
+                here.purpose = purpose
+            if alone and first is not None:
+                first()
+            here.tasks += 1
+
+    def end(self, here: _Keeper) -> None:
+        """A task has ended; with the last of the process all that tasks have kept goes."""
+        with self._lock:
+            here.tasks = max(here.tasks - 1, 0)  # in a new process nothing has begun
+            if any(one.tasks for one in self._all):
+                return
+            for one in self._all:
+                if one.purpose is not None:
+                    one.give_back()
+                    one.purpose = None
+
+
+_KEEPERS = _Keepers()
+
+
+class _Kept(threading.local):
+    """What the current thread keeps."""
+
+    def __init__(self) -> None:
+        self.keeper = _Keeper()
+        self.memory = self.keeper.memory
+        self.gathers = False
+        """Whether a `Gathered` is at work."""
+        _KEEPERS.add(self.keeper)
 
 
 _KEPT = _Kept()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_KEEPERS.forget)
 
 
 def scratch(use: Use, nbytes: int) -> np.ndarray:
@@ -72,7 +142,7 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
     if memory is None or memory.size < nbytes:
         roomy = -(-nbytes // _STEP) * _STEP if nbytes > _STEP else nbytes
         _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
-        memory = _KEPT.memory[use] = np.empty(roomy, np.uint8)
+        memory = _KEPT.memory[use] = lasting((roomy,), _BYTE)
     return memory[:nbytes]
 
 
@@ -91,21 +161,27 @@ def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
             _KEPT.memory[use] = memory if memory.base is None else memory.base
 
 
-def keep_scratch_for(purpose: Hashable) -> None:
-    """Give back what the current thread keeps, unless it has been used for the same purpose.
+@contextmanager
+def working_for(purpose: Hashable, first: Callable[[], object] | None = None) -> Iterator[None]:
+    """While a task runs in the current thread, keep its memory for the next one like it.
 
-    A stage that works on small chunks would hold the memory of one before it, which had large
-    ones, besides all that its plan counts.
+    What threads of the process keep that have nothing to do now goes when a task of another
+    purpose begins, and everything when the last task ends. A stage that works on small chunks would
+    hold the memory of one before it, which had large ones, besides all that its plan counts.
 
     Parameters
     ----------
     purpose
-        Equal for the tasks of one stage.
+        Equal for the tasks of one stage; not None.
+    first
+        Called if no other task runs in this process. None begins before it returns.
     """
-    if _KEPT.purpose != purpose and not _KEPT.gathers:
-        _KEPT.memory.clear()
-        _KEPT.segments.clear()
-        _KEPT.purpose = purpose
+    keeper = _KEPT.keeper
+    _KEEPERS.begin(keeper, purpose, first)
+    try:
+        yield
+    finally:
+        _KEEPERS.end(keeper)
 
 
 _PAGE_MAPPED = 1 << 20
@@ -146,6 +222,15 @@ def provide(memory: np.ndarray) -> None:
     pages |= 0
 
 
+def reserve(use: Use, nbytes: int) -> None:
+    """Have the system provide memory for a use before it is known how much of it is needed.
+
+    Not more than a thread keeps. It takes a few milliseconds at most.
+    """
+    if nbytes <= _LARGEST_KEPT:
+        provide(scratch(use, nbytes))
+
+
 # --- pieces of one whole --------------------------------------------------------------------------
 
 
@@ -178,13 +263,15 @@ class Gathered:
     def __enter__(self) -> Self:
         if not _KEPT.gathers:
             _KEPT.gathers = True
-            self._segments = _KEPT.segments
+            kept = _KEPT.keeper.segments
+            self._segments = kept.copy()
+            kept.clear()  # nobody else takes away what this one works in
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._segments is not None:
             _KEPT.gathers = False
-            del self._segments[-(-self._used // _STEP) :]
+            _KEPT.keeper.segments[:] = self._segments[: -(-self._used // _STEP)]
 
     def add(self, piece: Buffer) -> None:
         """One more piece, behind those before it."""
@@ -218,6 +305,9 @@ class Gathered:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 4 << 20, 4 << 20  # little enough for any bound of memory
+_LARGER_THAN_SMALL = 96 << 10
+"""Bytes that malloc looks around for when they are freed: the end of a thread's own heap goes back
+to the system then, which ``malloc_trim`` forgets."""
 _DEFAULT_ON_HEAP = 128 << 10  # where it stays once a trim threshold was set
 
 
@@ -233,6 +323,8 @@ class _Allocator:
         if self._told is not None:
             libc = ctypes.CDLL(None)
             if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):  # glibc
+                libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+                libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
                 self._libc = libc
 
     def enter(self) -> None:
@@ -255,9 +347,26 @@ class _Allocator:
                 self._libc.mallopt(_MMAP_THRESHOLD, _DEFAULT_ON_HEAP)
                 self._libc.mallopt(_TRIM_THRESHOLD, self._told)
                 self._libc.malloc_trim(0)
+                self._libc.free(self._libc.malloc(_LARGER_THAN_SMALL))
 
 
 _ALLOCATOR = _Allocator()
+
+
+def return_freed_memory() -> None:
+    """Give back to the system what malloc keeps, which takes a fraction of a millisecond.
+
+    Without effect where the C library is not glibc.
+    """
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Any:
+    """``malloc_trim`` where there is one."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 @contextmanager

@@ -234,6 +234,11 @@ class BoundSerializer(ABC):
         """Bytes that encoding holds besides; see `BytesCodec.tables`."""
         return 0
 
+    @property
+    def decoding(self) -> int:
+        """Bytes that decoding holds besides; see `BytesCodec.decoding`."""
+        return 0
+
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""
@@ -305,6 +310,10 @@ class BytesCodec(Codec):
 
         Of all that looks for repetitions; a few hundred kilobytes are not counted.
         """
+        return 0
+
+    def decoding(self, nbytes: int) -> int:  # noqa: ARG002
+        """Bytes that `decode_into` holds besides the bytes and so many that it makes, at most."""
         return 0
 
     @abstractmethod

@@ -36,6 +36,13 @@ _BLOSC_MAX_NBYTES = (1 << 31) - 17
 _CHOSEN = (*[1 << 18] * 6, *[1 << 19] * 3, 1 << 20)
 """Bytes of a block at most where blosc chooses how many, for zstd, by its own level."""
 
+_IN_CACHE = (1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 17, *[1 << 18] * 4)
+"""Bytes of a block where blosc chooses how many, by its level, for compressors that are fast; for
+slow ones twice as many. Where it compresses each byte of the elements by itself it takes as many
+times more as elements have bytes."""
+_SLOW = ("zlib", "lz4hc", "zstd")
+_SMALLEST_SPLIT, _LARGEST_SPLIT, _LARGEST_BLOCK = 1 << 16, 1 << 18, 1 << 20
+
 
 @dataclass(frozen=True)
 class Blosc(Compressor):
@@ -94,11 +101,25 @@ class Blosc(Compressor):
 
     def tables(self, nbytes: int) -> int:
         """See `BytesCodec.tables`; a block is held shuffled, and compressed, too."""
+        block = self._block(nbytes)
         if self.cname != "zstd":
-            return 2 * min(nbytes, self.blocksize)
+            return 2 * block
         level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as blosc does it
-        block = min(nbytes, self.blocksize or _CHOSEN[self.clevel])
         return 2 * block + zstd_tables(level, block)
+
+    def decoding(self, nbytes: int) -> int:
+        """See `BytesCodec.decoding`: a block that is still shuffled, and a frame of one block."""
+        return 2 * self._block(nbytes)
+
+    def _block(self, nbytes: int) -> int:
+        """Bytes of a block at most, of so many."""
+        if self.blocksize:
+            return min(nbytes, self.blocksize)
+        if self.cname == "zstd":
+            return min(nbytes, _CHOSEN[self.clevel])
+        whole = _IN_CACHE[self.clevel] << (self.cname in _SLOW)
+        split = max(min(whole, _LARGEST_SPLIT) * (self.typesize or MOST_SPLITS), _SMALLEST_SPLIT)
+        return min(nbytes, max(whole, min(split, _LARGEST_BLOCK)))
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`.

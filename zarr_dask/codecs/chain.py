@@ -197,6 +197,9 @@ class BoundChain:
         here = (codec.tables(largest) for codec in chain.bytes)
         self.tables: int = max(self._serializer.tables, *here, 0)
         """Bytes that encoding holds besides these, for what looks for repetitions."""
+        besides = (codec.decoding(largest) for codec in chain.bytes)
+        self.decoding: int = max(self._serializer.decoding, *besides, 0)
+        """Bytes that decoding holds besides these, for blocks that are on their way."""
         self._swapped = self._serializer.swapped
         in_place = self._serializer.direct or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place

@@ -65,6 +65,10 @@ class Conditional(BytesCodec):
         """See `BytesCodec.tables`: those of one of its codecs at a time."""
         return max((codec.tables(nbytes) for codec in self.codecs), default=0)
 
+    def decoding(self, nbytes: int) -> int:
+        """See `BytesCodec.decoding`."""
+        return max((codec.decoding(nbytes) for codec in self.codecs), default=0)
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
         mask = 0

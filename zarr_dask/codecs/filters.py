@@ -269,6 +269,10 @@ class Prefixed(BytesCodec):
         """See `BytesCodec.tables`."""
         return self.codec.tables(nbytes)
 
+    def decoding(self, nbytes: int) -> int:
+        """See `BytesCodec.decoding`."""
+        return self.codec.decoding(nbytes)
+
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
         return self.codec.encode(buffer, itemsize)

@@ -104,6 +104,11 @@ class _BoundN5(BoundSerializer):
         """See `BoundSerializer.tables`."""
         return self._codecs.bind(self.spec).tables
 
+    @property
+    def decoding(self) -> int:
+        """See `BoundSerializer.decoding`."""
+        return self._codecs.bind(self.spec).decoding
+
     def encode(self, array: np.ndarray) -> list[Buffer]:
         return [self._header, *self._codecs.bind(self.spec).encode(array)]
 

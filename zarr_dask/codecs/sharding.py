@@ -162,6 +162,11 @@ class _BoundSharding(BoundSerializer):
         """See `BoundSerializer.tables`."""
         return self._inner.tables
 
+    @property
+    def decoding(self) -> int:
+        """See `BoundSerializer.decoding`."""
+        return self._inner.decoding
+
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:

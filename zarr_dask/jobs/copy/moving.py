@@ -21,7 +21,7 @@ from zarr_dask.hierarchy import is_free, put_documents
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.copying import Copied, Process, Records
 from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
-from zarr_dask.jobs.rechunk.resident import Memory, process_name
+from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import OVERHEAD, CostModel
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
@@ -302,10 +302,10 @@ class Mover:
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy the objects of a task; `stop` is asked before each of them."""
-        begun, memory = perf_counter(), Memory()
-        with counting_retries() as retries:
+        begun = perf_counter()
+        with watched(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
-        process = Process(process_name(), memory.first, memory.peak)
+        process = Process(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 

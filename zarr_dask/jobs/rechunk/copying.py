@@ -20,13 +20,16 @@ from zarr_dask.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.rechunk.boxes import held
 from zarr_dask.jobs.rechunk.converting import misfit
-from zarr_dask.jobs.rechunk.resident import Memory, process_name
+from zarr_dask.jobs.rechunk.rehearsing import rehearse
+from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
-from zarr_dask.scratch import keep_scratch_for, keeping_freed_memory
+from zarr_dask.scratch import keeping_freed_memory, reserve
+from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
+from zarr_dask.stores.wrappers import innermost
 from zarr_dask.writing import write_part
 
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
@@ -34,6 +37,10 @@ __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
 _LARGE = 1 << 18
 """Bytes of a stored object beside which a look at the memory costs nothing."""
+
+_LARGE_ROOM = 1 << 23
+"""Bytes of encoded objects of which half are taken at once, as if values compressed to that: what a
+task holds then hardly depends on them, and one that has too little memory fails at its begin."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,13 @@ class Stage:
             written by then has its receipt.
         """
         begun = perf_counter()
-        keep_scratch_for(self._name)
-        memory = Memory()
-        with keeping_freed_memory(), counting_retries() as retries:
+        with (
+            keeping_freed_memory(),
+            watched(self._name, self._rehearse) as memory,
+            counting_retries() as retries,
+        ):
             copied = self._copy(self._region(number), stop, memory)
-        process = Process(process_name(), memory.first, memory.peak)
+        process = Process(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
@@ -88,7 +97,11 @@ class Stage:
     @property
     def _name(self) -> Hashable:
         """Tells the stage from others that run in the same process."""
-        return self.target.where, self.plan.box
+        job = None if self.records is None else self.records.creation
+        return self.target.where, self.plan.box, job
+
+    def _rehearse(self) -> None:
+        rehearse(self.source, self.target)
 
     def _region(self, number: int) -> Region:
         boxes = self.plan.boxes
@@ -107,6 +120,10 @@ class Stage:
         memory: Memory,
     ) -> Copied:
         """As `_copy`, in memory for the box."""
+        if isinstance(innermost(self.source.store), LocalStore):  # which reads into scratch
+            room = self.plan.encoded_room(values.shape)
+            if room >= _LARGE_ROOM:
+                reserve("encoded", room // 2)
         tally = Tally(self.source.store)
         before = decoded_here()
         source = replace(self.source, store=tally)
@@ -126,6 +143,7 @@ class Stage:
             else:
                 written.append(stored)
                 encoded += self.target.meta.bound(part.coords).spec.nbytes
+        memory.look()
         if self.records is not None:
             journal = self.records.journal
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
@@ -210,7 +228,7 @@ class Process:
 
     name: str = ""
     idle: int = 0
-    """Resident bytes when the task began."""
+    """Resident bytes when no task ran."""
     peak: int = 0
     """The most resident bytes that were seen: after reading, and with each large object."""
 

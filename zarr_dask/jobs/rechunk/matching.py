@@ -23,6 +23,7 @@ from zarr_dask.jobs.plan import format_bytes
 from zarr_dask.jobs.rechunk.copying import as_in
 from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
 from zarr_dask.jobs.verify.compare import Found, differing
+from zarr_dask.scratch import working_for
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["Matched", "Matching", "boxes_to_match"]
@@ -61,7 +62,8 @@ class Matching:
     def __call__(self, number: int) -> Matched:
         """Compare one box."""
         region = self.boxes.region_of(self.boxes.coords_of(number))
-        with counting_retries() as retries:
+        place = "compared with", self.target.where
+        with working_for(place), counting_retries() as retries:
             values, nbytes = self._wanted(region)
             stored = self.target.read(region, threads=1)
         first = shifted(region, self.origin)
@@ -127,7 +129,7 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
     elements = prod(box)
     both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
     reading = max(
-        prod(_met(side, box)) * side.itemsize + max(side.chunk_bytes, side.working)
+        prod(_met(side, box)) * side.itemsize + max(side.chunk_bytes, side.working) + side.decoding
         for side in (source, target)
     )
     return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD

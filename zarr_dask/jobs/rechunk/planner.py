@@ -27,6 +27,7 @@ import numpy as np
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Dimension, Fixed, Shape
 from zarr_dask.jobs.rechunk.stages import (
+    BLOCKS,
     KEPT_AT_MOST,
     OVERHEAD,
     CostModel,
@@ -302,6 +303,12 @@ class _Side:
             if layout.compressed
             else np.array(float(layout.working))
         )
+        self.tables, self.decoding = (
+            np.array(float(held))
+            if cells is None
+            else np.minimum(held, BLOCKS * _volume(self.chunks) * layout.itemsize)
+            for held in (layout.tables, layout.decoding)
+        )
         ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
         self.padded = (
             np.array([layout.padded])
@@ -413,7 +420,7 @@ def _judge(
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + (_volume(target.chunks) * new_item if written.in_pieces else object_bytes)
-        + written.tables
+        + np.maximum(source.decoding, target.tables)
         + np.minimum(KEPT_AT_MOST, copied // 4)
         + OVERHEAD
     )

@@ -309,6 +309,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         in_flight=_in_flight(array.store),
         in_pieces=bound.in_pieces and takes_pieces(array.store),
         tables=bound.tables,
+        decoding=bound.decoding,
     )
 
 
@@ -358,7 +359,13 @@ def layout_between(
         kind=repr(meta.data_type),
         compressed=compressed,
         in_flight=_in_flight(store),
+        tables=max((codec.tables(_LARGE) for codec in chain.bytes), default=0),
+        decoding=max((codec.decoding(_LARGE) for codec in chain.bytes), default=0),
     )
+
+
+_LARGE = 1 << 30
+"""Bytes of a chunk that has blocks of all sizes."""
 
 
 def memory_budget(max_mem: str | int | None, workers: Workers) -> int:

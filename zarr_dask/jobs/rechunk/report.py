@@ -303,8 +303,7 @@ class Ledger:
         self._done = [0] * stages
         self._first: list[float | None] = [None] * stages
         self._last = [0.0] * stages
-        self._idle: dict[str, int] = {}
-        self._peak: dict[str, int] = {}
+        self._peaks: dict[str, int] = {}
         self._tasks: Counter[int] = Counter()
         self._stored: Counter[tuple[int, int]] = Counter()
         self._retried = [0] * stages
@@ -334,9 +333,8 @@ class Ledger:
 
     def _note_memory(self, process: Process) -> None:
         if process.peak:
-            name = process.name
-            self._idle[name] = min(process.idle, self._idle.get(name, process.idle))
-            self._peak[name] = max(process.peak, self._peak.get(name, 0))
+            above = process.peak - process.idle
+            self._peaks[process.name] = max(above, self._peaks.get(process.name, 0))
 
     @property
     def repeated(self) -> int:
@@ -346,7 +344,7 @@ class Ledger:
     @property
     def peaks(self) -> dict[str, int]:
         """See `Measured.peaks`."""
-        return {name: peak - self._idle[name] for name, peak in self._peak.items()}
+        return dict(self._peaks)
 
     def tasks_of(self, array: int) -> int:
         """Tasks of an array that are done, of all stages."""

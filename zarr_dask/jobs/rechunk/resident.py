@@ -4,26 +4,66 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.scratch import return_freed_memory, working_for
 
-__all__ = ["Memory", "process_name"]
+__all__ = ["Memory", "process_name", "watched"]
 
 _FACTS = Path("/proc/self/statm")
 
 
 class Memory:
-    """Resident bytes of the process, at the beginning of a task and at most since."""
+    """Resident bytes of the process: when idle, and the most since a task began."""
 
-    def __init__(self) -> None:
-        _load()
-        self.first = self.peak = _resident()
+    def __init__(self, idle: int) -> None:
+        self.idle = idle
+        self.peak = _resident()
 
     def look(self) -> None:
         """Look again."""
         self.peak = max(self.peak, _resident())
+
+
+@contextmanager
+def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> Iterator[Memory]:
+    """While a task runs, its memory; afterwards the process keeps none of it, if it was the last.
+
+    Parameters
+    ----------
+    stage
+        Equal for the tasks of one.
+    rehearse
+        Loads what its first task in a process would.
+    """
+    with working_for(stage, lambda: _IDLE.look(stage, rehearse)):
+        yield Memory(_IDLE.nbytes)
+
+
+class _Idle:
+    """The size of this process when a stage begins in it, with no task running."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._stage: Hashable = None
+
+    def look(self, stage: Hashable, rehearse: Callable[[], object] | None) -> None:
+        """No task runs, and one of this stage will."""
+        if stage == self._stage:
+            self.nbytes = min(self.nbytes, _resident())
+            return
+        _load()
+        if rehearse is not None:
+            rehearse()
+        return_freed_memory()  # else a task would use it, or the system get it back from the task
+        self._stage, self.nbytes = stage, _resident()
+
+
+_IDLE = _Idle()
 
 
 @cache

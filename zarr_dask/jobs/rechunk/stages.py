@@ -20,6 +20,7 @@ from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
 
 __all__ = [
+    "BLOCKS",
     "KEPT_AT_MOST",
     "OVERHEAD",
     "CostModel",
@@ -134,6 +135,8 @@ class Layout:
     """Whether the chunks of a stored object go to the store one by one, as they are encoded."""
     tables: int = 0
     """Bytes that its codecs hold besides while they encode, to look for repetitions."""
+    decoding: int = 0
+    """Bytes that its codecs hold besides while they decode, of blocks."""
 
     @property
     def object_shape(self) -> Shape:
@@ -177,8 +180,15 @@ class Layout:
 
     def with_cell(self, shape: Shape, cell: Shape) -> Layout:
         """The layout of an intermediate array with stored objects of this shape."""
-        working = prod(cell) * self.itemsize if self.compressed else self.working
-        return replace(self, grid=Grid.regular(shape, cell), chunk=cell, working=working)
+        nbytes = prod(cell) * self.itemsize
+        return replace(
+            self,
+            grid=Grid.regular(shape, cell),
+            chunk=cell,
+            working=nbytes if self.compressed else self.working,
+            tables=min(self.tables, BLOCKS * nbytes),
+            decoding=min(self.decoding, BLOCKS * nbytes),
+        )
 
     def fits_into(self, box: Shape) -> bool:
         """Whether each chunk lies in one piece in the memory of a box, and whole."""
@@ -270,12 +280,13 @@ class StagePlan:
         room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array
         objects = target.padded + (source.kind != target.kind)
-        made = objects * target.object_bytes + target.encoded_bytes + target.tables
+        made = objects * target.object_bytes + target.encoded_bytes
+        made += max(source.decoding, target.tables)
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
-        return copied + self._encoded(box) + room + made + kept + OVERHEAD
+        return copied + self.encoded_room(box) + room + made + kept + OVERHEAD
 
-    def _encoded(self, box: Shape) -> int:
+    def encoded_room(self, box: Shape) -> int:
         """Encoded bytes of the source that are held at a time, if nothing were compressed."""
         source = self.source
         around = [
@@ -347,6 +358,8 @@ _MOST_LENGTHS = 8
 """Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
 
 
+BLOCKS = 2
+"""Of what lies between stages, how many are held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
 """What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
 small boxes have small buffers."""
