@@ -27,6 +27,7 @@ import numpy as np
 
 import zarr_dask as zd
 from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.scratch import return_freed_memory
 from zarr_dask.stores import LocalStore, Recording
 
 __all__ = ["LAYOUTS", "Layout", "Measured", "measured"]
@@ -235,6 +236,7 @@ def _run(layout: Layout, threads: int, root: Path) -> Measured:
         grid["max_mem"] = layout.max_mem * threads
         plan = zd.plan_rechunk(old, f"{folder}/new", **grid)
         gc.collect()
+        return_freed_memory()  # as when a stage begins
         Path("/proc/self/clear_refs").write_text("5")
         idle = _memory("VmRSS")
         plan.run()

@@ -45,7 +45,7 @@ def script_of(*words: object) -> str:
 
 def planned(source: str, folder: Path, *options: str) -> Path:
     file = folder / "plan.json"
-    more = options or ("--chunks=-1,4,4", "--max-mem", "1.5MB", "--threads", "1")
+    more = options or ("--chunks=-1,4,4", "--max-mem", "1.55MB", "--threads", "1")
     assert "written to" in cli("plan", source, folder / "b.zarr", *more, "-o", file)
     return file
 
@@ -85,7 +85,7 @@ def test_a_plan_as_a_whole_needs_no_dask(source, tmp_path):
 
 def test_a_part_that_comes_late_leaves_the_target_alone(source, tmp_path):
     zd.create_array(tmp_path / "b.zarr", shape=(3,), dtype="i2", chunks=3)
-    more = ("--chunks=-1,4,4", "--max-mem", "1.5MB", "--threads", "1", "--overwrite")
+    more = ("--chunks=-1,4,4", "--max-mem", "1.55MB", "--threads", "1", "--overwrite")
     file = planned(source, tmp_path, *more)
     assert "not begun" in cli("status", file, code=1)
     cli("run", file)
@@ -104,7 +104,7 @@ def test_what_is_missing_is_not_finished(source, tmp_path):
 
 
 def test_sigterm_finishes_the_object_at_hand(source, tmp_path):
-    file = planned(source, tmp_path, "--chunks=1,1,32", "--max-mem", "1.5MB", "--threads", "1")
+    file = planned(source, tmp_path, "--chunks=1,1,32", "--max-mem", "1.55MB", "--threads", "1")
     command = [sys.executable, "-m", "zarr_dask.cli", "run", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while not any((tmp_path / "b.zarr").rglob("c/*/*/0")):

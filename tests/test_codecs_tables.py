@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import zarr_dask as zd
@@ -96,6 +97,21 @@ def taken_by(cases):
     return list(map(int, done.stdout.split()))
 
 
+@pytest.mark.parametrize("cname", ["blosclz", "lz4", "lz4hc", "zlib", "zstd"])
+@pytest.mark.parametrize("typesize", [1, 2, 4, 8, 16, 24])
+def test_no_block_of_blosc_is_larger_than_is_stated(cname, typesize):
+    """By the header of what the library makes: its fields 2 and 3 are bytes, and of a block."""
+    for clevel in (1, 4, 5, 9):
+        for nbytes in (100, 3000, 1 << 19, 3 << 20):
+            codec = Blosc(cname, clevel, "shuffle", typesize)
+            stored = codec.encode(np.zeros(nbytes // typesize * typesize, "u1"), typesize)
+            block = int(np.frombuffer(stored, "<u4", 3)[2])
+            assert 2 * block <= codec.decoding(nbytes) <= codec.tables(nbytes)
+            if cname in {"blosclz", "lz4"} and typesize <= 8 and nbytes > 1 << 20:
+                assert codec.decoding(nbytes) == 2 * block
+    assert Blosc(cname, 5, blocksize=1 << 16).decoding(1 << 20) == 2 << 16
+
+
 def test_codecs_around_another_have_its_tables():
     inner = Zstd(9)
     expected = inner.tables(1 << 20)
@@ -106,6 +122,19 @@ def test_codecs_around_another_have_its_tables():
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
         assert layout_of(array).tables == inner.tables(4 << 20)
+
+
+def test_codecs_around_another_hold_its_blocks():
+    inner = Blosc("lz4", 5, "shuffle", 4)
+    expected = inner.decoding(1 << 20)
+    assert expected == 1 << 20
+    assert Conditional((Gzip(1), inner)).decoding(1 << 20) == expected
+    assert Prefixed.of(inner, "blosc", {"cname": "lz4"}).decoding(1 << 20) == expected
+    chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
+    plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
+    shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
+    for array in (plain, shards):
+        assert layout_of(array).decoding == expected
 
 
 def test_longer_inputs_and_higher_levels_have_no_smaller_tables():

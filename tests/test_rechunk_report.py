@@ -260,7 +260,7 @@ class Failing:
 JOBS = {
     "an array": lambda source, target: zd.rechunk(source["a"], target, chunks=(24, 4)),
     "stages": lambda source, target: zd.rechunk(
-        source["long"], target, chunks=(-1, 4, 4), max_mem="1.5MB", temp=target
+        source["long"], target, chunks=(-1, 4, 4), max_mem="1.55MB", temp=target
     ),
     "several": lambda source, target: zd.rechunk(
         [source["a"], source["b"]], target, path=["a", "b"], chunks=(4, 4), verify=True
@@ -344,7 +344,7 @@ def test_it_can_be_printed_and_shown(tmp_path):
 def test_bars_for_each_stage(tmp_path, capsys):
     values = np.arange(512 * 32 * 32, dtype="f4").reshape(512, 32, 32)
     old = made(tmp_path / "a", values, chunks=(1, 32, 32))
-    options = {"chunks": (-1, 4, 4), "max_mem": "1.5MB"}
+    options = {"chunks": (-1, 4, 4), "max_mem": "1.55MB"}
     zd.rechunk(old, tmp_path / "b", progress=True, **options)
     shown = capsys.readouterr().err
     assert shown.count("100%") == 2

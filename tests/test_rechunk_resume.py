@@ -22,7 +22,7 @@ from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
 DIRECT = {"chunks": (-1, 8, 8), "max_mem": "1.8MB"}
-STAGED = {"chunks": (-1, 4, 4), "max_mem": "1.5MB"}
+STAGED = {"chunks": (-1, 4, 4), "max_mem": "1.55MB"}
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ import dask
 import zarr_dask as zd
 
 source, target, scheduler, staged = sys.argv[1:]
-options = {"chunks": (-1, 4, 4), "max_mem": "1.5MB" if staged == "staged" else "40MB"}
+options = {"chunks": (-1, 4, 4), "max_mem": "1.55MB" if staged == "staged" else "40MB"}
 with dask.config.set(scheduler="sync"):
     # a run that was killed after its target became visible may be followed by another one
     tasks = zd.plan_rechunk(source, target, overwrite=True, **options).tasks

@@ -91,7 +91,7 @@ def test_damaged_chunks_do_not_keep_anybody_from_planning(tmp_path):
 
 
 def staged(old, target, kind, model, **options):
-    options = {"chunks": (-1, 4, 4), "max_mem": "1.7MB", "model": model, **options}
+    options = {"chunks": (-1, 4, 4), "max_mem": "1.8MB", "model": model, **options}
     plan = zd.plan_rechunk(old, target, **options)
     way = next(way for way in plan.ways if len(way.stages) == 2)
     return replace(plan, stages=way.stages)

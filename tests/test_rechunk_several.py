@@ -64,7 +64,7 @@ def assert_right(place, paths=("t", "s")) -> None:
 
 
 def planned(sources, place, **options):
-    options = {"max_mem": "1.5MB", **options}
+    options = {"max_mem": "1.55MB", **options}
     return zd.plan_rechunk(sources, place, path=["t", "s"], chunks=GRIDS, **options)
 
 
@@ -168,7 +168,7 @@ def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
         patch.setattr(RechunkJob, "publish", die)
         with pytest.raises(StopError):
             planned(sources, tmp_path / "b.zarr").run()
-    options = {"chunks": GRIDS, "max_mem": "1.5MB", "resume": True}
+    options = {"chunks": GRIDS, "max_mem": "1.55MB", "resume": True}
     report = zd.rechunk(sources, tmp_path / "b.zarr", path=["t", "s"], **options)
     assert report.tasks == 0
     assert_right(tmp_path / "b.zarr")
@@ -198,7 +198,7 @@ import zarr_dask as zd
 
 source, target = sys.argv[1:]
 arrays = [zd.open_array(source, path) for path in ("t", "s")]
-options = {"path": ["t", "s"], "chunks": [(-1, 4, 4), (5, 15)], "max_mem": "1.5MB"}
+options = {"path": ["t", "s"], "chunks": [(-1, 4, 4), (5, 15)], "max_mem": "1.55MB"}
 with dask.config.set(scheduler="sync"):
     zd.rechunk(
         arrays, target, progress=lambda _: print("done", flush=True), resume=True, **options
@@ -249,7 +249,7 @@ def test_plan_files(sources, tmp_path):
     assert "finished already" in cli("run", file)
 
 
-@pytest.mark.parametrize("max_mem", ["1.5MB", "8MB"])
+@pytest.mark.parametrize("max_mem", ["1.55MB", "8MB"])
 def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
     sources, tmp_path, max_mem, monkeypatch
 ):
@@ -267,12 +267,12 @@ def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
     (tmp_path / "b.zarr" / "s" / "c" / "1" / "0").unlink()
     assert "is not complete" in cli("finish", file, "--verify", code=1)
     cli("run", file, "--stage", 1)
-    if max_mem == "1.5MB":
+    if max_mem == "1.55MB":
         refused = cli("finish", file, "--verify", "--threads", 2, code=1)
         assert "use fewer threads" in refused
         here.clear()
     assert "is finished" in cli("finish", file, "--verify")
-    assert here == ([2, 1] if max_mem == "1.5MB" else [2])
+    assert here == ([2, 1] if max_mem == "1.55MB" else [2])
     assert_right(tmp_path / "b.zarr")
 
 
@@ -289,7 +289,7 @@ def test_pictures_of_several_arrays(sources, tmp_path):
     plan = planned(sources, tmp_path / "b.zarr")
     html = plan._repr_html_()
     assert html.count("<svg") == 3 * sum(len(one.stages) for one in plan.plans)
-    for said in ("rechunk 2 arrays", "requests", "1.50 MB", "in 2 stages"):
+    for said in ("rechunk 2 arrays", "requests", "1.55 MB", "in 2 stages"):
         assert said in html
     figure = plan.plot()
     titles = [axis.get_title(loc="left") for axis in figure.axes]

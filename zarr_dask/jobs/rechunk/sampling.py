@@ -19,6 +19,7 @@ from zarr_dask.errors import ChunkMissingError, CorruptObjectError, DataTypeErro
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Grid, Region
 from zarr_dask.jobs.rechunk.copying import as_in
+from zarr_dask.scratch import working_for
 
 __all__ = ["LARGEST", "Ratios", "ratios"]
 
@@ -46,7 +47,7 @@ class Ratios:
 
 
 def ratios(source: Array, region: Region, target: Array) -> Ratios:
-    """Sample the source, or a region of it; nothing is written.
+    """Sample the source, or a region of it; nothing is written, and no memory is kept.
 
     Parameters
     ----------
@@ -55,6 +56,12 @@ def ratios(source: Array, region: Region, target: Array) -> Ratios:
     target
         What it is to become: its codecs and data type.
     """
+    with working_for(("sample", source.where)):
+        return _ratios(source, region, target)
+
+
+def _ratios(source: Array, region: Region, target: Array) -> Ratios:
+    """As `ratios`, with what the thread keeps."""
     stored = _stored(source, region)
     values = _values(source, region)
     if values is None:
