@@ -39,12 +39,12 @@ def test_runs_are_the_chunks_in_c_order(grid, order, step, most):
     chunk, counts = grid
     shape = tuple(map(int.__mul__, chunk, counts))
     array = laid_out(shape, order, step)
-    before, runs._RUN = runs._RUN, most
+    before, runs.LARGEST_RUN = runs.LARGEST_RUN, most
     try:
         found = [chunk for run in runs_of(array, chunk) for chunk in run]
         assert all(np.shares_memory(run, array) for run in runs_of(array, chunk))
     finally:
-        runs._RUN = before
+        runs.LARGEST_RUN = before
     starts = product(*(range(0, n, c) for n, c in zip(shape, chunk, strict=True)))
     expected = [
         array[tuple(slice(s, s + c) for s, c in zip(start, chunk, strict=True))] for start in starts

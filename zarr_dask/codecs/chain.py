@@ -194,12 +194,7 @@ class BoundChain:
         )
         self.working: int = self._serializer.working + steps + changes
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
-        here = (codec.tables(largest) for codec in chain.bytes)
-        self.tables: int = max(self._serializer.tables, *here, 0)
-        """Bytes that encoding holds besides these, for what looks for repetitions."""
-        besides = (codec.decoding(largest) for codec in chain.bytes)
-        self.decoding: int = max(self._serializer.decoding, *besides, 0)
-        """Bytes that decoding holds besides these, for blocks that are on their way."""
+        self._largest = largest
         self._swapped = self._serializer.swapped
         in_place = self._serializer.direct or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place
@@ -224,6 +219,18 @@ class BoundChain:
         """Whether it may be worth decoding only what is wanted of a chunk."""
         self.peeks = self._divisible and len(chain.bytes) == 1
         """Whether it may be worth asking for less than all bytes of a chunk; see `divides`."""
+
+    @property
+    def tables(self) -> int:
+        """Bytes that encoding holds besides `working`, for what looks for repetitions."""
+        here = [codec.tables(self._largest) for codec in self._bytes]
+        return max(self._serializer.tables, *here, 0)
+
+    @property
+    def decoding(self) -> int:
+        """Bytes that decoding holds besides `working`, for blocks that are on their way."""
+        here = [codec.decoding(self._largest) for codec in self._bytes]
+        return max(self._serializer.decoding, *here, 0)
 
     # --- writing --------------------------------------------------------------------------------
 

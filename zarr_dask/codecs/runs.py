@@ -20,9 +20,9 @@ from zarr_dask.codecs.rows import put
 from zarr_dask.grid import Part, Region, Shape, cut
 from zarr_dask.scratch import borrowed
 
-__all__ = ["PlaceOf", "at_once", "packed", "runs_of", "settling"]
+__all__ = ["LARGEST_RUN", "PlaceOf", "at_once", "packed", "runs_of", "settling"]
 
-_RUN = 1 << 19
+LARGEST_RUN = 1 << 19
 """Bytes of a run at most, unless one chunk has more."""
 
 
@@ -46,7 +46,7 @@ def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
     split = array.reshape([n for pair in zip(counts, chunk_shape, strict=True) for n in pair])
     grid = split.transpose(*range(0, split.ndim, 2), *range(1, split.ndim, 2))
     last = max((dim for dim, count in enumerate(counts) if count > 1), default=0)
-    most = max(1, _RUN // max(array.itemsize * prod(chunk_shape), 1))
+    most = max(1, LARGEST_RUN // max(array.itemsize * prod(chunk_shape), 1))
     for place in product(*map(range, counts[:last])):
         index: tuple[Any, ...] = (*place, ...)
         row = grid[index].reshape(-1, *chunk_shape)
@@ -123,7 +123,7 @@ def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
     corner = out[tuple(slice(0, n, 1) for n in chunk_shape)]
     if corner.flags.c_contiguous:
         return 0, 1
-    return longer[-1], min(_RUN // nbytes, out.shape[longer[-1]] // chunk_shape[longer[-1]])
+    return longer[-1], min(LARGEST_RUN // nbytes, out.shape[longer[-1]] // chunk_shape[longer[-1]])
 
 
 class _Run:

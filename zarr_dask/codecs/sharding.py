@@ -32,7 +32,7 @@ from zarr_dask.codecs.base import (
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
-from zarr_dask.codecs.runs import at_once, packed, runs_of, settling
+from zarr_dask.codecs.runs import LARGEST_RUN, at_once, packed, runs_of, settling
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
 from zarr_dask.grid import Grid, Part, Region, Shape, cut
@@ -154,8 +154,9 @@ class _BoundSharding(BoundSerializer):
 
     @property
     def working(self) -> int:
-        """See `BoundSerializer.working`."""
-        return self._inner.working
+        """See `BoundSerializer.working`; chunks are copied in runs."""
+        runs = min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
+        return max(self._inner.working, runs)
 
     @property
     def tables(self) -> int:
