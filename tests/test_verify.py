@@ -405,6 +405,13 @@ def test_manifests_that_jobs_keep(tmp_path):
     assert zd.verify(tmp_path / "run").ok  # nobody can know
     report = zd.verify(tmp_path / "run", manifest=kept)
     assert kinds(report) == {"absent": ("a/c/1/1", ((1, 1),))}
+    assert report.findings[0].reason == "a receipt says that it has been stored"
+    receipts = zd.Manifest.read(kept)
+    others = Receipts(tuple(one for one in receipts.objects if one.key != "a/c/1/1"))
+    reasons = {f.key: f.reason for f in zd.verify(tmp_path / "run", manifest=others).findings}
+    assert reasons == dict.fromkeys(
+        ("a/c/0/0", "a/c/1/1"), "no receipt says that it is empty on purpose"
+    )
     assert run("verify", tmp_path / "run", "--deep", "receipts", "--manifest", kept) == 1
 
 

@@ -66,6 +66,8 @@ _MOST_NAMED = 10_000
 """Findings that a report names; all are counted."""
 _MOST_CELLS = 1 << 30
 """Stored objects of one array at most."""
+_LOST = "a receipt says that it has been stored"
+_UNKNOWN = "no receipt says that it is empty on purpose"
 
 
 def verify(
@@ -366,13 +368,15 @@ class _Job:
         absent = STATES.index("absent")
         for key in empty:
             self._compare_empty(key, places)
-        known = 0
+        known, lost = 0, set[tuple[int, int]]()
         documents = {key: a.path for a in self.arrays for key in a.node_format.node_keys(a.path)}
         for one in objects:
             found = self._cell(one.key, places)
             if found is not None:
                 known += 1
                 self._compare_object(*found, one, complete=complete)
+                if complete and self.states[found[0]][found[1]] == absent:
+                    lost.add(found)
             elif self.deep == "receipts" and one.key in documents:
                 self._compare_document(documents[one.key], one)
         if complete and not known and any(cells.count for cells in self.cells):
@@ -382,7 +386,7 @@ class _Job:
             )
         for which in range(len(self.arrays)) if complete else ():
             for cell in np.flatnonzero(self.states[which] == absent).tolist():
-                self._blame(which, cell, "absent", "no receipt says that it is empty on purpose")
+                self._blame(which, cell, "absent", _LOST if (which, cell) in lost else _UNKNOWN)
 
     def _cell(self, key: str, places: Mapping[str, int]) -> tuple[int, int] | None:
         """The array that a key belongs to, and the number of its cell."""
@@ -401,7 +405,7 @@ class _Job:
         summed = self.sums[which].get(cell)
         if self.states[which][cell] == STATES.index("absent") or summed is None:
             if not complete and self.states[which][cell] == STATES.index("absent"):
-                self._blame(which, cell, "absent", "a receipt says that it has been stored")
+                self._blame(which, cell, "absent", _LOST)
             return
         if summed.nbytes != one.nbytes:
             reason = f"it has {summed.nbytes} bytes, its receipt says {one.nbytes}"
