@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from heapq import heapify, heappush
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
@@ -49,14 +49,26 @@ class _Loan:
         self.lent = False
 
 
+class _Ticket:
+    """A task that waits for a place."""
+
+    __slots__ = ("rank", "refused", "turn")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.turn = threading.Event()
+        """That it has one, or gets none."""
+        self.refused = False
+
+
 class _Places:
     """The places in which tasks compute, and what those that have lent theirs may hold."""
 
     def __init__(self, places: int, more: int) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._free = places
         self._more = more
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[tuple[int, int, _Ticket]] = []
         self._numbers = count()
         self._keeping: list[_Loan] = []
         self._sending = 0
@@ -77,9 +89,9 @@ class _Places:
 
     def stop(self) -> None:
         """Let no task begin that has no place yet."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
-            self._changed.notify_all()
+            self._serve()
 
     def lend(self, nbytes: int) -> _Loan:
         """Lend a place as soon as there is room for so many bytes, at once or while they are sent.
@@ -87,14 +99,14 @@ class _Places:
         A task that waits for room keeps its place, and others may be waiting for that.
         """
         loan = _Loan(nbytes)
-        with self._changed:
+        with self._lock:
             self._keeping.append(loan)
             self._let()
         return loan
 
     def keep(self, loan: _Loan) -> None:
         """All is sent: who has kept its place until now does not lend it any more."""
-        with self._changed:
+        with self._lock:
             if not loan.lent:
                 self._keeping.remove(loan)
 
@@ -115,11 +127,11 @@ class _Places:
             self._sending += 1
             self._nbytes += loan.nbytes
             self._free += 1
-            self._changed.notify_all()
+            self._serve()
 
     def _ended(self, loan: _Loan) -> bool:
         """End a loan; whether there was one."""
-        with self._changed:
+        with self._lock:
             if loan.lent:
                 self._sending -= 1
                 self._nbytes -= loan.nbytes
@@ -127,26 +139,30 @@ class _Places:
             return loan.lent
 
     def _take(self, rank: int) -> None:
-        with self._changed:
-            ticket = (rank, next(self._numbers))
-            heappush(self._waiting, ticket)
-            self._changed.wait_for(lambda: self._is_next(ticket))
-            self._waiting.remove(ticket)
-            heapify(self._waiting)
-            if self._stopped and rank != _BACK:
-                raise _StoppedError
-            self._free -= 1
-            self._changed.notify_all()
-
-    def _is_next(self, ticket: tuple[int, int]) -> bool:
-        if self._stopped:
-            return True  # those that come back only end what they have begun
-        return self._free > 0 and self._waiting[0] == ticket
+        """Wait for a place."""
+        ticket = _Ticket(rank)
+        with self._lock:
+            heappush(self._waiting, (rank, next(self._numbers), ticket))
+            self._serve()
+        ticket.turn.wait()
+        if ticket.refused:
+            raise _StoppedError
 
     def _give_back(self) -> None:
-        with self._changed:
+        with self._lock:
             self._free += 1
-            self._changed.notify_all()
+            self._serve()
+
+    def _serve(self) -> None:
+        """Wake those that get a place, and nobody else: each thread that looks takes its time.
+
+        After a stop those that come back only end what they have begun, and need none.
+        """
+        while self._waiting and (self._stopped or self._free > 0):
+            _, _, ticket = heappop(self._waiting)
+            ticket.refused = self._stopped and ticket.rank != _BACK
+            self._free -= not ticket.refused
+            ticket.turn.set()
 
 
 class _Thread(threading.local):
