@@ -508,8 +508,8 @@ class ValuesDifferError(ZarrDaskError, ValueError):
         shown = "".join(f"\n  - {at}: {a} and {b}" for at, a, b in self.first)
         super().__init__(
             f"{target} does not hold what {source} holds: {differing:,} {what} differ, the first "
-            f"of them (coordinates in the source, both values):{shown}\nThe target was not made "
-            "visible. Either the source has changed since, or codecs lose something, or what was "
+            f"of them (coordinates in the source, both values):{shown}\nNothing was made visible "
+            "by that. Either the source has changed since, or codecs lose something, or what was "
             "written is not what is stored. Copy it anew (without resume), or without verify=True "
             "if the difference is meant."
         )

@@ -119,6 +119,8 @@ def run(
             "was made for. Make it again with a larger max_mem."
         )
     if plan.is_finished() and _resumed(plan, journal) is None:
+        if verify:
+            _compare_here(plan, threads)
         say(f"{printable(plan.where)} is finished already")
         return
     with _told_to_stop() as stop:
@@ -259,18 +261,26 @@ def finish(
         )
     plan = _load(plan_file)
     job = _resumed(plan, journal)
-    if job is None:
-        if plan.is_finished():
-            say(f"{printable(plan.where)} is finished already")
-            return
+    if job is None and not plan.is_finished():
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
-    if len(places) == 1 and threads is None:
+    if job is not None and verify:
         job.check_complete()
+    if len(places) == 1 and threads is None:
         with cluster(scheduler, scheduler_file, workers) as client:
             _compare_on(plan, client)
-        verify = False
-    _end(job, plan, verify=verify, threads=threads)
-    say(f"{printable(plan.where)} is finished")
+    elif verify:
+        _compare_here(plan, threads)
+    if job is not None:
+        job.finish()
+    say(f"{printable(plan.where)} is finished" + (" already" if job is None else ""))
+
+
+def _compare_here(plan: Plan, threads: int | None, stop: Callable[[], bool] | None = None) -> None:
+    """Compare sources and targets in this process."""
+    from zarr_dask.jobs.rechunk.running import matched_here
+
+    if not matched_here(plan, threads, stop):
+        raise SystemExit(_SIGTERM_EXIT)
 
 
 def _compare_on(plan: Plan, client: Client | None) -> None:
@@ -283,20 +293,12 @@ def _compare_on(plan: Plan, client: Client | None) -> None:
 
 
 def _end(
-    job: Job,
-    plan: Plan,
-    *,
-    verify: bool,
-    threads: int | None = None,
-    stop: Callable[[], bool] | None = None,
+    job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: Callable[[], bool]
 ) -> None:
     """End a job, if its target holds what the source does where that is asked for."""
-    from zarr_dask.jobs.rechunk.running import matched_here
-
     if verify:
         job.check_complete()
-        if not matched_here(plan, threads, stop):
-            raise SystemExit(_SIGTERM_EXIT)
+        _compare_here(plan, threads, stop)
     job.finish()
 
 
