@@ -123,18 +123,17 @@ def test_what_cannot_be_written_is_left_out(fresh, encoded, tmp_path):
     assert not encoded
 
 
-def test_the_size_when_idle_is_that_before_a_stage(monkeypatch):
-    """What the process gets to hold between two tasks of a stage counts; between jobs it does not.
-
-    What a task leaves does not make the process larger when idle.
-    """
+@pytest.mark.parametrize("cleared", [False, True])
+def test_the_size_when_idle_is_that_of_a_process_without_tasks(monkeypatch, cleared):
+    """What a task may have left does not make the process larger when idle; what it grows does."""
     sizes = iter([100, 170, 120, 165, 90, 150, 500, 570])
-    monkeypatch.setattr(resident, "_IDLE", resident._Idle())
+    idle = resident._Idle()
     monkeypatch.setattr(resident, "_resident", lambda: next(sizes))
     rehearsed = []
     found = []
     for stage in ("one", "one", "one", "two"):
-        with resident.watched(stage, lambda: rehearsed.append(1)) as memory:
-            found.append((memory.idle, memory.peak))
-    assert found == [(100, 170), (100, 165), (90, 150), (500, 570)]
+        idle.look(stage, lambda: rehearsed.append(1), cleared=cleared)
+        found.append((idle.nbytes, resident.Memory(idle.nbytes).peak))
+    second = 120 if cleared else 100
+    assert found == [(100, 170), (second, 165), (90, 150), (500, 570)]
     assert len(rehearsed) == 2

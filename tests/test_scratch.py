@@ -46,7 +46,7 @@ def task():
     with working_for("stage", hold):
         pass
 
-def hold():  # with the lock
+def hold(_):  # with the lock
     begun.set()
     go_on.wait()
 
@@ -55,7 +55,7 @@ thread.start()
 begun.wait()
 child = os.fork()
 if not child:
-    with working_for("other", lambda: os.write(1, b"child ")):
+    with working_for("other", lambda _: os.write(1, b"child ")):
         os._exit(0)
 _, status = os.waitpid(child, 0)
 go_on.set()
@@ -168,32 +168,61 @@ def test_threads_that_have_ended_are_forgotten():
         one.begin("stage")
     del one
     begun = []
-    with working_for("other", lambda: begun.append("alone")):
+    with working_for("other", lambda _: begun.append("alone")):
         assert begun == ["alone"]
 
 
 def test_only_the_first_task_of_a_process_is_told_so():
     begun = []
     with Threads(2) as (one, other):
-        one.begin("stage", lambda: begun.append(1))
-        other.begin("stage", lambda: begun.append(2))
+        one.begin("stage", lambda _: begun.append(1))
+        other.begin("stage", lambda _: begun.append(2))
         one.end()
-        one.begin("other", lambda: begun.append(3))
+        one.begin("other", lambda _: begun.append(3))
         one.end()
         other.end()
-        other.begin("stage", lambda: begun.append(4))
+        other.begin("stage", lambda _: begun.append(4))
     assert begun == [1, 4]
 
 
 def test_a_task_that_cannot_begin_has_not_begun():
-    def fail():
+    def fail(_):
         raise MemoryError
 
     with pytest.raises(MemoryError), working_for("stage", fail):
         pass
     begun = []
-    with working_for("stage", lambda: begun.append(1)):
+    with working_for("stage", lambda _: begun.append(1)):
         assert begun == [1]
+
+
+CLEARED = """
+import threading
+from zarr_dask.scratch import working_for
+
+def task():
+    with working_for("stage", print):
+        pass
+
+task()
+task()
+thread = threading.Thread(target=task)
+thread.start()
+thread.join()
+task()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize("told", [True, False])
+def test_nothing_is_left_of_tasks_of_one_thread_where_freed_memory_goes_back(told):
+    """What malloc keeps for other threads stays, even if these have ended."""
+    environment = {name: text for name, text in os.environ.items() if "MALLOC" not in name}
+    if told:
+        environment["MALLOC_TRIM_THRESHOLD_"] = "65536"
+    command = [sys.executable, "-c", CLEARED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(told), str(told), "False", "False"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -37,6 +37,7 @@ __all__ = [
 
 Use = Literal["encoded", "decoded", "chunk", "frame", "run"]
 Buffer = bytes | bytearray | memoryview
+First = Callable[[bool], object]
 
 _LARGEST_KEPT = 1 << 26
 _BYTE = np.dtype(np.uint8)
@@ -67,6 +68,10 @@ class _Keepers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: WeakSet[_Keeper] = WeakSet()
+        self._worker: _Keeper | None = None
+        """Of the first thread that has run a task."""
+        self._several = False
+        """Whether others have, too."""
 
     def forget(self) -> None:
         """In a new process there is one thread, in which no task runs; nobody holds the lock."""
@@ -79,7 +84,7 @@ class _Keepers:
         with self._lock:
             self._all.add(one)
 
-    def begin(self, here: _Keeper, purpose: Hashable, first: Callable[[], object] | None) -> None:
+    def begin(self, here: _Keeper, purpose: Hashable, first: First | None) -> None:
         """A task begins in a thread; if no other one runs, call `first` before any other begins."""
         with self._lock:
             alone = not any(one.tasks for one in self._all)
@@ -89,8 +94,10 @@ class _Keepers:
             if here.purpose != purpose:
                 here.give_back()
                 here.purpose = purpose
+            self._worker = self._worker or here
+            self._several = self._several or self._worker is not here
             if alone and first is not None:
-                first()
+                first(_ALLOCATOR.told and not self._several)
             here.tasks += 1
 
     def end(self, here: _Keeper) -> None:
@@ -162,7 +169,7 @@ def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
 
 
 @contextmanager
-def working_for(purpose: Hashable, first: Callable[[], object] | None = None) -> Iterator[None]:
+def working_for(purpose: Hashable, first: First | None = None) -> Iterator[None]:
     """While a task runs in the current thread, keep its memory for the next one like it.
 
     What threads of the process keep that have nothing to do now goes when a task of another
@@ -174,7 +181,9 @@ def working_for(purpose: Hashable, first: Callable[[], object] | None = None) ->
     purpose
         Equal for the tasks of one stage; not None.
     first
-        Called if no other task runs in this process. None begins before it returns.
+        Called if no other task runs in this process; none begins before it returns. It is told
+        whether nothing is left in the process of tasks that have ended. malloc may keep some for
+        each thread, except for the last one that worked where freed memory goes back at once.
     """
     keeper = _KEPT.keeper
     _KEEPERS.begin(keeper, purpose, first)
@@ -326,6 +335,11 @@ class _Allocator:
                 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
                 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
                 self._libc = libc
+
+    @property
+    def told(self) -> bool:
+        """Whether it was."""
+        return self._libc is not None
 
     def enter(self) -> None:
         """One more user; the first changes the thresholds."""

@@ -40,25 +40,36 @@ def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> It
     rehearse
         Loads what its first task in a process would.
     """
-    with working_for(stage, lambda: _IDLE.look(stage, rehearse)):
+
+    def look(cleared: bool) -> None:
+        _IDLE.look(stage, rehearse, cleared=cleared)
+
+    with working_for(stage, look):
         yield Memory(_IDLE.nbytes)
 
 
 class _Idle:
-    """The size of this process when a stage begins in it, with no task running."""
+    """The size of this process while no task runs.
+
+    It is looked at when a stage begins, and before each task where nothing is left of the last one:
+    a worker of dask grows by itself, by what it notes of tasks for instance.
+    """
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._stage: Hashable = None
 
-    def look(self, stage: Hashable, rehearse: Callable[[], object] | None) -> None:
+    def look(
+        self, stage: Hashable, rehearse: Callable[[], object] | None, *, cleared: bool
+    ) -> None:
         """No task runs, and one of this stage will."""
-        if stage == self._stage:
+        if stage == self._stage and not cleared:
             self.nbytes = min(self.nbytes, _resident())
             return
-        _load()
-        if rehearse is not None:
-            rehearse()
+        if stage != self._stage:
+            _load()
+            if rehearse is not None:
+                rehearse()
         return_freed_memory()  # else a task would use it, or the system get it back from the task
         self._stage, self.nbytes = stage, _resident()
 
