@@ -419,6 +419,7 @@ def _judge(
         + source.held(held) * item
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
+        + _volume(target.cells) * (read.kind != written.kind)
         + (_volume(target.chunks) * new_item if written.in_pieces else object_bytes)
         + np.maximum(source.decoding, target.tables)
         + np.minimum(KEPT_AT_MOST, copied // 4)

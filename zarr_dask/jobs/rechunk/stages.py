@@ -282,6 +282,8 @@ class StagePlan:
         objects = target.padded + (source.kind != target.kind)
         made = objects * target.object_bytes + target.encoded_bytes
         made += max(source.decoding, target.tables)
+        if source.kind != target.kind:  # a byte for each element says whether it fits
+            made += prod(target.object_shape)
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
         return copied + self.encoded_room(box) + room + made + kept + OVERHEAD
