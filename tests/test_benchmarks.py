@@ -79,7 +79,19 @@ def test_ratios_are_to_the_first():
     own = Contender("zarr_dask", lambda: None, lambda _: True, results=[3.0, 4.0], verdict="equal")
     found = facts("a", Case("title", [one, own], reach="2 x floor"))
     assert [c["ratio"] for c in found["contenders"]] == [1.0, 3.0]
-    assert "| a | ms | 3 | floor 1 | 3.00 | 2 x floor |" in as_markdown([found])
+    assert [c["ratio_of_medians"] for c in found["contenders"]] == [1.0, 2.0]
+    assert "| a | ms | 3 | floor 1 | 3.00 | 2.00 | 2 x floor |" in as_markdown([found])
+
+
+@pytest.mark.parametrize(("single", "runs"), [(True, "aabbbaab"), (False, "aaaabbbbbbaa")])
+def test_contenders_take_turns(single, runs):
+    """A turn is a round without a warm-up but the first, or a warm-up and three rounds."""
+    ran = []
+    names = [Contender(name, lambda name=name: ran.append(name), lambda _: True) for name in "ab"]
+    case = Case("title", names, rounds=3 if single else 4, single=single)
+    case.measure()
+    assert "".join(ran) == runs
+    assert {len(one.results) for one in names} == {case.rounds}
 
 
 def test_classes_for_asv(monkeypatch):
