@@ -29,7 +29,6 @@ __all__ = [
     "keeping_freed_memory",
     "lasting",
     "provide",
-    "reserve",
     "return_freed_memory",
     "scratch",
     "working_for",
@@ -229,15 +228,6 @@ def provide(memory: np.ndarray) -> None:
         return  # it is a copy, or not made of bytes
     pages = flat.view(np.uint8)[::_PAGE]
     pages |= 0
-
-
-def reserve(use: Use, nbytes: int) -> None:
-    """Have the system provide memory for a use before it is known how much of it is needed.
-
-    Not more than a thread keeps. It takes a few milliseconds at most.
-    """
-    if nbytes <= _LARGEST_KEPT:
-        provide(scratch(use, nbytes))
 
 
 # --- pieces of one whole --------------------------------------------------------------------------

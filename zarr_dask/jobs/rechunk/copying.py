@@ -25,11 +25,9 @@ from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
-from zarr_dask.scratch import keeping_freed_memory, reserve
-from zarr_dask.stores.local import LocalStore
+from zarr_dask.scratch import keeping_freed_memory
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.tally import Tally
-from zarr_dask.stores.wrappers import innermost
 from zarr_dask.writing import write_part
 
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
@@ -37,10 +35,6 @@ __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
 _LARGE = 1 << 18
 """Bytes of a stored object beside which a look at the memory costs nothing."""
-
-_LARGE_ROOM = 1 << 23
-"""Bytes of encoded objects of which half are taken at once, as if values compressed to that: what a
-task holds then hardly depends on them, and one that has too little memory fails at its begin."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +114,6 @@ class Stage:
         memory: Memory,
     ) -> Copied:
         """As `_copy`, in memory for the box."""
-        if isinstance(innermost(self.source.store), LocalStore):  # which reads into scratch
-            room = self.plan.encoded_room(values.shape)
-            if room >= _LARGE_ROOM:
-                reserve("encoded", room // 2)
         tally = Tally(self.source.store)
         before = decoded_here()
         source = replace(self.source, store=tally)

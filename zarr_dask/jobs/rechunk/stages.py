@@ -286,9 +286,9 @@ class StagePlan:
             made += prod(target.object_shape)
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4)
-        return copied + self.encoded_room(box) + room + made + kept + OVERHEAD
+        return copied + self._encoded(box) + room + made + kept + OVERHEAD
 
-    def encoded_room(self, box: Shape) -> int:
+    def _encoded(self, box: Shape) -> int:
         """Encoded bytes of the source that are held at a time, if nothing were compressed."""
         source = self.source
         around = [
