@@ -758,7 +758,7 @@ def test_ctrl_c(large, target):
         for path in Path(large).rglob("*")
         if path.is_file()
     }
-    options = ["--chunks", "1,128,256", "--max-mem", "8MB"]
+    options = ["--chunks", "1,128,256", "--max-mem", "10MB"]
     with (
         serving(Hesitating, values) as (url, _),
         subprocess.Popen(

@@ -79,6 +79,7 @@ def test_by_hand_and_for_workers_that_come_later(cluster, given, url):
         zd.share_credentials(client, lazy)
         zd.share_credentials(client, url, storage_options=given)
         assert np.array_equal(lazy.compute(), VALUES)
+        client.wait_for_workers(2)
         before = set(client.scheduler_info(n_workers=-1)["workers"])
         cluster.scale(3)
         client.wait_for_workers(3)
