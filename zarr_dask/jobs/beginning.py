@@ -8,7 +8,7 @@ its *home* says what the job is; whoever has the same plan finds it again by the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
@@ -221,7 +221,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
 
 def held(journal: Journal | None) -> AbstractContextManager[object]:
     """Say, within a ``with`` statement, that this process works on the job of a journal."""
-    return nullcontext() if journal is None else journal.hold()
+    return nullcontext() if journal is None else closing(journal.hold())
 
 
 def _check_alone(plan: JobPlan[J], place: Place | None) -> None:

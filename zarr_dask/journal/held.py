@@ -11,8 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.base import Store
@@ -37,17 +35,6 @@ class Hold:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def hold(store: Store, prefix: str) -> Hold:
