@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
 from zarr_dask import reading
+from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.reading import Piece, read_pieces
 from zarr_dask.scratch import provide
 from zarr_dask.stores import Faulty, MemoryStore, Recording
@@ -418,3 +419,32 @@ def test_memory_is_provided_while_answers_are_waited_for(monkeypatch, selection,
     assert provided == [found.nbytes]
     array.read(out=found[:1], region=np.s_[:1, : found.shape[1]])  # memory of others is theirs
     assert len(provided) == 1
+
+
+class LastOneLate(Answering):
+    """A service whose answer to the last range comes when `asked_for` is set, not before."""
+
+    def _version(self, key, wanted, tag):
+        value = self.values.get(key)
+        if wanted.start > len(value) // 3 and wanted.stop is not None:
+            assert self.asked_for.wait(20), "nothing was decoded while this was waited for"
+        return Version(value[wanted.start : wanted.stop], 1)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_has_come_is_decoded_while_the_rest_is_waited_for(monkeypatch, shards):
+    values = np.random.default_rng(5).random((shards * 64, 64))
+    grid = {"chunks": (32, 32), "shards": (64, 64)}
+    zd.create_array(made := MemoryStore(), shape=values.shape, dtype="f8", **grid)[...] = values
+    store = LastOneLate(made.values)
+    array = zd.open_array(store)
+    decode_into = Blosc.decode_into
+
+    def decode_and_say(self, buffer, out):
+        decode_into(self, buffer, out)
+        store.asked_for.set()
+
+    monkeypatch.setattr(Blosc, "decode_into", decode_and_say)
+    found = array.read(np.s_[:, :32], threads=1)
+    np.testing.assert_array_equal(found, values[:, :32])
+    assert store.asked_for.is_set()

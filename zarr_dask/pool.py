@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import chain, islice
@@ -26,6 +26,7 @@ __all__ = [
     "for_each",
     "has_work_meanwhile",
     "in_flight",
+    "in_turn",
     "meanwhile",
     "wait_for_each",
     "waiting_threads",
@@ -141,11 +142,29 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     >>> wait_for_each(len, ["a", "", "abc"])
     [1, 0, 3]
     """
+    return list(in_turn(function, items))
+
+
+def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """As `wait_for_each`, each result as soon as it and those before it are there.
+
+    The calls begin at once, whenever the first result is taken. If no more are taken, calls that
+    have not begun by then are not made.
+
+    Examples
+    --------
+    >>> next(in_turn(len, ["a", "", "abc"]))
+    1
+    """
     threads = waiting_threads()
-    futures = [threads.submit(copy_context().run, function, item) for item in items]
+    return _results([threads.submit(copy_context().run, function, item) for item in items])
+
+
+def _results(futures: Sequence[Future[R]]) -> Iterator[R]:
     try:
         _MEANWHILE.do()
-        return [future.result() for future in futures]
+        for future in futures:
+            yield future.result()
     finally:
         for future in futures:
             future.cancel()  # after an error; what has begun goes on

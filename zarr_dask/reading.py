@@ -38,9 +38,10 @@ from zarr_dask.stores.base import (
     OpenValue,
     Range,
     Store,
+    Version,
     can_peek,
     coalesce,
-    distribute,
+    distributed,
     open_value,
     read_versions,
     same_version,
@@ -417,7 +418,7 @@ class Reader:
                 return False
         return True
 
-    def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Sequence[Buffer] | None]:
+    def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Iterable[Buffer] | None]:
         """What some objects asked for, by one call of the store."""
         joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
         requests = [
@@ -427,17 +428,28 @@ class Reader:
         ]
         fetched = iter(read_versions(self._store, requests))
         for one, (ranges, places) in zip(taken, joint, strict=True):
-            found, tag = same_version(list(islice(fetched, len(ranges))), one.tag)
-            if found is not None and not found:
-                yield _REPLACED
-                continue
-            received = None if found is None else distribute(found, places, one.ranges)
-            if one.tag is not None and _are_indices(one.ranges) and self._most_kept:
-                self._keep(one.wanted.key, one.ranges, one.tag, received)
-            one.tag = tag
-            yield received
+            share = islice(fetched, len(ranges))
+            yield self._received(one, share, places)
+            deque(share, maxlen=0)  # what it had no need for
 
-    def _go_on(self, one: _Begun, received: Sequence[Buffer] | None, failed: list[_Object]) -> bool:
+    def _received(
+        self, one: _Begun, share: Iterator[Version | None], places: Sequence[tuple[int, int]]
+    ) -> Iterable[Buffer] | None:
+        """What an object asked for, as it comes."""
+        try:
+            found, tag = same_version(share, one.tag, repr(one.wanted.key))
+            coming = None if found is None else distributed(found, places, one.ranges)
+            if one.tag is None or not _are_indices(one.ranges) or not self._most_kept:
+                one.tag = tag
+                return coming
+            indices = None if coming is None else [*coming]
+        except ObjectReplacedError:
+            return _REPLACED
+        self._keep(one.wanted.key, one.ranges, one.tag, indices)
+        one.tag = tag
+        return indices
+
+    def _go_on(self, one: _Begun, received: Iterable[Buffer] | None, failed: list[_Object]) -> bool:
         """Hand an object what it asked for; whether it asks for more."""
         if received is _REPLACED:
             failed.append(one.wanted)
@@ -448,7 +460,7 @@ class Reader:
             if not stop.value:
                 self._fill(one.wanted)
             return False
-        except CorruptObjectError:
+        except (CorruptObjectError, ObjectReplacedError):
             failed.append(one.wanted)
             return False
         except ChunkMissingError as error:

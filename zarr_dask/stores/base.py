@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from zarr_dask.errors import ObjectReplacedError, StoreKeyError
@@ -36,6 +37,7 @@ __all__ = [
     "check_key",
     "coalesce",
     "distribute",
+    "distributed",
     "is_far",
     "join",
     "list_sizes",
@@ -375,20 +377,22 @@ VersionRequest = tuple[str, Range, Hashable]
 class VersionReader(Protocol):
     """A store that can read parts of a value on the condition that it is still the same."""
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """As `Store.get_ranges`; see `read_versions`."""
         ...
 
 
-def read_versions(store: Store, requests: Sequence[VersionRequest]) -> list[Version | None]:
+def read_versions(store: Store, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
     """Parts of values, each of which tells what value it is of.
 
     Returns
     -------
-    list
+    iterable
         For each request a `Version`, or None if there is no value. Where the store can tell, parts
         with equal tags are of one and the same value, and a part is without content if the value
-        has not the tag that was asked for.
+        has not the tag that was asked for. All are asked for at once; a store may hand on each as
+        soon as it and those before it are there, so that they are taken once, and its errors come
+        when they are.
     """
     if isinstance(store, VersionReader):
         return store.get_versions(requests)
@@ -421,32 +425,28 @@ class ReopenedValue:
             self._tag = validator_of(self._store, self._key)
         return self._tag
 
-    def get_ranges(self, ranges: Sequence[Range]) -> list[Buffer] | None:
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
         """See `OpenValue.get_ranges`.
 
         Raises
         ------
         ObjectReplacedError
-            If it is no more the value that was read from before.
+            If it is no more the value that was read from before; also while parts are taken.
         """
         if len(ranges) == 1 and ranges[0] == WHOLE and self._tag is None:
             value = self._store.borrow(self._key)
             return None if value is None else [value]
         joint, places = coalesce(ranges, self._store.coalescing)
         requests = [(self._key, wanted, self._tag) for wanted in joint]
-        found, self._tag = same_version(read_versions(self._store, requests), self._tag)
-        if found is None:
-            return None
-        if not found:
-            raise ObjectReplacedError(
-                f"{self._key!r} in {self._store.url} was replaced while it was read."
-            )
-        return distribute(found, places, ranges)
+        found, self._tag = same_version(
+            read_versions(self._store, requests), self._tag, f"{self._key!r} in {self._store.url}"
+        )
+        return None if found is None else distributed(found, places, ranges)
 
 
 def same_version(
-    found: Sequence[Version | None], tag: Hashable
-) -> tuple[list[Buffer] | None, Hashable]:
+    found: Iterable[Version | None], tag: Hashable, what: str
+) -> tuple[Iterator[Buffer] | None, Hashable]:
     """What parts of one value hold, and its tag, which they must share.
 
     Parameters
@@ -455,26 +455,36 @@ def same_version(
         What `read_versions` has returned for them, one at least.
     tag
         That of the value, as far as it is known.
+    what
+        The value, for messages.
 
     Returns
     -------
     contents
-        None if there is no value; empty if they are not all of one value.
+        One after the other, as they come; None if there is no value.
     tag
         Of the value.
+
+    Raises
+    ------
+    ObjectReplacedError
+        If they are not all of one value; also while contents are taken.
     """
-    if tag is None and all(part is None for part in found):
+    parts = iter(found)
+    first = next(parts)
+    if first is None and tag is None and all(part is None for part in parts):
         return None, None
-    contents: list[Buffer] = []
-    for part in found:
-        if part is None or part.content is None:
-            return [], None
-        if tag is None:
-            tag = part.tag
-        if part.tag is not None and part.tag != tag:
-            return [], None
-        contents.append(part.content)
-    return contents, tag
+    content = _content_of(first, tag, what)
+    if tag is None and first is not None:
+        tag = first.tag
+    return chain((content,), (_content_of(part, tag, what) for part in parts)), tag
+
+
+def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
+    """What a part holds, if it is of the value with a tag, or cannot tell."""
+    if part is None or part.content is None or (part.tag != tag and None not in (part.tag, tag)):
+        raise ObjectReplacedError(f"{what} was replaced while it was read.")
+    return part.content
 
 
 # --- reading several parts of one value -----------------------------------------------------------
@@ -542,15 +552,19 @@ def distribute(
     list or None
         One buffer per range, shorter where too few bytes have come; None if there is no value.
     """
-    views: list[memoryview] = []
-    for value in fetched:
-        if value is None:
-            return None
-        views.append(memoryview(value))
-    return [
-        part_of(views[which], offset, wanted)
-        for (which, offset), wanted in zip(places, ranges, strict=True)
-    ]
+    present = [value for value in fetched if value is not None]
+    return None if len(present) < len(fetched) else [*distributed(present, places, ranges)]
+
+
+def distributed(
+    fetched: Iterable[Buffer], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
+) -> Iterator[Buffer]:
+    """As `distribute`, of a value that is there: each part as soon as what it lies in is taken."""
+    coming, views = iter(fetched), list[memoryview]()
+    for (which, offset), wanted in zip(places, ranges, strict=True):
+        while len(views) <= which:
+            views.append(memoryview(next(coming)))
+        yield part_of(views[which], offset, wanted)
 
 
 def part_of(view: memoryview, offset: int, wanted: Range) -> memoryview:

@@ -118,7 +118,7 @@ class Cache(Wrapper):
 
     def _fetch(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         if isinstance(self.store, VersionReader):
-            return read_versions(self.store, requests)
+            return [*read_versions(self.store, requests)]
         # the tag is asked for before the bytes, which may be newer than it but not older
         before = {key: validator_of(self.store, key) for key in sorted({r[0] for r in requests})}
         found = self.store.get_ranges([(key, wanted) for key, wanted, _ in requests])

@@ -11,7 +11,7 @@ values cannot be put on a condition there.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -121,7 +121,7 @@ class ObstoreStore:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self._served().get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`: by ``If-Match``."""
         return self._served().get_versions(requests)
 

@@ -339,15 +339,15 @@ class ObstoreRequests(Versioned):
         )
         if found is None:
             return None
-        value = memoryview(found.bytes())
+        value, meta = memoryview(found.bytes()), found.meta  # which is made anew each time
         first, stop = found.range
-        span = Span(first, stop, int(found.meta["size"]))
+        span = Span(first, stop, int(meta["size"]))
         problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
         if not is_part(wanted, span):
             raise StoreError(f"could not read {key!r} in {self.url}: {problem}.")
         if len(value) != span.stop - span.first:
             raise StoreUnavailableError(f"could not read {key!r} in {self.url}: {problem}.")
-        return value, found.meta
+        return value, meta
 
     def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
         """The last bytes of a value, found through its size; all of the value that had it."""

@@ -434,7 +434,7 @@ class Retrying(Wrapper):
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
-        return self._batch(lambda some: read_versions(self.store, some), requests)
+        return self._batch(lambda some: [*read_versions(self.store, some)], requests)
 
     def _batch(
         self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], requests: Sequence[_AnyResult]

@@ -60,12 +60,13 @@ class Tally(Wrapper):
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return [self._came(buffer) for buffer in self.store.get_ranges(requests)]
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
-        found = read_versions(self.store, requests)
-        for part in found:
-            self._came(None if part is None else part.content)
-        return found
+        return map(self._version_came, read_versions(self.store, requests))
+
+    def _version_came(self, part: Version | None) -> Version | None:
+        self._came(None if part is None else part.content)
+        return part
 
     @property
     def can_peek(self) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
-from zarr_dask.pool import has_work_meanwhile, wait_for_each
+from zarr_dask.pool import has_work_meanwhile, in_turn
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Version, VersionRequest, check_key
 
 __all__ = ["Versioned"]
 
 
 class Versioned(ABC):
-    """Reads out of single requests; those of a batch run side by side."""
+    """Reads out of single requests; those of a batch run side by side and are handed on as they come."""
 
     __slots__ = ()
 
@@ -33,10 +33,10 @@ class Versioned(ABC):
         found = self.get_versions([(key, wanted, None) for key, wanted in requests])
         return [None if one is None else one.content for one in found]
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, where values have tags."""
         for key, _, _ in requests:
             check_key(key)
         if len(requests) < 2 and not has_work_meanwhile():
             return [self._version(*request) for request in requests]
-        return wait_for_each(lambda request: self._version(*request), requests)
+        return in_turn(lambda request: self._version(*request), requests)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,7 +178,7 @@ class Below(Wrapper):
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
         moved = [(self.prefix + key, wanted, tag) for key, wanted, tag in requests]
         return read_versions(self.store, moved)
@@ -244,7 +244,7 @@ class ReadOnly(Wrapper):
         """See `zarr_dask.stores.base.Store.borrow`."""
         return self.store.borrow(key)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
         return read_versions(self.store, requests)
 
@@ -331,7 +331,7 @@ class Recording(Wrapper):
         self.requests.extend(Request("get", key, wanted) for key, wanted in requests)
         return self.store.get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
         self.batches["get_ranges"] += 1
         self.requests.extend(Request("get", key, wanted) for key, wanted, _ in requests)
@@ -402,7 +402,7 @@ class Faulty(Wrapper):
             self.before("get", key)
         return self.store.get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
         for key, _, _ in requests:
             self.before("get", key)
