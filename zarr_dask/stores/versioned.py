@@ -12,7 +12,7 @@ __all__ = ["Versioned"]
 
 
 class Versioned(ABC):
-    """Reads out of single requests; those of a batch run side by side and are handed on as they come."""
+    """Reads out of single requests; those of a batch run side by side, and come one by one."""
 
     __slots__ = ()
 
