@@ -6,11 +6,12 @@ whoever came first. A turn is one round where files are written or a run is shor
 warm-up and three rounds, so that all find memory that is theirs already: on a virtual machine,
 pages that were freed some seconds ago cost several times as much to touch as those just used.
 
-The table gives each one's best and median and the ratios of both to those of the first contender,
-which is the floor where there is one. The best says more where others on the machine make rounds
-longer, the median where a disk takes now and then some files in half the time. A result is compared
-with the expected values once. Counts (tasks, requests, bytes) are taken in a run of their own, so
-that counting costs no time.
+The table gives each one's best and median, the ratio of the best to that of the first contender,
+which is the floor where there is one, and the ratio pair by pair: the median, over the rounds, of
+the time of a round to that of the first contender's round in the same turn. It holds when the speed
+of the machine drifts and when a disk takes now and then some files in half the time, which decides
+who has the best. A result is compared with the expected values once. Counts (tasks, requests,
+bytes) are taken in a run of their own, so that counting costs no time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 __all__ = ["Case", "Contender", "Factory", "as_markdown", "facts", "report"]
@@ -107,7 +109,7 @@ Factory = Callable[[Path, int], AbstractContextManager[Case]]
 
 def facts(name: str, case: Case) -> dict[str, Any]:
     """What came out, as values that JSON knows."""
-    best, median = (measure(case.contenders[0].results) for measure in (min, _median))
+    first = case.contenders[0].results
     return {
         "name": name,
         "title": case.title,
@@ -117,9 +119,9 @@ def facts(name: str, case: Case) -> dict[str, Any]:
             {
                 "name": one.name,
                 "best": min(one.results),
-                "median": _median(one.results),
-                "ratio": min(one.results) / best if best else 1.0,
-                "ratio_of_medians": _median(one.results) / median if median else 1.0,
+                "median": median(one.results),
+                "ratio": _ratio(min(one.results), min(first)),
+                "paired": median(list(map(_ratio, one.results, first))),
                 "verdict": one.verdict,
                 "counts": one.counts,
             }
@@ -128,8 +130,8 @@ def facts(name: str, case: Case) -> dict[str, Any]:
     }
 
 
-def _median(results: list[float]) -> float:
-    return sorted(results)[len(results) // 2]
+def _ratio(result: float, to: float) -> float:
+    return result / to if to else 1.0
 
 
 def report(name: str, case: Case) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def report(name: str, case: Case) -> dict[str, Any]:
         counts = ", ".join(f"{count} {what}" for what, count in one["counts"].items())
         print(
             f"  {one['name']:<28} {one['best']:10.3f} {case.unit}  median {one['median']:10.3f}  "
-            f"ratios {one['ratio']:6.2f} {one['ratio_of_medians']:6.2f}  {one['verdict']}  "
+            f"ratio {one['ratio']:6.2f}  by pairs {one['paired']:6.2f}  {one['verdict']}  "
             f"{counts}".rstrip(),
             flush=True,
         )
@@ -153,7 +155,7 @@ def report(name: str, case: Case) -> dict[str, Any]:
 def as_markdown(results: list[dict[str, Any]]) -> str:
     """The table of docs/performance.md: one line per case, peers in the order of their names."""
     lines = [
-        "| case | unit | zarr_dask | first | ratio | of medians | to reach | peers | counts |",
+        "| case | unit | zarr_dask | first | ratio | by pairs | to reach | peers | counts |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for found in results:
@@ -166,7 +168,7 @@ def as_markdown(results: list[dict[str, Any]]) -> str:
             f"{own['best']:.3g}",
             "" if first is own else f"{first['name']} {first['best']:.3g}",
             f"{own['ratio']:.2f}",
-            f"{own['ratio_of_medians']:.2f}",
+            f"{own['paired']:.2f}",
             found["reach"],
             ", ".join(f"{one['name']} {one['best']:.3g}" for one in peers),
             ", ".join(f"{count} {what}" for what, count in own["counts"].items()),

@@ -79,8 +79,8 @@ def test_ratios_are_to_the_first():
     own = Contender("zarr_dask", lambda: None, lambda _: True, results=[3.0, 4.0], verdict="equal")
     found = facts("a", Case("title", [one, own], reach="2 x floor"))
     assert [c["ratio"] for c in found["contenders"]] == [1.0, 3.0]
-    assert [c["ratio_of_medians"] for c in found["contenders"]] == [1.0, 2.0]
-    assert "| a | ms | 3 | floor 1 | 3.00 | 2.00 | 2 x floor |" in as_markdown([found])
+    assert [c["paired"] for c in found["contenders"]] == [1.0, (3 / 2 + 4 / 1) / 2]
+    assert "| a | ms | 3 | floor 1 | 3.00 | 2.75 | 2 x floor |" in as_markdown([found])
 
 
 @pytest.mark.parametrize(("single", "runs"), [(True, "aabbbaab"), (False, "aaaabbbbbbaa")])
