@@ -100,6 +100,21 @@ def test_a_folder_that_goes_while_one_waits_for_its_lock(tmp_path):
     assert found == [True]
 
 
+def test_a_folder_that_goes_while_it_is_made(tmp_path, monkeypatch):
+    """`os.makedirs` says that it is there, and when it looks what it is, it has gone."""
+    folder, makedirs, gone = tmp_path / "c", os.makedirs, [True]
+
+    def made_and_gone(name, *rest, **options):
+        if gone:
+            gone.pop()
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        makedirs(name, *rest, **options)
+
+    monkeypatch.setattr(os, "makedirs", made_and_gone)
+    with folder_lock(str(folder)):
+        assert folder.is_dir()
+
+
 def test_stores_that_cannot_compare_refuse(tmp_path):
     remote = FsspecStore.from_url("memory://shared", {})
     with pytest.raises(ConditionalWriteError, match="whole stored objects"):

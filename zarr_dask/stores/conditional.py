@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.files import make_folder
 
 __all__ = [
     "ConditionalStore",
@@ -150,7 +151,7 @@ def folder_lock(folder: str, *, wait: bool = True) -> Iterator[None]:
 
 def _locked(folder: str, *, wait: bool) -> int:
     for _ in range(_MOST_REMOVED):
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

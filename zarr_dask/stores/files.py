@@ -14,6 +14,7 @@ __all__ = [
     "READ",
     "append_once",
     "create",
+    "make_folder",
     "read_at",
     "read_parts",
     "write",
@@ -78,15 +79,22 @@ def create(path: str) -> int:
         try:
             return os.open(path, flags, 0o666)
         except FileNotFoundError:
-            with suppress(FileNotFoundError):
-                _make(os.path.dirname(path))
+            make_folder(os.path.dirname(path))
     return os.open(path, flags, 0o666)
 
 
-def _make(folder: str) -> None:
+def make_folder(folder: str) -> None:
+    """Make a folder if it is not there; it may be gone again where others remove empty ones.
+
+    Raises
+    ------
+    OSError
+        If there is something else, or the system refuses.
+    """
     try:
-        os.makedirs(folder, exist_ok=True)
-    except FileExistsError:
+        with suppress(FileNotFoundError):  # one above it went meanwhile
+            os.makedirs(folder, exist_ok=True)
+    except FileExistsError:  # it went before `makedirs` has looked what it is
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise
 
