@@ -11,8 +11,11 @@ VENV = .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 ARGS =
 JOBS = 2
 
+# Hundreds of processes are started by the tests: none of them should compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN = $(VENV)/bin
-# Tests run in JOBS processes; those that share a cluster fixture stay together in one of them.
+# Tests run in JOBS processes; those of a module, or of a group, stay together in one of them.
 PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadgroup)
 # Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
 FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_indexing*.py \

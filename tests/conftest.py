@@ -11,6 +11,7 @@ Environment variables:
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from contextlib import ExitStack
 from inspect import iscoroutinefunction
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from distributed import Client, LocalCluster
+    from xdist.scheduler import LoadGroupScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 # Scripts for another environment, which the search for doctests would import into this one.
@@ -36,6 +38,37 @@ settings.register_profile("fast", max_examples=50, deadline=None, print_blob=Tru
 settings.register_profile("ci", max_examples=50, deadline=None, print_blob=True, database=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "fast"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling | None:
+    """Give each test process whole modules (and groups, wherever their tests are).
+
+    Tests handed out one by one would make every fixture of a module twice, and the scheduler goes
+    through all that it has handed out, after each test.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ModuleScheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    return ModuleScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the garbage collector what stays until the end: the modules and the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
