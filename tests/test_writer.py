@@ -686,6 +686,23 @@ def test_a_restart_from_a_checkpoint_forgets_what_lies_after(url, step):
     np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
 
 
+def test_a_restart_after_the_last_step_of_a_full_output_finds_nothing_to_do(url):
+    coordinator = zd.Writer.create(url, arrays(4), owners=OWNERS, capacity=6)
+    close(put_all(url, range(6)))
+    coordinator.publish(flush=True)
+    assert zd.Writer.attach(url, from_step=6, run="a").stored() == 6
+    writers = [zd.Writer.attach(url, rank, from_step=6, run="b") for rank in range(4)]
+    assert [writer.next_step for writer in writers] == [6] * 4
+    with pytest.raises(StepError, match="room for 6 steps"):
+        put(writers[0], 6)
+    close(writers)
+    with pytest.raises(StepError, match="room for 6 steps"):
+        zd.Writer.attach(url, 0, from_step=7)
+    coordinator.finish()
+    stored = zarr.open_array(f"{url}/u", mode="r")[...]
+    np.testing.assert_array_equal(stored, [field(step) for step in range(6)])
+
+
 def test_a_rank_that_was_not_told_of_the_restart_takes_part_all_the_same(url):
     coordinator = zd.Writer.create(url, arrays(2), owners=OWNERS)
     close(put_all(url, range(6)))

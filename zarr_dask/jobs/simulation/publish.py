@@ -212,8 +212,10 @@ class Publisher:
                         yield rank, one, index, receipt
 
 
-def checked_step(output: Output, step: Any) -> int:
+def checked_step(output: Output, step: Any, *, end: bool = False) -> int:
     """The number of a step of an output, as Python has integers; NumPy's are taken too.
+
+    With `end` that after the last one as well, with which a run begins that finds nothing to do.
 
     Raises
     ------
@@ -223,7 +225,7 @@ def checked_step(output: Output, step: Any) -> int:
     is_integer = isinstance(step, int | np.integer) and not isinstance(step, bool)
     if not is_integer or step < 0:
         raise StepError(f"step={step!r}: expected the number of a step, from 0 on.")
-    if output.capacity is not None and step >= output.capacity:
+    if output.capacity is not None and step >= output.capacity + end:
         raise StepError(
             f"{output.where} has room for {output.capacity} steps, 0 to {output.capacity - 1}; "
             f"step {step} lies beyond. Create the output with a larger capacity, or with None."

@@ -53,7 +53,7 @@ def begin(
     """
     rewinds = Rewinds(output.folder.records(REWINDS))
     if from_step is not None:
-        from_step = checked_step(output, from_step)
+        from_step = checked_step(output, from_step, end=True)
         with output.folder.exclusive():
             rewinds = Rewinds(output.folder.records(REWINDS))
             if not _has_begun(output, rewinds, progress.rewind, from_step, run):
@@ -76,7 +76,7 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
     StepError
         If a rank has not stored what lies before, or the run has begun with another step.
     """
-    from_step = checked_step(output, from_step)
+    from_step = checked_step(output, from_step, end=True)
     with output.folder.exclusive():
         rewinds = Rewinds(output.folder.records(REWINDS))
         if _has_begun(output, rewinds, rewinds.last, from_step, run):
