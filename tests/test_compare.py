@@ -7,6 +7,7 @@ import json
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -223,6 +224,27 @@ def test_texts_and_byte_strings():
     raw[...] = np.array([b"a", b"bc", b""], object)
     assert zd.compare(raw, raw)
     assert zd.digest(raw) != zd.digest(texts)
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType()])
+def test_stored_texts_are_those_in_memory(tmp_path, dtype):
+    values = np.array([["a", "bc"], ["", "ü" * 99]], dtype)
+    zd.to_zarr(da.from_array(values, chunks=1), tmp_path / "a.zarr", chunks=(1, 2))
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "a.zarr")[...], values)
+    for one in (values, da.from_array(values, chunks=1)):
+        assert zd.compare(tmp_path / "a.zarr", one)
+        assert zd.compare(one, tmp_path / "a.zarr")
+    other = values.copy()
+    other[1, 0] = "x"
+    assert [at for at, *_ in zd.compare(tmp_path / "a.zarr", other).arrays[0].first] == [(1, 0)]
+    raw = np.array([[b"a", b"bc"], [b"", b"x"]], object)
+    assert zd.compare(tmp_path / "a.zarr", raw).arrays[0].differing == 4
+
+
+def test_scalars_of_numpy_are_arrays_without_dimensions(tmp_path):
+    zd.to_zarr(da.from_array(np.array(2 + 3j)), tmp_path / "a.zarr")
+    assert zd.compare(tmp_path / "a.zarr", np.complex128(2 + 3j))
+    assert not zd.compare(np.complex128(2), tmp_path / "a.zarr")
 
 
 def stored_texts(values):

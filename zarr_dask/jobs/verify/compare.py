@@ -237,6 +237,8 @@ def compare(
 def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:
     if isinstance(one, Array | Group | np.ndarray) or is_dask(one):
         return one
+    if isinstance(one, np.generic):
+        return np.asarray(one)  # what an index that leaves no dimension gives
     return open_node(one, storage_options=storage_options, read=read)
 
 
@@ -295,7 +297,7 @@ class _Job:
             if (a.dimension_names or None) != (b.dimension_names or None):  # a scalar has none
                 self.differ("dimension_names", path, a.dimension_names, b.dimension_names)
         labels = [_label(one) for one in (a, b)]
-        if labels[0] != labels[1]:
+        if labels[0] != labels[1] and not _is_in_memory_as(a, b):
             self.differ("dtype", path, *labels)
         if tuple(a.shape) != tuple(b.shape):
             self.differ("shape", path, tuple(a.shape), tuple(b.shape))
@@ -338,6 +340,16 @@ _NOTHING = _Nothing()
 
 def _label(array: Any) -> str:
     return array.meta.data_type.label if isinstance(array, Array) else _numpy_label(array.dtype)
+
+
+def _is_in_memory_as(a: Any, b: Any) -> bool:
+    """Whether elements of any length differ in type only because one of the arrays is not stored.
+
+    NumPy has objects for all of them, and `numpy.dtypes.StringDType` for texts.
+    """
+    in_memory = [one for one in (a, b) if not isinstance(one, Array)]
+    kinds = {a.dtype.kind, b.dtype.kind}
+    return bool(in_memory) and "O" in kinds and kinds <= set("OT")
 
 
 def _numpy_label(dtype: np.dtype[Any]) -> str:
