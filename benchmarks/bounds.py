@@ -91,6 +91,8 @@ LAYOUTS = [
     Layout("cubes to slabs", CUBES, SLABS, 32 * MB),
     Layout("large chunks to series", LARGE, SERIES, 80 * MB),
     Layout("large chunks to slabs, smooth", LARGE, SLABS, 80 * MB, noise=False),
+    Layout("large chunks to slabs, blosc", LARGE, SLABS, 80 * MB, "blosc"),
+    Layout("large chunks to slabs, gzip", LARGE, SLABS, 80 * MB, "gzip"),
     Layout("series to large chunks, blosc", SERIES, LARGE, 80 * MB, "blosc"),
     Layout(  # the second stage works on smaller chunks than the first
         "rows to columns, blosc",

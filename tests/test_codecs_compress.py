@@ -328,3 +328,28 @@ def test_documents_that_are_wrong_are_metadata_errors():
             MemoryStore(), "a", shape=1, chunks=1, dtype="u1",
             codecs=["bytes", {"name": "gzip", "configuration": {"level": 11}}],
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gzip", "zlib"])
+def test_large_streams_are_decoded_in_place(name):
+    """Whatever number of streams a chunk is made of; what is wrong with them is an error."""
+    codec, compress = STREAMS[name]
+    noise = np.random.default_rng(1).bytes(2_000_000)
+    for data in ([noise], [noise, b"", noise[:5]], [b"ab"] * 2000 + [noise], [bytes(3_000_000)]):
+        encoded, whole = b"".join(map(compress, data)), b"".join(data)
+        out = np.zeros(len(whole), np.uint8)
+        codec.decode_into(encoded, out)
+        assert out.tobytes() == whole
+        for wrong, size in (
+            (encoded[:-1], len(whole)),
+            (encoded + b"\1\2\3", len(whole)),
+            (encoded, len(whole) - 1),
+            (encoded, len(whole) + 1),
+            (b"", len(whole)),
+        ):
+            with pytest.raises(CorruptObjectError):
+                codec.decode_into(wrong, np.zeros(size, np.uint8))
+    start = time.process_time()
+    with pytest.raises(CorruptObjectError, match="more than 262144"):
+        codec.decode_into(compress(b"") * 300_000, np.zeros(2_000_000, np.uint8))
+    assert time.process_time() - start < 3

@@ -230,6 +230,11 @@ class BoundSerializer(ABC):
         return 0
 
     @property
+    def reading(self) -> int:
+        """As `working`, of decoding alone."""
+        return self.working
+
+    @property
     def tables(self) -> int:
         """Bytes that encoding holds besides; see `BytesCodec.tables`."""
         return 0
@@ -304,6 +309,10 @@ class BytesCodec(Codec):
     """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
     divisible: ClassVar[bool] = False
     """Whether `read_spans` may do with less than all of the bytes."""
+
+    def held_into(self, nbytes: int) -> int:
+        """As `copies`, in bytes, of `decode_into` for so many: where it is less."""
+        return self.copies * nbytes
 
     def tables(self, nbytes: int) -> int:  # noqa: ARG002
         """Bytes that `encode` holds, besides so many and what it makes of them, at most.

@@ -221,6 +221,15 @@ class BoundChain:
         """Whether it may be worth asking for less than all bytes of a chunk; see `divides`."""
 
     @property
+    def reading(self) -> int:
+        """As `working`, of decoding alone."""
+        less = self._serializer.working - self._serializer.reading
+        if self._to_memory:
+            last, largest = self._last_decoder, self._largest
+            less += last.copies * largest - last.held_into(largest)
+        return self.working - less
+
+    @property
     def tables(self) -> int:
         """Bytes that encoding holds besides `working`, for what looks for repetitions."""
         here = [codec.tables(self._largest) for codec in self._bytes]

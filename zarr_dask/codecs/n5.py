@@ -100,6 +100,11 @@ class _BoundN5(BoundSerializer):
         return self._codecs.bind(self.spec).working
 
     @property
+    def reading(self) -> int:
+        """See `BoundSerializer.reading`."""
+        return self._codecs.bind(self.spec).reading
+
+    @property
     def tables(self) -> int:
         """See `BoundSerializer.tables`."""
         return self._codecs.bind(self.spec).tables

@@ -155,8 +155,16 @@ class _BoundSharding(BoundSerializer):
     @property
     def working(self) -> int:
         """See `BoundSerializer.working`; chunks are copied in runs."""
-        runs = min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
-        return max(self._inner.working, runs)
+        return max(self._inner.working, self._runs)
+
+    @property
+    def reading(self) -> int:
+        """See `BoundSerializer.reading`."""
+        return max(self._inner.reading, self._runs)
+
+    @property
+    def _runs(self) -> int:
+        return min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
 
     @property
     def tables(self) -> int:

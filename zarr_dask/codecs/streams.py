@@ -71,37 +71,36 @@ def _inflate(
 
 
 def _inflate_into(
-    what: str, stream: _Inflater, buffer: Buffer, out: np.ndarray, failures: Any
-) -> bool:
-    """Decompress one stream piece by piece, so that there is no second copy of a large chunk.
-
-    Returns
-    -------
-    bool
-        False if there is more than one stream; what was put into `out` is then of no use.
-    """
+    what: str, new: Callable[[], _Inflater], buffer: Buffer, out: np.ndarray, failures: Any
+) -> None:
+    """As `_inflate`, piece by piece into memory: there is no second copy of a large chunk."""
     view = memoryview(buffer).cast("B")
-    total = position = 0
-    fed: Buffer = b""
-    try:
-        while not stream.eof:
-            if not fed:
-                fed = view[position : position + _FED]
-                position += len(fed)
-            piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
-            if total + len(piece) > out.size:
-                check_size(f"{what} stream", total + len(piece), Size.of(out.size))
-            if not piece and not fed:
-                raise CorruptObjectError(f"its {what} stream ends too early")
-            out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
-            total += len(piece)
-            fed = stream.unconsumed_tail
-    except failures as error:
-        raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
-    if position - len(stream.unused_data) < len(view):
-        return False
+    total = position = streams = 0
+    window = _FED
+    while position < len(view):
+        stream, begun, fed = new(), position, view[:0]
+        streams += 1
+        if streams > _MOST_STREAMS:
+            raise CorruptObjectError(f"it has more than {_MOST_STREAMS} {what} streams")
+        try:
+            while not stream.eof:
+                if not fed:
+                    fed = view[position : position + window]
+                    position += len(fed)
+                    window = _FED
+                piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
+                if total + len(piece) > out.size:
+                    check_size(f"{what} stream", total + len(piece), Size.of(out.size))
+                if not piece and not fed:
+                    raise CorruptObjectError(f"its {what} stream ends too early")
+                out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
+                total += len(piece)
+                fed = memoryview(stream.unconsumed_tail)
+        except failures as error:
+            raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
+        position -= len(stream.unused_data)
+        window = min(max(2 * (position - begun), _NARROWEST), _FED)
     check_size(f"{what} stream", total, Size.of(out.size))
-    return True
 
 
 _FED = 1 << 16
@@ -154,9 +153,15 @@ class Gzip(Compressor):
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
-        stream = _isal_decompressor(self.wbits)()
-        if out.size <= _PIECE or not _inflate_into(self.name, stream, buffer, out, _ISAL_FAILURES):
+        if out.size <= _PIECE:
             super().decode_into(buffer, out)
+            return
+        new = _isal_decompressor(self.wbits)
+        _inflate_into(self.name, new, buffer, out, _ISAL_FAILURES)
+
+    def held_into(self, nbytes: int) -> int:
+        """See `BytesCodec.held_into`: a large chunk comes in pieces, which grow by doubling."""
+        return super().held_into(nbytes) if nbytes <= _PIECE else nbytes + self.copies * _PIECE
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Blocked:
 def blocked(array: Array) -> Blocked:
     """A stored array as a source."""
     layout = layout_of(array)
-    working = layout.object_bytes + max(layout.chunk_bytes, layout.working)
+    working = layout.object_bytes + max(layout.chunk_bytes, layout.working_to_read)
     return Blocked(array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working)
 
 

@@ -129,7 +129,9 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
     elements = prod(box)
     both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
     reading = max(
-        prod(_met(side, box)) * side.itemsize + max(side.chunk_bytes, side.working) + side.decoding
+        prod(_met(side, box)) * side.itemsize
+        + max(side.chunk_bytes, side.working_to_read)
+        + side.decoding
         for side in (source, target)
     )
     return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD

@@ -28,6 +28,7 @@ from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Dimension, Fixed, Shape
 from zarr_dask.jobs.rechunk.stages import (
     BLOCKS,
+    KEPT_AT_LEAST,
     KEPT_AT_MOST,
     OVERHEAD,
     CostModel,
@@ -298,10 +299,9 @@ class _Side:
         self.cells = shape.astype(np.int64)
         self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
         self.sharded = layout.sharded and cells is None
-        self.working = (
-            _volume(self.chunks) * layout.itemsize
-            if layout.compressed
-            else np.array(float(layout.working))
+        self.working, self.reading = (
+            _volume(self.chunks) * layout.itemsize if layout.compressed else np.array(float(held))
+            for held in (layout.working, layout.working_to_read)
         )
         self.tables, self.decoding = (
             np.array(float(held))
@@ -410,28 +410,29 @@ def _judge(
     new_item = float(written.itemsize)
     held = np.minimum(boxes, shape)
     copied = _volume(held) * item
-    reading = source.working - _volume(source.chunks) * item * source.fit_into(held)
+    reading = source.reading - _volume(source.chunks) * item * source.fit_into(held)
     writing = target.working - _volume(target.chunks) * new_item * target.fit_into(held)
     room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
+    encoded = _volume(target.chunks) * new_item if written.in_pieces else object_bytes
     peak = (
         copied
         + source.held(held) * item
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)
-        + (_volume(target.chunks) * new_item if written.in_pieces else object_bytes)
+        + encoded
         + np.maximum(source.decoding, target.tables)
-        + np.minimum(KEPT_AT_MOST, copied // 4)
+        + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))
         + OVERHEAD
     )
     tasks = _volume(-(-shape // boxes))
     decoded = source.decoded(boxes) * item
-    encoded = _volume(-(-shape // target.cells) * target.cells) * new_item
+    stored = _volume(-(-shape // target.cells) * target.cells) * new_item
     requests = source.reads(boxes) + target.objects(read.grid.shape)
     work = (
         decoded * (1 / read.decode + read.ratio / model.read)
-        + encoded * (1 / written.encode + written.ratio / model.write)
+        + stored * (1 / written.encode + written.ratio / model.write)
         + requests * model.request
         + tasks * model.task
     )

@@ -310,6 +310,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         in_pieces=bound.in_pieces and takes_pieces(array.store),
         tables=bound.tables,
         decoding=bound.decoding,
+        reading=bound.reading,
     )
 
 

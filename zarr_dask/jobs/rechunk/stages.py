@@ -137,6 +137,13 @@ class Layout:
     """Bytes that its codecs hold besides while they encode, to look for repetitions."""
     decoding: int = 0
     """Bytes that its codecs hold besides while they decode, of blocks."""
+    reading: int | None = None
+    """As `working`, while chunks are decoded; None where it is the same."""
+
+    @property
+    def working_to_read(self) -> int:
+        """Bytes that the codecs hold besides a chunk and its encoded form while they decode."""
+        return self.working if self.reading is None else self.reading
 
     @property
     def object_shape(self) -> Shape:
@@ -275,7 +282,7 @@ class StagePlan:
         source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
-        reading = source.working - source.chunk_bytes * source.fits_into(box)
+        reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
         writing = target.working - target.chunk_bytes * target.fits_into(box)
         room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array
@@ -285,7 +292,7 @@ class StagePlan:
         if source.kind != target.kind:  # a byte for each element says whether it fits
             made += prod(target.object_shape)
         copied = prod(box) * source.itemsize
-        kept = min(KEPT_AT_MOST, copied // 4)
+        kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
         return copied + self._encoded(box) + room + made + kept + OVERHEAD
 
     def _encoded(self, box: Shape) -> int:
@@ -365,6 +372,8 @@ BLOCKS = 2
 KEPT_AT_MOST = 8 << 20
 """What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
 small boxes have small buffers."""
+KEPT_AT_LEAST = 1 << 21
+"""The same where what is encoded at a time is smaller; else it is no more than that."""
 OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 
