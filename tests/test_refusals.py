@@ -15,16 +15,24 @@ X = da.ones((8, 8), chunks=4)
 STEP = {"u": {"shape": (4, 4), "dtype": "f4", "chunks": (1, 2, 2)}}
 
 
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory):
+    """Arrays, a group, a file and a link to nothing."""
+    folder = tmp_path_factory.mktemp("furnished")
+    zd.to_zarr(X * 3, folder / "array.zarr", shards=(4, 4), chunks=(2, 2))
+    zd.to_zarr([X, X + 1], folder / "group.zarr", ["u", "v"])
+    zd.to_zarr([X, X + 1], folder / "source.zarr", ["u", "v"])
+    (folder / "file").write_text("of somebody")
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to("nowhere")
+    return folder
+
+
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """Arrays, a group, a file and a link to nothing, as the current folder."""
+def place(furnished, tmp_path, monkeypatch):
+    """A copy of all that as the current folder."""
+    shutil.copytree(furnished, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    zd.to_zarr(X * 3, "array.zarr", shards=(4, 4), chunks=(2, 2))
-    zd.to_zarr([X, X + 1], "group.zarr", ["u", "v"])
-    zd.to_zarr([X, X + 1], "source.zarr", ["u", "v"])
-    (tmp_path / "file").write_text("of somebody")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("nowhere")
     return tmp_path
 
 

@@ -439,7 +439,7 @@ def test_a_folder_that_is_made_again_survives_a_power_cut(tmp_path, monkeypatch,
     root = tmp_path.resolve()
     disk = Disk(monkeypatch, root)
     store = LocalStore(str(root / "a.zarr"), fsync=True)
-    for _ in range(20):
+    for _ in range(5):
         store.set("c/0/0", [b"1"])
         assert disk.has(root / "a.zarr/c/0/0")
         if remove == "rmdir":

@@ -114,7 +114,7 @@ def test_a_part_that_is_too_short_is_fetched_again(store, faults):
 
 def test_a_large_value_is_put_in_parts_that_are_tried_again(store, faults):
     value = np.random.default_rng(1).bytes((1 << 25) + 54321)
-    faults.rate, faults.times = 1.0, 5
+    faults.rate, faults.times = 1.0, 2
     faults.kinds = {"reset before": 1, "unavailable": 1, "failed": 1}
     store.set("large", [value[:1234], value[1234:]])
     faults.rate = 0.0

@@ -8,18 +8,19 @@ import pytest
 from . import ours
 from .cases import Case, data, expected, matrix
 from .refusals import PEERS, Side, shared
-from .sample import sampled
+from .sample import of, with_every_feature
 from .seen import Seen, bits
 
 MATRIX = matrix()
 
 
 def _exchanges(side: Side) -> list[pytest.param]:
-    return sampled(
+    cases = (
         pytest.param(peer, case, id=f"{peer}-{case.id}")
         for peer in PEERS
         for case in shared(MATRIX, peer, side)
     )
+    return with_every_feature(cases, one_in=6)
 
 
 def check(case: Case, seen: Seen, *, attributes: bool = True) -> None:
@@ -68,6 +69,14 @@ def test_the_matrix_has_every_feature(peer, side):
     assert any(0 in case.shape for case in cases)
     sharded = [case.shards for case in v3 if case.shards is not None]
     assert len({(s.location, s.checksum, s.nested is None, s.order is None) for s in sharded}) == 16
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_every_run_has_every_feature_with_every_peer(side):
+    params = _exchanges(side)
+    run = [param for param in params if not param.marks]
+    assert set().union(*map(of, run)) == set().union(*map(of, params))
+    assert 400 < len(run) < len(params) / 4
 
 
 def test_the_matrix_is_not_all_fill():
