@@ -206,6 +206,25 @@ def test_consolidated_metadata_are_one_request(tmp_path):
     assert requests[None] < requests[False]
 
 
+@pytest.mark.parametrize("format", [2, 3])
+def test_consolidated_metadata_that_are_out_of_date_are_not_asked(tmp_path, format):
+    place = tmp_path / "c.zarr"
+    values = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.ones(4))})
+    values.to_zarr(place, zarr_format=format, consolidated=True)
+    for name in values:
+        zarr.open_array(f"{place}/{name}").append(np.arange(4.0))
+    expected = xr.open_zarr(place, consolidated=False).load()
+    assert expected.sizes["x"] == 8
+    for url in (place, zd.open(place)):
+        for found in (
+            opened(url, consolidated=False),
+            zd.open_dataset(url, consolidated=False),
+            zd.open_datatree(url, consolidated=False).to_dataset(),
+        ):
+            xr.testing.assert_identical(found.load(), expected)
+    assert zd.open_dataset(place).sizes["x"] == 4
+
+
 # --- names of dimensions --------------------------------------------------------------------------
 
 

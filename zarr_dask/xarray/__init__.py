@@ -40,6 +40,7 @@ def open_dataset(
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
+    consolidated: bool | None = None,
     **options: Any,
 ) -> xr.Dataset:
     """A group as an `xarray.Dataset`, lazily.
@@ -62,6 +63,8 @@ def open_dataset(
         Options of the store.
     read
         How to read.
+    consolidated
+        False to ask for every document, whatever the consolidated metadata say.
     options
         All else that ``xarray.open_dataset`` takes: ``decode_cf``, ``mask_and_scale``,
         ``decode_times``, ``drop_variables``, ``use_zarr_fill_value_as_mask`` and so on.
@@ -82,6 +85,7 @@ def open_dataset(
     >>> zd.open_dataset(values)["t"].chunks
     ((2, 2, 2),)
     """
+    read = _read_options(read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=False)
     return xr.open_dataset(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
@@ -100,13 +104,14 @@ def open_datatree(
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
+    consolidated: bool | None = None,
     **options: Any,
 ) -> xr.DataTree:
     """A hierarchy of groups as an `xarray.DataTree`, lazily.
 
     Parameters
     ----------
-    url, group, chunks, format, storage_options, read
+    url, group, chunks, format, storage_options, read, consolidated
         As for `open_dataset`.
     **options
         Of `xarray.open_datatree`.
@@ -119,6 +124,7 @@ def open_datatree(
     >>> zd.open_datatree(values).groups
     ('/', '/ocean')
     """
+    read = _read_options(read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=True)
     return xr.open_datatree(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
