@@ -14,10 +14,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
+    MixedFormatsWarning,
     NodeTypeError,
     ResumeError,
     SourceIsTargetError,
@@ -74,6 +76,7 @@ def test_an_array_is_computed_from_itself(place, way, scheduler):
     assert_only(place, VALUES * 2 - VALUES.mean(axis=0).astype("i4"))
 
 
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MixedFormatsWarning")
 def test_another_grid_another_format(place, way):
     x = zd.from_zarr(place, "a") + 1
     zd.to_zarr(x, place, "a", mode="swap", chunks=(3, 20), format="v2")
@@ -100,6 +103,16 @@ def test_consolidated_metadata_that_are_out_of_date_by_it_are_told_of(tmp_path, 
     assert zd.open(tmp_path)["a"][...].tolist() == list(range(0, 16, 2))
     with pytest.warns(ConsolidatedMetadataWarning, match="zarr_dask.consolidate"):
         zd.to_zarr(x[:4], tmp_path, "a", mode="swap")
+
+
+def test_an_array_that_its_group_will_not_show_is_told_of(tmp_path, recwarn):
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
+    group.create_array("x", data=VALUES)
+    zd.to_zarr(da.zeros(3, chunks=3), tmp_path / "a.zarr", "x", mode="swap", format="v2")
+    assert list(zarr.open_group(tmp_path / "a.zarr").array_keys()) == ["x"]
+    assert not [w for w in recwarn if w.category is MixedFormatsWarning]
+    with pytest.warns(MixedFormatsWarning, match=r"Pass format='v2'"):
+        zd.to_zarr(da.zeros(3, chunks=3), tmp_path / "a.zarr", "x", mode="swap", format="v3")
 
 
 def test_where_nothing_is_an_array_is_created(tmp_path):

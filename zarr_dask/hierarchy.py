@@ -67,6 +67,7 @@ __all__ = [
     "remove_leftovers",
     "rename_node",
     "stale_paths",
+    "warn_of_mixture",
     "withdraw",
 ]
 
@@ -264,6 +265,14 @@ def prepare_above(store: Store, path: str, node_format: Format) -> None:
         except NodeNotFoundError:
             put_documents(store, node_format.documents(GroupMeta(), above))
         else:
+            _warn_of_mixture(store, path, node_format, above, found)
+
+
+def warn_of_mixture(store: Store, path: str, node_format: Format) -> None:
+    """Warn if a group above a node is of another format, so that it does not show the node."""
+    for above in () if node_format.has_implicit_groups else ancestors(path):
+        with suppress(NodeNotFoundError):
+            found, _ = read_node(store, above, None, ReadOptions())
             _warn_of_mixture(store, path, node_format, above, found)
 
 

@@ -18,7 +18,13 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.hierarchy import is_shown_first, prepare_above, prepare_array_place, withdraw
+from zarr_dask.hierarchy import (
+    is_shown_first,
+    prepare_above,
+    prepare_array_place,
+    warn_of_mixture,
+    withdraw,
+)
 from zarr_dask.jobs.archives import check_outlives, ends_archives
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
@@ -276,6 +282,7 @@ class WritePlan:
             self._make_room()
         else:
             self._warn_of_stale()
+            warn_of_mixture(target.store, target.path, target.node_format)
         journal = resume.begin()
         marks: list[BinaryIO | Hold] = [journal.hold()] if held and journal is not None else []
         if self.swap is not None:
