@@ -66,31 +66,39 @@ def parse(source: str) -> ast.Module:
 def find_imports(package: Path) -> list[Import]:
     modules = read(package)
     found = set()
+    for source, tree in modules.items():
+        for node, when in import_statements(tree):
+            for name in imported_names(package, source, node):
+                first, _, inner = name.partition(".")
+                while inner and inner not in modules:  # the name of a function or class in a module
+                    inner = inner.rpartition(".")[0]
+                ours = first == package.name
+                found.add(Import(source, inner if ours else first, ours, when))
+    return sorted(found)
 
-    def visit(source: str, node: ast.AST, when: str) -> None:
-        for name in imported_names(package, source, node):
-            first, _, inner = name.partition(".")
-            while inner and inner not in modules:  # the name of a function or class in a module
-                inner = inner.rpartition(".")[0]
-            ours = first == package.name
-            found.add(Import(source, inner if ours else first, ours, when))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+
+@cache
+def import_statements(tree: ast.Module) -> list[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Each with when it is done; found once, since every rule asks for them."""
+    found = []
+
+    def visit(node: ast.AST, when: str) -> None:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, when))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             when = "call"
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             when = "types"
         for child in ast.iter_child_nodes(node):
-            visit(source, child, when)
+            visit(child, when)
 
-    for source, tree in modules.items():
-        visit(source, tree, "load")
-    return sorted(found)
+    visit(tree, "load")
+    return found
 
 
-def imported_names(package: Path, source: str, node: ast.AST) -> list[str]:
+def imported_names(package: Path, source: str, node: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-        return []
     base = [node.module] if node.module else []
     if node.level:
         is_package = (package / source.replace(".", "/") / "__init__.py").exists()
