@@ -224,10 +224,10 @@ def test_sigterm_ends_a_comparison_too(source, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["run", "finish"])
 def test_what_another_plan_has_finished_is_compared_too(source, tmp_path, command):
     """Metadata say the same of both; that the values are others, only they can tell."""
-    file = planned(source, tmp_path, "--chunks=1,8,8")
+    file = planned(source, tmp_path, "--chunks=16,8,8")
     other = zd.create_array(tmp_path / "other.zarr", shape=VALUES.shape, dtype=VALUES.dtype)
     other[...] = VALUES + 1
-    zd.rechunk(tmp_path / "other.zarr", tmp_path / "b.zarr", chunks=(1, 8, 8))
+    zd.rechunk(tmp_path / "other.zarr", tmp_path / "b.zarr", chunks=(16, 8, 8))
     assert "finished already" in cli(command, file)
     said = cli(command, file, "--verify", code=1)
     assert re.search("[0-9,]+ elements.* differ", said.replace("\n", " "))
