@@ -153,6 +153,32 @@ def test_r_plus_does_not_replace(store):
         zd.to_zarr(lazy(), store, mode="r+", overwrite=True)
 
 
+@pytest.mark.parametrize("how", [{"mode": "r+"}, {"append": 0}, {"region": np.s_[:6]}], ids=str)
+@pytest.mark.parametrize(
+    "said",
+    [{"fill_value": 3}, {"fill_value": None}, {"format": "v2"}, {"compressor": None}],
+    ids=str,
+)
+def test_what_an_array_that_exists_would_not_heed_is_refused(store, how, said):
+    zd.to_zarr(lazy(), store)
+    before = dict(store.values)
+    values = lazy()[:6] if "region" in how else lazy()
+    with pytest.raises(NodeExistsError, match=next(iter(said))):
+        zd.to_zarr(values, store, **how, **said)
+    assert dict(store.values) == before
+    zd.to_zarr(values, store, **how, fill_value=0, format="v3", filters=None, partial="own")
+
+
+def test_two_formats_are_refused(store):
+    zd.to_zarr(lazy(), store)
+    before = dict(store.values)
+    with pytest.raises(TypeError, match="zarr_format=3"):
+        zd.to_zarr(lazy() + 1, store, mode="w", format="v2", zarr_format=3)
+    assert dict(store.values) == before
+    zd.to_zarr(lazy() + 1, store, mode="w", format="v2", zarr_format=2)
+    assert zd.open_array(store).format == "v2"
+
+
 def test_an_open_array_is_a_target(store):
     target = zd.create_array(store, "a", shape=VALUES.shape, dtype="int32", chunks=(6, 10))
     zd.to_zarr(lazy(), target)

@@ -70,7 +70,13 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
         )
     given = {name: value for name, value in keywords.items() if value is not None}
     if "zarr_format" in given:
-        spec = replace(spec, format=f"v{given['zarr_format']}")
+        asked = f"v{given['zarr_format']}"
+        if spec.format not in {ArraySpec(shape=None, dtype=None).format, asked}:
+            raise TypeError(
+                f"format={spec.format!r} and zarr_format={given['zarr_format']!r} are given; "
+                "choose one."
+            )
+        spec = replace(spec, format=asked)
     if "order" in given:
         spec = replace(spec, order=given["order"])
     if "chunk_key_encoding" in given:

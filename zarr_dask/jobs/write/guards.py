@@ -10,6 +10,7 @@ from itertools import combinations, permutations, product
 from typing import TYPE_CHECKING
 
 from zarr_dask.array import Array
+from zarr_dask.create import ArraySpec
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -57,9 +58,15 @@ def check_existing(target: Array, request: WriteRequest) -> None:
         "codecs": wanted.codecs,
         "dimension_names": wanted.dimension_names,
         "attributes": wanted.attributes or None,
-        **request.keywords,
     }
     named = [name for name, value in given.items() if value is not None]
+    said = {"compressor", "compressors"}  # of which None says something: there shall be none
+    named += [key for key, value in request.keywords.items() if value is not None or key in said]
+    default = ArraySpec(shape=None, dtype=None)  # what nobody has said
+    if wanted.fill_value is None or wanted.fill_value != default.fill_value:
+        named.append("fill_value")
+    if wanted.format not in {default.format, target.format}:
+        named.append("format")
     if named:
         raise NodeExistsError(
             f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
