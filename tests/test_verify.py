@@ -725,3 +725,12 @@ def test_groups_whose_document_is_lost(format, lost, paths):
         del values[document]
         report = zd.verify(values)
         assert [one.path for one in report.findings if one.kind == "orphan"] == ["u"]
+
+
+def test_nodes_of_zarr_python_are_places(tmp_path):
+    group = zarr.create_group(tmp_path / "a.zarr")
+    group.create_array("b/x", data=np.arange(12), chunks=(4,))
+    (tmp_path / "a.zarr" / "b" / "x" / "c" / "1").write_bytes(b"?")
+    for one, path in ((group, ""), (group, "b"), (group["b"], "x"), (group["b/x"], "")):
+        report = zd.verify(one, path, deep="decode")
+        assert [f.key for f in report.findings] == ["b/x/c/1"]

@@ -53,7 +53,7 @@ from zarr_dask.journal import (
 )
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location, located, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -198,6 +198,7 @@ class _Job:
     ) -> _Job:
         options = replace(read or ReadOptions(), consolidated=False)  # what the documents say
         if not isinstance(url, Array | Group):
+            url, path = located(url, path)
             url = open_store(url, storage_options)
         node = open_node(url, path, "r", None, None, options)
         arrays: list[Array] = []
