@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 import zarr
+from xarray.backends import refresh_engines
 from xarray.backends.common import BACKEND_ENTRYPOINTS
 from xarray.tests import test_backends, test_backends_datatree
 
@@ -100,6 +101,9 @@ class Through:
         reason = self.different.get(name) or self.different.get(name.partition("[")[0])
         if reason:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+        yield
+        monkeypatch.undo()
+        refresh_engines()  # xarray keeps the backends it found, ours in the place of its own
 
 
 def skip_if_parameters_say(item, given):
