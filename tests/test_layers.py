@@ -23,7 +23,7 @@ LAYERS = [
     {"graph", "fingerprint"},
     {"array", "array_source", "create", "group", "hierarchy", "reading", "resizing", "tree"}
     | {"views", "walk", "writing"}
-    | {"journal", "manifest", "receipts", "site", "surroundings"},
+    | {"journal", "manifest", "node_place", "receipts", "site", "surroundings"},
     {"jobs"},
     {"cli", "xarray", "ome", "demo"},
 ]

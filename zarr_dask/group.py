@@ -46,10 +46,11 @@ from zarr_dask.hierarchy import (
     stale_paths,
 )
 from zarr_dask.journal import explained
+from zarr_dask.node_place import node_place
 from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import Location, located, open_store
+from zarr_dask.stores.urls import Location
 from zarr_dask.stores.wrappers import ReadOnly, innermost
 from zarr_dask.tree import Tree, draw, facts_table
 from zarr_dask.walk import Below, consolidated_above, read_as, read_or_imply, walk
@@ -399,8 +400,7 @@ def open(
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format
     else:
-        url, path = located(url, normalise_path(path))
-        store = open_store(url, storage_options)
+        store, path = node_place(url, path, storage_options)
     if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
     options = ReadOptions() if read is None else read
@@ -524,7 +524,7 @@ def open_group(
 
 
 def create_array(
-    url: Location,
+    url: Location | Array | Group,
     path: str = "",
     *,
     shape: Any,
@@ -546,7 +546,8 @@ def create_array(
     Parameters
     ----------
     url, path
-        Where; a path, a URL, a store or a mapping, and the path below it.
+        Where; a path, a URL, a store, a mapping, or a node that is open for writing, of this
+        package or of zarr-python; and the path below it.
     shape
         Elements along each dimension.
     dtype
@@ -622,7 +623,7 @@ def create_array(
         order=order,
         chunk_key_encoding=chunk_key_encoding,
     )
-    store, path = open_store(url, storage_options), normalise_path(path)
+    store, path = node_place(url, path, storage_options)
     node_format = format_for_new(store, format, path)
     meta = array_meta(spec, where(store, path))
     documents = node_format.documents(meta, path)
@@ -632,7 +633,7 @@ def create_array(
 
 
 def create_group(
-    url: Location,
+    url: Location | Array | Group,
     path: str = "",
     *,
     attributes: Mapping[str, Any] | None = None,
@@ -664,7 +665,7 @@ def create_group(
     >>> group.path
     'runs/7'
     """
-    store, path = open_store(url, storage_options), normalise_path(path)
+    store, path = node_place(url, path, storage_options)
     node_format = format_for_new(store, format, path)
     meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
     documents = node_format.documents(meta, path)
@@ -674,7 +675,10 @@ def create_group(
 
 
 def delete(
-    url: Location, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+    url: Location | Array | Group,
+    path: str = "",
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Delete a node and all that lies below it, its documents first.
 
@@ -701,11 +705,14 @@ def delete(
     >>> list(values)
     ['zarr.json']
     """
-    delete_node(open_store(url, storage_options), normalise_path(path))
+    delete_node(*node_place(url, path, storage_options))
 
 
 def consolidate(
-    url: Location, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+    url: Location | Array | Group,
+    path: str = "",
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
     """Write all metadata documents below a group into one, so that it opens with one request.
 
@@ -741,7 +748,7 @@ def consolidate(
     >>> [path for path, _ in group.arrays(recursive=True)]  # no request
     ['ocean/salt']
     """
-    store = open_store(url, storage_options)
+    store, path = node_place(url, path, storage_options)
     group = open_group(store, path, "r+")
-    consolidate_group(store, group.path, group.node_format)
+    consolidate_group(store, path, group.node_format)
     return open_group(store, path)

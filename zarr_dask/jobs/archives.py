@@ -13,6 +13,8 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from zarr_dask.errors import StoreError
+from zarr_dask.formats.base import normalise_path
+from zarr_dask.node_place import node_place
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, open_store
@@ -50,6 +52,20 @@ class Archives:
     def __init__(self, *, replaces: bool = False) -> None:
         self._replaces = replaces
         self._opened: dict[str, tuple[str, JobArchive]] = {}
+
+    def place(
+        self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
+    ) -> tuple[Store, str]:
+        """The store that is meant by a place, to be written, and the path in it; see `node_place`.
+
+        Raises
+        ------
+        StoreError
+            As `open`.
+        """
+        if isinstance(url, str | os.PathLike):
+            return self.open(url, storage_options), normalise_path(path)
+        return node_place(url, path, storage_options)
 
     def open(self, url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
         """The store at a path or URL, to be written; see `zarr_dask.stores.urls.open_store`.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
 from zarr_dask.errors import MetadataError, MissingDependencyError, Problem
@@ -28,7 +29,6 @@ from zarr_dask.formats.base import (
     ReadOptions,
     ancestors,
     child_prefixes,
-    normalise_path,
     prefix_of,
     read_documents,
     where,
@@ -36,9 +36,11 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.draft import draft_at
+from zarr_dask.group import Group
 from zarr_dask.hierarchy import stale_paths
+from zarr_dask.node_place import node_place
 from zarr_dask.stores.base import Store, join, list_sizes
-from zarr_dask.stores.urls import Location, open_store, real_place
+from zarr_dask.stores.urls import Location, real_place
 from zarr_dask.stores.wrappers import Below
 from zarr_dask.walk import walk
 
@@ -152,7 +154,7 @@ class Survey:
 
 
 def survey(
-    url: Location,
+    url: Location | Array | Group,
     path: str = "",
     *,
     storage_options: Mapping[str, Any] | None = None,
@@ -188,7 +190,7 @@ def survey(
     >>> [(node.path, node.format, node.objects, node.expected_objects) for node in found.arrays]
     [('a/b', 'v3', 1, 2)]
     """
-    store, path = open_store(url, storage_options), normalise_path(path)
+    store, path = node_place(url, path, storage_options)
     found = _find(store, path, read or ReadOptions())
     nodes, others = _with_sizes(store, path, found)
     return Survey(where(store, path), nodes, others.objects, others.nbytes)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, ReadOnlyError
-from zarr_dask.formats.base import Format, normalise_path, where
+from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Shape
+from zarr_dask.group import Group
 from zarr_dask.jobs.archives import Archives
 from zarr_dask.ome.contents import PyramidPlan
 from zarr_dask.ome.describe import (
@@ -92,7 +93,7 @@ class Request:
 
 
 def requested(
-    url: Location,
+    url: Location | Group,
     path: str,
     version: str,
     chunks: Any,
@@ -103,8 +104,7 @@ def requested(
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[Request, str]:
     """Where images go, and the path below the store."""
-    below = normalise_path(path)
-    store = Archives().open(url, storage_options)
+    store, below = Archives().place(url, path, storage_options)
     at = where(store, below)
     checked_version(version, at)
     if isinstance(store, ReadOnly):

@@ -31,6 +31,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import is_consolidated
+from zarr_dask.group import Group
 from zarr_dask.hierarchy import consolidate_group
 from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.migrate.nodes import (
@@ -43,12 +44,13 @@ from zarr_dask.jobs.migrate.nodes import (
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.write.sources import meet
+from zarr_dask.node_place import node_place, node_store
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.model import SUPPORTED, detect_version
 from zarr_dask.ome.named import listable
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -207,9 +209,9 @@ def _copy(source: Store, target: Store, key: str) -> None:
 
 
 def migrate(
-    url: Location,
+    url: Location | Group,
     to: str = "0.5",
-    dst: Location | None = None,
+    dst: Location | Group | None = None,
     *,
     path: str = "",
     chunks: Any = None,
@@ -312,9 +314,9 @@ def migrate(
 
 
 def plan_migration(
-    url: Location,
+    url: Location | Group,
     to: str = "0.5",
-    dst: Location | None = None,
+    dst: Location | Group | None = None,
     *,
     path: str = "",
     chunks: Any = None,
@@ -344,8 +346,12 @@ def plan_migration(
         raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
     layout = LayoutAnew(chunks, shards, codecs)
     _check_arguments(layout, dst, to, remove_old=remove_old)
-    source, path = open_store(url, storage_options), normalise_path(path)
-    target = source if dst is None else open_store(dst, target_options)
+    if dst is None:
+        source, path = node_place(url, path, storage_options)
+        target = source
+    else:
+        source, path = node_store(url, storage_options), normalise_path(path)
+        target = node_store(dst, target_options)
     if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: choose another "
@@ -393,7 +399,7 @@ def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[st
 
 
 def _check_arguments(
-    layout: LayoutAnew, dst: Location | None, to: str, *, remove_old: bool
+    layout: LayoutAnew, dst: Location | Group | None, to: str, *, remove_old: bool
 ) -> None:
     if dst is None and layout.is_asked_for:
         raise ValueError(

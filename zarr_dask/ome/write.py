@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import where
+from zarr_dask.group import Group
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
@@ -33,7 +34,7 @@ __all__ = ["plan_of", "plan_write", "write"]
 
 def plan_write(
     x: Any,
-    url: Location,
+    url: Location | Group,
     path: str = "",
     *,
     axes: Any = None,
@@ -233,7 +234,7 @@ def _name_of(store: Store, path: str) -> str:
 
 def write(
     x: Any,
-    url: Location,
+    url: Location | Group,
     path: str = "",
     *,
     client: Client | None = None,

@@ -12,6 +12,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
 from zarr_dask.formats.base import where
+from zarr_dask.group import Group
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.archives import archive_or_place
 from zarr_dask.jobs.boxes import is_dask
@@ -63,7 +64,7 @@ class _Image:
 
 def plan_write_plate(
     wells: Mapping[str, Any],
-    url: Location,
+    url: Location | Group,
     path: str = "",
     *,
     rows: Sequence[str] | None = None,
@@ -314,7 +315,7 @@ def _check_alike(images: Sequence[_Image], at: str) -> None:
 
 def write_plate(
     wells: Mapping[str, Any],
-    url: Location,
+    url: Location | Group,
     path: str = "",
     *,
     client: Client | None = None,

@@ -64,7 +64,7 @@ __all__ = ["copy", "plan_copy"]
 
 def plan_copy(
     src: Location | Array | Group,
-    dst: Location,
+    dst: Location | Group,
     *,
     path: str = "",
     chunks: Any = None,
@@ -150,8 +150,8 @@ def plan_copy(
     """
     options = read or (src.options if isinstance(src, Array | Group) else ReadOptions())
     root = _opened(src, storage_options, options)
-    below = normalise_path(path)
-    store = Archives(replaces=overwrite and not below).open(dst, target_options)
+    archives = Archives(replaces=overwrite and not normalise_path(path))
+    store, below = archives.place(dst, path, target_options)
     node_format = format_for_new(store, format or root.format, below)
     if temp is not None:
         open_alike(temp, store)  # raises where it cannot be had
@@ -190,7 +190,7 @@ def plan_copy(
 
 def copy(
     src: Location | Array | Group,
-    dst: Location,
+    dst: Location | Group,
     *,
     path: str = "",
     chunks: Any = None,

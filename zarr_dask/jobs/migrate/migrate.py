@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from zarr_dask.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.formats.base import Format, ReadOptions, normalise_path, where
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.migrate import TARGETS, older
+from zarr_dask.group import Group
 from zarr_dask.jobs.migrate.nodes import (
     Data,
     Route,
@@ -29,16 +31,17 @@ from zarr_dask.jobs.migrate.nodes import (
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan
 from zarr_dask.jobs.write.sources import meet
+from zarr_dask.node_place import node_place, node_store
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location
 from zarr_dask.walk import read_or_imply
 
 __all__ = ["migrate", "plan_migration"]
 
 
 def migrate(
-    src: Location,
-    dst: Location | None = None,
+    src: Location | Array | Group,
+    dst: Location | Group | None = None,
     *,
     path: str = "",
     format: str = "v3",
@@ -60,7 +63,7 @@ def migrate(
     Parameters
     ----------
     src
-        A path, a URL, a store or a mapping, of format v1, v2 or a draft of v3.
+        A path, a URL, a store, a mapping or an open node, of format v1, v2 or a draft of v3.
     dst
         Where the migrated hierarchy goes; None to migrate in place.
     path
@@ -124,8 +127,8 @@ def migrate(
 
 
 def plan_migration(
-    src: Location,
-    dst: Location | None = None,
+    src: Location | Array | Group,
+    dst: Location | Group | None = None,
     *,
     path: str = "",
     format: str = "v3",
@@ -168,8 +171,12 @@ def plan_migration(
     target_format = _target_format(format)
     data = data or ("keep" if dst is None else "copy")
     _check_arguments(data, dst, remove_old=remove_old)
-    source, path = open_store(src, storage_options), normalise_path(path)
-    target = source if dst is None else open_store(dst, target_options)
+    if dst is None:
+        source, path = node_place(src, path, storage_options)
+        target = source
+    else:
+        source, path = node_store(src, storage_options), normalise_path(path)
+        target = node_store(dst, target_options)
     if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: leave dst out "
@@ -202,7 +209,7 @@ def _target_format(name: str) -> Format:
     raise ValueError(f"format={name!r}: expected {known}.")
 
 
-def _check_arguments(data: str, dst: Location | None, *, remove_old: bool) -> None:
+def _check_arguments(data: str, dst: Location | Group | None, *, remove_old: bool) -> None:
     possible = ("keep", "rename") if dst is None else ("copy",)
     if data not in possible:
         how = "in place" if dst is None else "into another place"

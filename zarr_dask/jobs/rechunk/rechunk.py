@@ -14,8 +14,8 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
-from zarr_dask.formats.base import normalise_path
 from zarr_dask.formats.detect import format_for_new
+from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
 from zarr_dask.hierarchy import check_place
 from zarr_dask.jobs.archives import Archives
@@ -101,11 +101,11 @@ class RechunkOptions(TypedDict, total=False):
 
 @overload
 def plan_rechunk(
-    source: Location | Array, target: Location, **options: Unpack[PlanOptions]
+    source: Location | Array, target: Location | Group, **options: Unpack[PlanOptions]
 ) -> RechunkPlan: ...
 @overload
 def plan_rechunk(
-    source: da.Array, target: Location, **options: Unpack[PlanOptions]
+    source: da.Array, target: Location | Group, **options: Unpack[PlanOptions]
 ) -> DaskRechunkPlan: ...
 @overload
 def plan_rechunk(
@@ -214,7 +214,7 @@ def plan_rechunk(
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     if not isinstance(source, list | tuple):
         wanted = Wanted(chunks, shards, dtype, codecs, format, region)
-        place = (archives.open(target, storage_options), normalise_path(path))
+        place = archives.place(target, path, storage_options)
         if is_dask(source):
             form = format_for_new(place[0], format or "v3", place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
@@ -233,8 +233,7 @@ def plan_rechunk(
     plans = tuple(
         _plan(
             one,
-            archives.open(place, storage_options),
-            normalise_path(below),
+            *archives.place(place, below, storage_options),
             Wanted(cells, outer, kind, codecs, format, part),
             resources,
             overwrite=overwrite,
@@ -300,11 +299,11 @@ def _opened(source: Any) -> Array:
 
 @overload
 def rechunk(
-    source: Location | Array, target: Location, **options: Unpack[RechunkOptions]
+    source: Location | Array, target: Location | Group, **options: Unpack[RechunkOptions]
 ) -> RechunkReport: ...
 @overload
 def rechunk(
-    source: da.Array, target: Location, **options: Unpack[RechunkOptions]
+    source: da.Array, target: Location | Group, **options: Unpack[RechunkOptions]
 ) -> DaskRechunkReport: ...
 @overload
 def rechunk(

@@ -66,9 +66,10 @@ from zarr_dask.jobs.simulation.owners import (
 )
 from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.node_place import node_place
 from zarr_dask.resizing import clear_outside, resized
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location
 
 __all__ = ["Output", "Series"]
 
@@ -211,7 +212,7 @@ class Output:
 class Request:
     """What a user asks for; see `zarr_dask.Writer.create`."""
 
-    url: Location
+    url: Location | Array | Group
     path: str
     arrays: Mapping[str, Mapping[str, Any]]
     capacity: int | None
@@ -240,7 +241,7 @@ def create_output(request: Request) -> Output:
     StoreError
         If there is no place for the journal.
     """
-    store, path = open_store(request.url, request.storage_options), normalise_path(request.path)
+    store, path = node_place(request.url, request.path, request.storage_options)
     place, prefix = _place(store, path, request.journal)
     capacity = _checked_capacity(request.capacity)
     group = _existing_group(store, path)
@@ -286,16 +287,19 @@ def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> N
 
 
 def abandon_output(
-    url: Location, path: str, journal: Location | None, storage_options: Mapping[str, Any] | None
+    url: Location | Array | Group,
+    path: str,
+    journal: Location | None,
+    storage_options: Mapping[str, Any] | None,
 ) -> None:
     """Forget an output whose ranks will not go on; see `zarr_dask.Writer.abandon`."""
-    store, path = open_store(url, storage_options), normalise_path(path)
+    store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     if place.get(f"{prefix}{_DOCUMENT}") is None:
         raise _no_output(store, path, place, prefix)
     _check_no_other(place, prefix, where(store, path), overwrite=True)
     with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # what is left of it
-        output = open_output(url, path, journal, storage_options)
+        output = open_output(store, path, journal, None)
         for one in output.series.values():
             array = open_array(output.group, one.name, "r+")
             prefix_of_data = output.node_format.data_prefix(array.path)
@@ -550,7 +554,7 @@ def _owners_json(found: Owners) -> dict[str, Any]:
 
 
 def open_output(
-    url: Location,
+    url: Location | Array | Group,
     path: str,
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
@@ -564,7 +568,7 @@ def open_output(
     MetadataError
         If its document is damaged.
     """
-    store, path = open_store(url, storage_options), normalise_path(path)
+    store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(place, [key], Limits())[key]

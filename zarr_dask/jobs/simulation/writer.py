@@ -28,6 +28,7 @@ import numpy as np
 
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid import Region
+from zarr_dask.group import Group
 from zarr_dask.jobs.simulation.exchange import Communicator, exchange, smallest
 from zarr_dask.jobs.simulation.output import (
     Output,
@@ -108,7 +109,7 @@ class Writer:
 
     @staticmethod
     def create(
-        url: Location,
+        url: Location | Group,
         arrays: Mapping[str, Mapping[str, Any]],
         *,
         path: str = "",
@@ -126,7 +127,8 @@ class Writer:
         Parameters
         ----------
         url, path
-            Where the group of the arrays is, or will be.
+            Where the group of the arrays is, or will be; a group that is open for writing may
+            stand for both.
         arrays
             For each array, by its path below the group, the arguments of
             `zarr_dask.create_array`: ``shape`` is that of one step, without time; ``chunks`` and
@@ -191,7 +193,7 @@ class Writer:
 
     @staticmethod
     def attach(
-        url: Location,
+        url: Location | Group,
         rank: int | None = None,
         from_step: int | None = None,
         *,
@@ -272,7 +274,7 @@ class Writer:
 
     @staticmethod
     def abandon(
-        url: Location,
+        url: Location | Group,
         *,
         path: str = "",
         journal: Location | None = None,

@@ -52,8 +52,9 @@ from zarr_dask.journal import (
     output_of,
 )
 from zarr_dask.manifest import Manifest, ManifestPlace
+from zarr_dask.node_place import node_place
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location, located, open_store
+from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -198,8 +199,7 @@ class _Job:
     ) -> _Job:
         options = replace(read or ReadOptions(), consolidated=False)  # what the documents say
         if not isinstance(url, Array | Group):
-            url, path = located(url, path)
-            url = open_store(url, storage_options)
+            url, path = node_place(url, path, storage_options)
         node = open_node(url, path, "r", None, None, options)
         arrays: list[Array] = []
         findings: list[Finding] = []

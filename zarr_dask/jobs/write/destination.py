@@ -19,7 +19,7 @@ from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.update import current
 from zarr_dask.grid import Blocks, Region
-from zarr_dask.group import open_array
+from zarr_dask.group import Group, open_array
 from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.jobs.write.dialect import spec_from_keywords
 from zarr_dask.resizing import appended, resized
@@ -34,7 +34,9 @@ __all__ = ["existing_array", "grown", "new_array"]
 
 
 def existing_array(
-    url: Location | Array, component: str | None, storage_options: Mapping[str, Any] | None
+    url: Location | Array | Group,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
 ) -> Array:
     """An array to write into.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
-from zarr_dask.group import open_array
+from zarr_dask.group import Group, open_array
 from zarr_dask.stores.urls import Location, located
 from zarr_dask.stores.zarr_python import place_in_zarr_python
 
@@ -34,8 +34,8 @@ _KEYWORDS = frozenset(
 
 
 def target_of(
-    url: Location | Array, component: str | None, keywords: Mapping[str, Any]
-) -> tuple[Location | Array, str | None, Mapping[str, Any]]:
+    url: Location | Array | Group, component: str | None, keywords: Mapping[str, Any]
+) -> tuple[Location | Array | Group, str | None, Mapping[str, Any]]:
     """What to write to: an array of zarr-python as an open `Array`, ``name=`` as the component.
 
     Raises
@@ -48,7 +48,7 @@ def target_of(
             raise TypeError("component= and name= both say where the array lies; choose one.")
         component = keywords["name"]
         keywords = {key: value for key, value in keywords.items() if key != "name"}
-    if not isinstance(url, Array) and place_in_zarr_python(url) is not None:
+    if not isinstance(url, Array | Group) and place_in_zarr_python(url) is not None:
         if hasattr(url, "shape") and not component:
             return open_array(url, mode="r+"), None, keywords
         return (*located(url, component or ""), keywords)

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
+from zarr_dask.group import Group
 from zarr_dask.jobs.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
@@ -22,7 +23,7 @@ WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 class WriteRequest:
     """What is asked of the write of one array; see `plan_write`."""
 
-    url: Location | Array
+    url: Location | Array | Group
     component: str | None
     storage_options: Mapping[str, Any] | None
     region: Any

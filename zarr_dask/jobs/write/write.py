@@ -19,7 +19,7 @@ from zarr_dask.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Region
-from zarr_dask.group import open_array
+from zarr_dask.group import Group, open_array
 from zarr_dask.hierarchy import check_place
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.archives import Archives
@@ -42,9 +42,10 @@ from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
 from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import check_no_output
+from zarr_dask.node_place import node_place
 from zarr_dask.site import Site, site_of
 from zarr_dask.stores.conditional import conditional
-from zarr_dask.stores.urls import Location, open_store
+from zarr_dask.stores.urls import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -57,7 +58,7 @@ __all__ = ["plan_write", "to_zarr"]
 @overload
 def plan_write(
     arr: da.Array,
-    url: Location | Array,
+    url: Location | Array | Group,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
@@ -67,7 +68,7 @@ def plan_write(
 @overload
 def plan_write(
     arr: Sequence[da.Array],
-    url: Sequence[Location | Array] | Location,
+    url: Sequence[Location | Array | Group] | Location | Group,
     component: Sequence[str | None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
@@ -246,7 +247,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     before: ArrayMeta | None = None
     ended: Region | None = None
     if request.creates and not isinstance(request.url, Array):
-        store, path = open_store(request.url, request.storage_options), request.component or ""
+        store, path = node_place(request.url, request.component or "", request.storage_options)
         target = new_array(values, store, path, request.wanted, request.keywords)
         region = checked_region(None, target.shape)
     else:
