@@ -7,10 +7,13 @@ import pickle
 import random
 import zipfile
 
+import dask.array as da
 import pytest
+import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import (
+    GridError,
     MetadataError,
     MissingGroupWarning,
     MixedFormatsWarning,
@@ -105,6 +108,36 @@ def test_overwriting_a_node_of_another_format(root):
     with pytest.warns(MixedFormatsWarning, match=f"is of format {other}, the group at"):
         array = zd.create_array(root.store, "a", **options)
     assert zd.open(root.store, "a").shape == array.shape  # one format only: no warning
+
+
+@pytest.mark.parametrize("where", ["a.zarr", "far"])
+@pytest.mark.parametrize("outer", ["v2", "v3"])
+def test_what_is_new_has_the_format_of_the_group_around_it(tmp_path, outer, where):
+    """As the group of zarr-python would make it; without warnings, which are errors here."""
+    place = tmp_path / where if where == "a.zarr" else MemoryStore()
+    zd.create_group(place, format=outer)
+    zd.create_group(place, "b/c")
+    zd.create_array(place, "b/c/x", shape=3, dtype="i4")
+    zd.to_zarr(da.ones(3), place, "b/y")
+    zd.rechunk(da.ones(3), place, path="b/z", chunks=2)
+    expected = {"b", "b/c", "b/c/x", "b/y", "b/z"}
+    if where == "a.zarr":  # the store begins in the group
+        zd.to_zarr(da.ones(3), f"{place}/b/v")
+        zd.create_group(place / "w")
+        expected |= {"b/v", "w"}
+        theirs = zarr.open_group(str(place), mode="r", zarr_format=int(outer[1]))
+        assert {path for path, _ in theirs.members(max_depth=None)} == expected
+    found = zd.open_group(place, format=outer)
+    assert {path for path, _ in found.walk()} == expected
+
+
+def test_a_format_that_is_named_wins(tmp_path):
+    zd.create_group(tmp_path, format="v2")
+    with pytest.warns(MixedFormatsWarning, match="Pass format='v2'"):
+        zd.to_zarr(da.ones(3), tmp_path, "x", format="v3")
+    assert zd.open(tmp_path, "x").format == "v3"
+    with pytest.raises(GridError, match="'v2' has no shards"):
+        zd.to_zarr(da.ones(4), tmp_path, "y", shards=4, chunks=2)
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../b", "."])

@@ -76,6 +76,27 @@ def test_what_is_created_in_a_group_asks_for_what_lies_above_at_the_same_time():
     assert set(zd.open_group(store)) == {"a"}
 
 
+MAKERS = [
+    write,
+    zd.create_group,
+    lambda store, path, **options: zd.create_array(store, path, shape=3, dtype="i4", **options),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["to_zarr", "create_group", "create_array"])
+@pytest.mark.parametrize("outer", ["v2", "v3"])
+def test_the_format_of_the_group_is_known_without_another_request(make, outer):
+    asked = []
+    for options in ({"format": outer}, {}):
+        far = Far()
+        zd.create_group(far, "a", format=outer)
+        store = Recording(far)
+        make(store, "a/b", **options)
+        assert zd.open(far, "a/b").format == outer
+        asked.append(sorted((one.method, one.key) for one in store.requests))
+    assert asked[0] == asked[1]
+
+
 def array(store, path="", **options):
     zd.create_array(store, path, shape=(16,), chunks=4, dtype="i4", **options)[...] = VALUES
 

@@ -166,7 +166,19 @@ def test_what_an_array_that_exists_would_not_heed_is_refused(store, how, said):
     with pytest.raises(NodeExistsError, match=next(iter(said))):
         zd.to_zarr(values, store, **how, **said)
     assert dict(store.values) == before
-    zd.to_zarr(values, store, **how, fill_value=0, format="v3", filters=None, partial="own")
+    same = {"format": "v3", "zarr_format": 3}
+    zd.to_zarr(values, store, **how, fill_value=0, **same, filters=None, partial="own")
+
+
+@pytest.mark.parametrize("how", [{"mode": "r+"}, {"append": 0}, {"region": np.s_[:12]}], ids=str)
+@pytest.mark.parametrize("said", [{"format": "v3"}, {"zarr_format": 3}], ids=str)
+def test_an_array_of_v2_is_not_taken_for_one_of_v3(store, how, said):
+    zd.to_zarr(lazy(), store, format="v2")
+    before = dict(store.values)
+    with pytest.raises(NodeExistsError, match="format"):
+        zd.plan_write(lazy(), store, **how, **said)
+    assert dict(store.values) == before
+    zd.to_zarr(lazy(), store, **how, format="v2", zarr_format=2)
 
 
 def test_two_formats_are_refused(store):

@@ -396,6 +396,15 @@ def test_an_output_that_is_finished_leaves_nothing_beside_it(url, tmp_path):
 # --- refusals -------------------------------------------------------------------------------------
 
 
+def test_the_format_is_that_of_the_group(tmp_path):
+    zd.create_group(tmp_path / "a.zarr", format="v2")
+    with pytest.raises(NodeExistsError, match="of format 'v2'"):
+        zd.Writer.create(tmp_path / "a.zarr", arrays(), format="v3")
+    zd.Writer.create(tmp_path / "a.zarr", arrays(), path="b")
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="r", path="b", zarr_format=2)
+    assert set(group) == {"u", "time"}
+
+
 def test_shared_objects_are_refused_with_what_would_fit(url, tmp_path):
     spec = {"u": {"shape": (120, 90), "dtype": "f4", "chunks": (2, 50, 50)}}
     with pytest.raises(SharedObjectError) as caught:

@@ -40,6 +40,7 @@ __all__ = [
     "regridded",
 ]
 
+_FORMAT = "v3"
 _CHUNK_BYTES = 4 << 20
 _INNER_CHUNK_BYTES = 1 << 20
 
@@ -56,7 +57,8 @@ class ArraySpec:
     fill_value: Any = 0
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    format: str = "v3"
+    format: str | None = None
+    """None where nobody says one; v3 then, unless the surroundings speak for another."""
     order: Literal["C", "F"] = "C"
     chunk_key_encoding: Any = None
 
@@ -76,7 +78,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If it cannot be.
     """
-    node_format = format_named(spec.format)
+    node_format = format_named(spec.format or _FORMAT)
     shape = _shape(spec.shape)
     names = _names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
@@ -150,8 +152,11 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
         if automatic:
             return Grid.regular(shape, auto_chunks(shape, itemsize, _CHUNK_BYTES)), None
         return Grid.of(shape, checked_cells(spec.chunks, ndim, "chunks")), None
-    if not format_named(spec.format).has_shards:
-        raise GridError(f"shards={spec.shards!r}: format {spec.format!r} has no shards; use 'v3'.")
+    node_format = format_named(spec.format or _FORMAT)
+    if not node_format.has_shards:
+        raise GridError(
+            f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."
+        )
     shards = Grid.of(shape, checked_cells(spec.shards, ndim, "shards"))
     if automatic:
         return shards, dividing_chunks(shards.common_cell, itemsize, _INNER_CHUNK_BYTES)

@@ -48,10 +48,12 @@ from zarr_dask.hierarchy import (
 from zarr_dask.journal import explained
 from zarr_dask.node_place import node_place
 from zarr_dask.notices import warn
+from zarr_dask.site import site_of
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location
 from zarr_dask.stores.wrappers import ReadOnly, innermost
+from zarr_dask.surroundings import format_around
 from zarr_dask.tree import Tree, draw, facts_table
 from zarr_dask.walk import Below, consolidated_above, read_as, read_or_imply, walk
 
@@ -535,7 +537,7 @@ def create_array(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",
+    format: str | None = None,
     overwrite: bool = False,
     order: Literal["C", "F"] = "C",
     chunk_key_encoding: Any = None,
@@ -578,7 +580,8 @@ def create_array(
         JSON values by name.
     format
         ``"v3"``, ``"v2"``, ``"v1"``, or the v3 draft of 2022: ``"v3draft"``, or
-        ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads.
+        ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads. By default that of
+        the group that the node will lie in, and v3 where there is none.
     overwrite
         Replace what is there, all nodes below included.
     order
@@ -624,10 +627,11 @@ def create_array(
         chunk_key_encoding=chunk_key_encoding,
     )
     store, path = node_place(url, path, storage_options)
-    node_format = format_for_new(store, format, path)
-    meta = array_meta(spec, where(store, path))
+    site = site_of(store, path)
+    node_format = format_for_new(store, format or format_around(site.store, path), path)
+    meta = array_meta(replace(spec, format=node_format.name), where(store, path))
     documents = node_format.documents(meta, path)
-    prepare_array_place(store, path, node_format, meta, overwrite=overwrite)
+    prepare_array_place(store, path, node_format, meta, overwrite=overwrite, site=site)
     put_documents(store, documents)
     return Array(store, path, meta, node_format)
 
@@ -637,7 +641,7 @@ def create_group(
     path: str = "",
     *,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",
+    format: str | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
@@ -666,10 +670,11 @@ def create_group(
     'runs/7'
     """
     store, path = node_place(url, path, storage_options)
-    node_format = format_for_new(store, format, path)
+    site = site_of(store, path, below=overwrite)
+    node_format = format_for_new(store, format or format_around(site.store, path), path)
     meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
     documents = node_format.documents(meta, path)
-    prepare_place(store, path, node_format, overwrite=overwrite, is_group=True)
+    prepare_place(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
     put_documents(store, documents)
     return Group(store, path, meta, node_format)
 

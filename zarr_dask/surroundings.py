@@ -1,7 +1,8 @@
-"""What lies around a place of local files, before anything is written there.
+"""What lies around a place, before anything is written there.
 
-A file where a folder must be, or an array that the store begins inside of, is seen by no request
-to the store itself. All else is asked of stores alone (`hierarchy.check_place`).
+Of local files that is what no request to the store itself can see: a file where a folder must be,
+or an array that the store begins inside of. All else that a place must be is asked of stores alone
+(`hierarchy.check_place`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import os
 from pathlib import Path
 
 from zarr_dask.errors import StoreError
-from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.detect import formats_at
+from zarr_dask.formats.base import ArrayMeta, Format, ancestors
+from zarr_dask.formats.detect import FORMATS, formats_at
+from zarr_dask.formats.v1 import V1
+from zarr_dask.formats.v3 import V3
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import local_path
 
-__all__ = ["array_around", "check_file", "check_folder", "file_in_the_way"]
+__all__ = ["array_around", "check_file", "check_folder", "file_in_the_way", "format_around"]
 
 
 def file_in_the_way(store: Store, path: str) -> str | None:
@@ -60,6 +63,33 @@ def check_file(store: Store, key: str, what: str) -> None:
             f"{what} names {place}, which is a folder; nothing was written. Name a file."
         )
     check_folder(store, key.rpartition("/")[0], what)
+
+
+def format_around(store: Store, path: str) -> str:
+    """Name of the format that a new node has if nobody says one: that of the group it will lie in.
+
+    A group shows the nodes of its own format only. Where there is no group it is v3. The groups of
+    the store are looked at, and, where local files begin below another group, that one.
+    """
+    for above in reversed(ancestors(path)):
+        found = _groups_at(store, above)
+        if found:
+            return found[0].name
+    place = local_path(store, "")
+    around = next((p for p in Path(place).parents if os.path.lexists(p)), None) if place else None
+    if around is None:
+        return V3.name
+    try:
+        present = _groups_at(LocalStore(str(around)), "")
+    except StoreError:
+        return V3.name  # a folder that may not be looked into is nobody's group
+    return next((one.name for one in present if one in FORMATS), V3.name)
+
+
+def _groups_at(store: Store, path: str) -> list[Format]:
+    """Formats of the groups at a path; v1 has none."""
+    found = formats_at(store, path)
+    return [one for one, meta in found if not isinstance(meta, ArrayMeta) and one is not V1]
 
 
 def array_around(store: Store) -> str | None:

@@ -38,6 +38,7 @@ from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
+from zarr_dask.surroundings import format_around
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -216,7 +217,7 @@ def plan_rechunk(
         wanted = Wanted(chunks, shards, dtype, codecs, format, region)
         place = archives.place(target, path, storage_options)
         if is_dask(source):
-            form = format_for_new(place[0], format or "v3", place[1])
+            form = format_for_new(place[0], format or format_around(*place), place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
         return _plan(source, *place, wanted, resources, overwrite=overwrite)
     each = [

@@ -70,6 +70,7 @@ from zarr_dask.node_place import node_place
 from zarr_dask.resizing import clear_outside, resized
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location
+from zarr_dask.surroundings import format_around
 
 __all__ = ["Output", "Series"]
 
@@ -219,7 +220,7 @@ class Request:
     owners: Owners | Mapping[str, Owners] | None
     gathers: bool
     attributes: Mapping[str, Any]
-    format: str
+    format: str | None
     overwrite: bool
     journal: Location | None
     storage_options: Mapping[str, Any] | None
@@ -245,7 +246,7 @@ def create_output(request: Request) -> Output:
     place, prefix = _place(store, path, request.journal)
     capacity = _checked_capacity(request.capacity)
     group = _existing_group(store, path)
-    kind = request.format if group is None else group.format
+    kind = _format_of(request, store, path, group)
     drafts = _drafts(request, store, path, capacity, kind)
     series = {name: one.series for name, one in drafts.items() if one.series is not None}
     if not series:
@@ -254,7 +255,7 @@ def create_output(request: Request) -> Output:
         raise GridError("no array of the output has an element in a step: expected at least one.")
     ranks = max(one.owners.ranks for one in series.values())
     if group is None:
-        _check_group(request, store, path)
+        _check_group(request, store, path, kind)
     _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
     place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: no rank attaches any more
     place.delete_prefix(prefix)
@@ -321,9 +322,9 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
     )
 
 
-def _check_group(request: Request, store: Store, path: str) -> None:
+def _check_group(request: Request, store: Store, path: str, kind: str) -> None:
     """Whether there can be such a group: a format may have none."""
-    node_format = format_for_new(store, request.format, path)
+    node_format = format_for_new(store, kind, path)
     check_place(store, path, node_format, overwrite=False, is_group=True)
     meta = GroupMeta(checked_attributes(request.attributes, where(store, path)))
     node_format.documents(meta, path)
@@ -345,6 +346,19 @@ def _checked_capacity(capacity: Any) -> int:
     if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
         raise GridError(f"capacity={capacity!r}: expected a number of steps, or None for no bound.")
     return int(capacity)
+
+
+def _format_of(request: Request, store: Store, path: str, group: Group | None) -> str:
+    """Name of the format of the arrays."""
+    if group is None:
+        return request.format or format_around(store, path)
+    if request.format not in {None, group.format}:
+        raise NodeExistsError(
+            f"format={request.format!r}: the group {group.where} exists, is of format "
+            f"{group.format!r}, and would not show arrays of another one. Leave format out, or "
+            "choose another group."
+        )
+    return group.format
 
 
 def _existing_group(store: Store, path: str) -> Group | None:

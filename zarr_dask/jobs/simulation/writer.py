@@ -117,7 +117,7 @@ class Writer:
         owners: Owners | Mapping[str, Owners] | None = None,
         gather: bool = False,
         attributes: Mapping[str, Any] | None = None,
-        format: str = "v3",
+        format: str | None = None,
         overwrite: bool = False,
         journal: Location | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -147,7 +147,7 @@ class Writer:
         attributes
             Of the group, if it is new.
         format
-            Of a group that is new; see `zarr_dask.create_array`.
+            Of the arrays; that of the group, if it exists already.
         overwrite
             Replace arrays of the same names, and an output that was not finished.
         journal
@@ -168,7 +168,7 @@ class Writer:
         GridError, DataTypeError, MetadataError, TypeError
             If an array cannot be as it is described.
         NodeExistsError
-            If there is something at the place of an array.
+            If there is something at the place of an array, or the group is of another format.
         RankError
             If another output is open there, and is not to be replaced or has a rank that runs.
         StoreError

@@ -102,6 +102,7 @@ def new_array(
     component: str,
     wanted: ArraySpec,
     keywords: Mapping[str, Any],
+    around: str,
 ) -> Array:
     """An array that is to be made for the values of a dask array; nothing is written.
 
@@ -115,6 +116,8 @@ def new_array(
         What the user says of it; chunks may be left open.
     keywords
         What zarr-python's users say besides.
+    around
+        Name of the format if nobody says one.
 
     Raises
     ------
@@ -129,8 +132,10 @@ def new_array(
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
     typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
-    spec = _with_grids(spec_from_keywords(typed, keywords), values.chunks, where(store, path))
-    node_format = format_for_new(store, spec.format, path)
+    said = spec_from_keywords(typed, keywords)
+    node_format = format_for_new(store, said.format or around, path)
+    named = replace(said, format=node_format.name)
+    spec = _with_grids(named, values.chunks, where(store, path))
     meta = array_meta(spec, where(store, path))
     node_format.documents(meta, path)  # raises where the format cannot say it
     return Array(store, path, meta, node_format)

@@ -71,7 +71,7 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
     given = {name: value for name, value in keywords.items() if value is not None}
     if "zarr_format" in given:
         asked = f"v{given['zarr_format']}"
-        if spec.format not in {ArraySpec(shape=None, dtype=None).format, asked}:
+        if spec.format not in {None, asked}:
             raise TypeError(
                 f"format={spec.format!r} and zarr_format={given['zarr_format']!r} are given; "
                 "choose one."

@@ -65,8 +65,10 @@ def check_existing(target: Array, request: WriteRequest) -> None:
     default = ArraySpec(shape=None, dtype=None)  # what nobody has said
     if wanted.fill_value is None or wanted.fill_value != default.fill_value:
         named.append("fill_value")
-    if wanted.format not in {default.format, target.format}:
+    if wanted.format not in {None, target.format}:
         named.append("format")
+    if f"v{request.keywords.get('zarr_format')}" == target.format:
+        named.remove("zarr_format")
     if named:
         raise NodeExistsError(
             f"{named} describe a new array, but {target.where} exists and keeps its own; leave "

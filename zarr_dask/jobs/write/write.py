@@ -46,6 +46,7 @@ from zarr_dask.node_place import node_place
 from zarr_dask.site import Site, site_of
 from zarr_dask.stores.conditional import conditional
 from zarr_dask.stores.urls import Location
+from zarr_dask.surroundings import format_around
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -89,7 +90,7 @@ def plan_write(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",
+    format: str | None = None,
     overwrite: bool = False,
     append: int | str | None = None,
     casting: Casting = "safe",
@@ -248,10 +249,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     ended: Region | None = None
     if request.creates and not isinstance(request.url, Array):
         store, path = node_place(request.url, request.component or "", request.storage_options)
-        target = new_array(values, store, path, request.wanted, request.keywords)
+        site = site_of(store, path)
+        around = format_around(site.store, path)
+        target = new_array(values, store, path, request.wanted, request.keywords, around)
         region = checked_region(None, target.shape)
     else:
         target = existing_array(request.url, request.component, request.storage_options)
+        site = Site(target.store)
         check_existing(target, request)
         if request.append is None:
             region = _region_in(target, request.region)
@@ -261,7 +265,6 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
             ended = grown_before(values, replace(target, meta=before), region, request.resume)
             if ended is not None:  # but for its journal
                 target, region, before = replace(target, meta=before), ended, None
-    site = site_of(target.store, target.path) if request.creates else Site(target.store)
     if not site.free_beside:
         check_no_output(target.store, target.path)
     replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
@@ -342,7 +345,7 @@ def to_zarr(
     fill_value: Any = 0,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
-    format: str = "v3",
+    format: str | None = None,
     overwrite: bool = False,
     append: int | str | None = None,
     casting: Casting = "safe",
