@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numcodecs import blosc
 
 import zarr_dask as zd
+from tests.guarded import guarded_memory, spread
 from zarr_dask.codecs import blosc_frames
-from zarr_dask.codecs.base import ChunkSpec, Cut, Reading
+from zarr_dask.codecs.base import ChunkSpec, Cut, Reading, Wanted, WholeNeededError
 from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.codecs.blosc_frames import read_blocks
+from zarr_dask.codecs.blosc_frames import Instead, read_blocks
 from zarr_dask.codecs.chain import decoded_here
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import chain_from_v3
@@ -24,7 +25,6 @@ from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.tally import Tally
 
-GUARD = 64
 BLOCK = 1 << 16  # the smallest that the library splits into pieces
 RAW = 12 * BLOCK + 36  # bytes of thirteen blocks
 
@@ -61,14 +61,17 @@ def frame_of(raw, cname="lz4", clevel=5, shuffle=1, typesize=4, blocksize=0):
     return bytes(blosc.compress(items, cname.encode(), clevel, shuffle, blocksize))
 
 
-def in_part(frame, spans, nbytes):
-    """What `read_blocks` says, and what it leaves in memory that nobody else is to touch."""
-    guarded = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
-    out = guarded[GUARD:-GUARD]
-    found = answer_from(read_blocks(spans, out), frame)
-    assert (guarded[:GUARD] == 0xA5).all(), "written before the destination"
-    assert (guarded[-GUARD:] == 0xA5).all(), "written behind the destination"
-    return found, out
+def wanted_of(spans, nbytes):
+    return Wanted(nbytes, spans[0][0], spans[-1][1], spans)
+
+
+def in_part(frame, spans, nbytes, largest=None):
+    """Whether `read_blocks` reads them, and all bytes as far as it has decoded them."""
+    with guarded_memory(0xA5):
+        found = answer_from(read_blocks(wanted_of(spans, nbytes), largest), frame)
+    if found is Instead.WHOLE:
+        return False, None
+    return True, spread(found, nbytes, 0xA5)
 
 
 def header(frame):
@@ -117,9 +120,8 @@ def test_wanted_blocks_are_those_of_the_whole_frame(data):
     if not flags & 2 and len(blocks) * (size * 3 // 2) > nbytes:
         assert found is False, "nearly all is wanted"
         return
-    table = 16 + 4 * -(-nbytes // size)
     whole = size % typesize == 0  # a block smaller than an element ends within it
-    usual = bool(flags & 2) or (table <= 4096 and whole)
+    usual = bool(flags & 2) or whole
     assert found is usual, "it is as the library writes it"
     for start, stop in wanted if found else ():
         np.testing.assert_array_equal(out[start:stop], raw[start:stop])
@@ -178,6 +180,51 @@ def test_frames_that_threads_have_written(cname):
             found, out = in_part(frame, [(start, start + 70_000)], raw.size)
             assert found is True
             np.testing.assert_array_equal(out[start:][:70_000], raw[start:][:70_000])
+
+
+def test_a_table_that_is_longer_than_what_is_read_at_first():
+    raw = smooth(16 << 20)
+    frame = frame_of(raw, "zstd", clevel=1, blocksize=1 << 12)
+    assert -(-raw.size // header(frame)[3]) > 1024
+    for start in (0, 9_000_001, raw.size - 70_000):
+        found, out = in_part(frame, [(start, start + 70_000)], raw.size)
+        assert found is True
+        np.testing.assert_array_equal(out[start:][:70_000], raw[start:][:70_000])
+
+
+# --- sparingly ------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_sparing_reads_take_memory_for_no_more_than_whole_blocks(data):
+    raw, frame = data.draw(frames())
+    if raw.size < 2:
+        return
+    wanted = data.draw(spans(raw.size))
+    flags, typesize, _, size, _ = header(frame)
+    found = answer_from(read_blocks(wanted_of(wanted, raw.size), size), frame)
+    if size % typesize and not flags & 2:
+        assert found is Instead.WHOLE, "a block ends within an element"
+        return
+    before, behind = wanted[0][0] - found.first, found.first + found.memory.size - wanted[-1][1]
+    assert 0 <= before < size
+    assert 0 <= behind < size
+    out = spread(found, raw.size, 0)
+    for start, stop in wanted:
+        np.testing.assert_array_equal(out[start:stop], raw[start:stop])
+
+
+def test_sparing_reads_refuse_blocks_that_are_larger_than_expected():
+    raw = smooth(RAW)
+    frame = frame_of(raw, blocksize=BLOCK // 4)
+    size = header(frame)[3]
+    wanted = wanted_of([(100, 200)], RAW)
+    assert answer_from(read_blocks(wanted, size), frame).memory.size == size
+    assert answer_from(read_blocks(wanted, size - 1), frame) is Instead.WHOLE
+    alone = frame_of(smooth(4 << 20), "zstd", blocksize=4 << 20)
+    assert header(alone)[3] == 4 << 20
+    with pytest.raises(WholeNeededError):
+        answer_from(Blosc("zstd").read_spans(wanted_of([(0, 9)], 4 << 20), sparing=True), alone)
 
 
 # --- what is left to those who decode all of it ---------------------------------------------------
@@ -336,18 +383,21 @@ def test_damage_is_an_error_of_the_whole_frame_or_does_not_matter(data):
     for at in data.draw(st.lists(near, min_size=1, max_size=3)):
         frame[at] = data.draw(st.integers(0, 255))
     wanted = data.draw(spans(raw.size))
-    whole, part = np.zeros(raw.size, np.uint8), np.full(raw.size, 0xDE, np.uint8)
-    said = [None, None]
+    said, found = [None, None], [None, None]
+    asked = wanted_of(wanted, raw.size)
     with at_no_cost():
         for number, fetch in enumerate(
-            (super(Blosc, Blosc()).read_spans(whole, wanted), Blosc().read_spans(part, wanted))
+            (super(Blosc, Blosc()).read_spans(asked), Blosc().read_spans(asked))
         ):
             try:
-                assert answer_from(fetch, bytes(frame)) is True
+                with guarded_memory(0xDE):
+                    found[number] = answer_from(fetch, bytes(frame))
+                assert found[number] is not None
             except CorruptObjectError as error:
                 said[number] = str(error)
     assert said[1] in (said[0], None)
     if said == [None, None]:
+        whole, part = (spread(one, raw.size, 0xDE) for one in found)
         for start, stop in wanted:
             np.testing.assert_array_equal(part[start:stop], whole[start:stop])
 

@@ -45,7 +45,7 @@ def layout(request, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("worker", [True, False], ids=["of dask", "plain"])
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", [1, 4, 8])
 def test_processes_of_all_kinds_take_what_their_plans_state(layout, threads, worker):
     which, root = layout
     assert_as_stated(which, threads, root, worker=worker)

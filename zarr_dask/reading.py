@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -134,14 +135,24 @@ class Reader:
         What its document says.
     options
         How to read.
+    sparing
+        See `sparing`.
     """
 
     def __init__(
-        self, store: Store, path: str, prefix: str, meta: ArrayMeta, options: ReadOptions
+        self,
+        store: Store,
+        path: str,
+        prefix: str,
+        meta: ArrayMeta,
+        options: ReadOptions,
+        *,
+        sparing: bool = False,
     ) -> None:
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
-        self._reading = options.reading
+        self._options = options
+        self._reading = replace(options.reading, sparing=sparing)
         self._dtype = meta.dtype
         self._reorders = meta.largest_bound().reorders
         self._most_kept = options.index_cache
@@ -167,9 +178,19 @@ class Reader:
                 return bound.room()
         return np.empty(shape, self._dtype)
 
+    def sparing(self) -> Reader:
+        """As this one, but it holds no more of a chunk than the blocks that are wanted.
+
+        Of chunks that are read block by block, if at all (`BoundChain.block`); where that cannot
+        be, it raises `WholeNeededError`.
+        """
+        return Reader(
+            self._store, self._path, self._prefix, self._meta, self._options, sparing=True
+        )
+
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
-        only = self._grid.only_cell(region)
+        only = None if self._reading.sparing else self._grid.only_cell(region)
         if only is not None:
             self._read_one(out, *only)
             return
@@ -231,11 +252,13 @@ class Reader:
         if out.shape == bound.spec.shape:
             inside, whole = None, True
         key, cuts = self._prefix + self._keys.key(coords), (Cut(inside, out),)
+        whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
         return _Object(key, coords, bound, cuts, whole or not self._in_part(bound, cuts))
 
     def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
         """Whether one need not ask for all bytes of an object at once."""
-        return bound.partial or (self._peeks and bound.divides(cuts))
+        peeks = self._peeks or self._reading.sparing
+        return bound.partial or (peeks and bound.divides(cuts))
 
     def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
         """The object that some pieces are of."""

@@ -28,6 +28,7 @@ __all__ = [
     "borrowed",
     "keeping_freed_memory",
     "lasting",
+    "let_go",
     "provide",
     "return_freed_memory",
     "scratch",
@@ -165,6 +166,11 @@ def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
     finally:
         if nbytes <= _LARGEST_KEPT:
             _KEPT.memory[use] = memory if memory.base is None else memory.base
+
+
+def let_go() -> None:
+    """Give back what the current thread keeps."""
+    _KEPT.keeper.give_back()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from zarr_dask.codecs.spans import Spans
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import Problem
 from zarr_dask.grid import Region, Shape
+from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = [
@@ -34,10 +35,13 @@ __all__ = [
     "ChunkSpec",
     "Codec",
     "Cut",
+    "Decoded",
     "Inside",
     "Reading",
     "Serializer",
     "Size",
+    "Wanted",
+    "WholeNeededError",
     "joined",
 ]
 
@@ -101,6 +105,13 @@ class Reading:
 
     absent_is_error: bool = False
     """Raise `ChunkMissingError` for absent chunks, those inside shards included."""
+    sparing: bool = False
+    """Of chunks that are read block by block, hold no more than the blocks that are wanted; where
+    that cannot be, raise `WholeNeededError`."""
+
+
+class WholeNeededError(Exception):
+    """A chunk cannot be read block by block; for whoever reads sparingly, and nobody else."""
 
 
 class Cut(NamedTuple):
@@ -110,6 +121,27 @@ class Cut(NamedTuple):
     """Which elements of the chunk; None for all of them."""
     out: np.ndarray
     """Memory of the region's shape."""
+
+
+class Wanted(NamedTuple):
+    """Which of the bytes that a chunk decodes to are wanted."""
+
+    nbytes: int
+    """Of the whole chunk."""
+    first: int
+    stop: int
+    """Where there is to be memory for all bytes, right or not."""
+    spans: Spans
+    """Which of these are to be right."""
+
+
+class Decoded(NamedTuple):
+    """Bytes that a chunk, or a part of it, decodes to."""
+
+    memory: np.ndarray
+    """1-d, uint8; the thread's own for as long as nothing else is decoded."""
+    first: int
+    """Which byte of the chunk the first of them is."""
 
 
 class Codec(ABC):
@@ -325,6 +357,10 @@ class BytesCodec(Codec):
         """Bytes that `decode_into` holds besides the bytes and so many that it makes, at most."""
         return 0
 
+    def block(self, nbytes: int) -> int:  # noqa: ARG002
+        """Bytes that `read_spans` decodes at once, of so many; 0 if these are always all."""
+        return 0
+
     @abstractmethod
     def size(self, size: Size) -> Size:
         """Bytes that `encode` makes of so many."""
@@ -348,23 +384,38 @@ class BytesCodec(Codec):
         decoded = self.decode(buffer, Size.of(out.size))
         out[:] = np.frombuffer(decoded, np.uint8)
 
-    def read_spans(self, out: np.ndarray, spans: Spans) -> Fetch[bool]:  # noqa: ARG002
+    def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
         """As `decode_into`, asking for the bytes; only those in some spans need be right.
 
         Damage that concerns other bytes may go unnoticed; what is left in their place may be
         anything.
 
+        Parameters
+        ----------
+        wanted
+            Which bytes.
+        sparing
+            Take no memory for others, but for a few blocks.
+
         Returns
         -------
-        bool
-            False if there is nothing to decode.
+        Decoded or None
+            None if there is nothing to decode.
+
+        Raises
+        ------
+        WholeNeededError
+            If that cannot be done sparingly.
         """
+        if sparing:
+            raise WholeNeededError
         received = yield (WHOLE,)
         if received is None:
-            return False
+            return None
         (buffer,) = received
-        self.decode_into(buffer, out)
-        return True
+        memory = scratch("decoded", wanted.nbytes)
+        self.decode_into(buffer, memory)
+        return Decoded(memory, 0)
 
 
 def joined(buffers: Sequence[Buffer]) -> Buffer:

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numcodecs import blosc as _blosc
 
-from zarr_dask.codecs.base import ChunkSpec, Size
-from zarr_dask.codecs.blosc_frames import MOST_SPLITS, SMALLEST_SPLIT, read_blocks
+from zarr_dask.codecs.base import ChunkSpec, Decoded, Size, Wanted
+from zarr_dask.codecs.blosc_frames import MOST_SPLITS, SMALLEST_SPLIT, Instead, read_blocks
 from zarr_dask.codecs.compressor import Compressor, check_size
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.codecs.snappy import decompress_frame, is_snappy
-from zarr_dask.codecs.spans import Spans
 from zarr_dask.codecs.zstd import ZSTD_LEVELS, zstd_tables
 from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
 from zarr_dask.stores.base import Buffer
@@ -111,6 +110,11 @@ class Blosc(Compressor):
         """See `BytesCodec.decoding`: a block that is still shuffled, and a frame of one block."""
         return 2 * self._block(nbytes)
 
+    def block(self, nbytes: int) -> int:
+        """See `BytesCodec.block`."""
+        odd = nbytes % (self.typesize or 1)  # see `read_blocks`: it ends within an element
+        return 0 if odd or self.cname == "snappy" else self._block(nbytes)
+
     def _block(self, nbytes: int) -> int:
         """Bytes of a block at most, of so many."""
         if self.blocksize:
@@ -166,10 +170,13 @@ class Blosc(Compressor):
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
 
-    def read_spans(self, out: np.ndarray, spans: Spans) -> Fetch[bool]:
+    def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
         """See `BytesCodec.read_spans`."""
-        found = yield from read_blocks(spans, out)
-        return (yield from super().read_spans(out, spans)) if found is False else bool(found)
+        largest = self._block(wanted.nbytes) if sparing else None
+        found = yield from read_blocks(wanted, largest)
+        if found is not Instead.WHOLE:
+            return found
+        return (yield from super().read_spans(wanted, sparing=sparing))
 
 
 def _check_all_written(buffer: Buffer) -> None:

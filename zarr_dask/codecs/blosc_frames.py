@@ -16,23 +16,28 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numcodecs import blosc as _blosc
 
+from zarr_dask.codecs.base import Decoded, Wanted
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.codecs.spans import Spans
 from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer, PeekRange, Range
 
-__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "read_blocks"]
+__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "Instead", "read_blocks"]
 
 _HEADER = struct.Struct("<4B3I")
 _WORD = struct.Struct("<i")
 _SMALLER = struct.Struct("<4B3Ii")  # with the table of one block
 _HEAD = 1 << 12
 """Bytes that are read before it is known what is wanted: the tables of a thousand blocks."""
+_LONGEST_TABLE = 1 << 18
+_STEP = 1 << 20
+"""Bytes that are asked for at once of frames that were not compressed."""
 _VERSION = 2  # of the frame; those of blosc 2 have higher ones
 _STORED, _RESERVED, _NOT_SPLIT = 2, 8, 16
 _KNOWN = frozenset({0, 1, 3, 4})
@@ -60,6 +65,11 @@ class _Frame(NamedTuple):
         """Number of blocks."""
         return -(-self.nbytes // self.blocksize)
 
+    @property
+    def table_end(self) -> int:
+        """First byte behind the table."""
+        return _HEADER.size + _WORD.size * self.blocks
+
     def splits(self, nbytes: int) -> int:
         """Pieces that a block of so many bytes is compressed in."""
         whole = nbytes == self.blocksize and not self.flags & _NOT_SPLIT
@@ -67,21 +77,29 @@ class _Frame(NamedTuple):
         return self.typesize if whole and fits else 1
 
 
-def read_blocks(spans: Spans, out: np.ndarray) -> Fetch[bool | None]:
+class Instead(Enum):
+    """What is to be done where no blocks are read."""
+
+    WHOLE = "whole"
+    """Decode all of the frame."""
+
+
+def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | Instead | None]:
     """Ask for the blocks of a frame that some bytes lie in, and decode these.
 
     Parameters
     ----------
-    spans
-        Which of the decoded bytes are wanted.
-    out
-        Memory (1-d, uint8) of all decoded bytes; what is in no wanted block is left as it is, or is
-        overwritten with anything.
+    wanted
+        Which of the decoded bytes; there is memory for whole blocks. What is in no wanted block may
+        be anything.
+    largest
+        Bytes of a block at most, where only the wanted ones are to be decoded even if that takes
+        longer.
 
     Returns
     -------
-    bool or None
-        None if there is no frame; False if all of it is to be decoded: it would not take longer, or
+    Decoded or Instead or None
+        None if there is no frame. All of it is to be decoded if that would not take longer, or
         something about the frame is unusual or wrong.
     """
     received = yield (PeekRange(0, _HEAD),)
@@ -89,25 +107,40 @@ def read_blocks(spans: Spans, out: np.ndarray) -> Fetch[bool | None]:
         return None
     head = b"".join(received)  # the memory is used for what comes next
     if len(head) < _HEADER.size:
-        return False
+        return Instead.WHOLE
     frame = _Frame(*_HEADER.unpack_from(head))
-    if not _is_sound(frame, out.size):
-        return False
+    if not _is_sound(frame, wanted.nbytes):
+        return Instead.WHOLE
     if frame.flags & _STORED:
-        return (yield from _copy(frame, spans, out))
-    blocks = _wanted_blocks(frame, spans)
+        return (yield from _copy(frame, wanted))
+    if largest is None:
+        blocks = _wanted_blocks(frame, wanted.spans)
+    else:
+        blocks = _all_blocks(frame, wanted.spans) if frame.blocksize <= largest else None
     if blocks is None:
-        return False
+        return Instead.WHOLE
+    if len(head) < frame.table_end <= _LONGEST_TABLE:
+        received = yield (PeekRange(0, frame.table_end),)
+        head = b"".join(received or ())
     places = _places(head, frame, blocks)
     if places is None:
-        return False
+        return Instead.WHOLE
     received = yield [Range(start, stop) for start, stop, _ in places]
     if received is None:
-        return False
-    return all(
+        return Instead.WHOLE
+    out = _room(wanted, frame.blocksize)
+    done = all(
         _decode_block(piece, frame, place, out)
         for piece, place in zip(received, places, strict=True)
     )
+    return out if done else Instead.WHOLE
+
+
+def _room(wanted: Wanted, blocksize: int) -> Decoded:
+    """Memory of this thread, for whole blocks."""
+    first = wanted.first // blocksize * blocksize
+    stop = min(-(-wanted.stop // blocksize) * blocksize, wanted.nbytes)
+    return Decoded(scratch("decoded", stop - first), first)
 
 
 def _is_sound(frame: _Frame, nbytes: int) -> bool:
@@ -121,16 +154,24 @@ def _is_sound(frame: _Frame, nbytes: int) -> bool:
     )
 
 
-def _copy(frame: _Frame, spans: Spans, out: np.ndarray) -> Fetch[bool]:
+def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
     """The bytes of a frame that was not compressed."""
     if frame.stored != frame.nbytes + _HEADER.size:
-        return False
-    received = yield [Range(start + _HEADER.size, stop + _HEADER.size) for start, stop in spans]
-    for piece, (start, stop) in zip(received or (), spans, strict=received is not None):
+        return Instead.WHOLE
+    steps = [
+        (at, min(at + _STEP, stop))
+        for start, stop in wanted.spans
+        for at in range(start, stop, _STEP)
+    ]
+    received = yield [Range(start + _HEADER.size, stop + _HEADER.size) for start, stop in steps]
+    if received is None:
+        return Instead.WHOLE
+    out = _room(wanted, 1)
+    for piece, (start, stop) in zip(received, steps, strict=True):
         if len(piece) != stop - start:
-            return False
-        out[start:stop] = np.frombuffer(piece, np.uint8)
-    return received is not None
+            return Instead.WHOLE
+        out.memory[start - out.first : stop - out.first] = np.frombuffer(piece, np.uint8)
+    return out
 
 
 def _wanted_blocks(frame: _Frame, spans: Spans) -> list[int] | None:
@@ -145,6 +186,15 @@ def _wanted_blocks(frame: _Frame, spans: Spans) -> list[int] | None:
     return blocks
 
 
+def _all_blocks(frame: _Frame, spans: Spans) -> list[int]:
+    """Numbers of the blocks that are wanted, in ascending order."""
+    size, blocks = frame.blocksize, list[int]()
+    for start, stop in spans:
+        first = start // size
+        blocks.extend(range(first + (blocks[-1:] == [first]), (stop - 1) // size + 1))
+    return blocks
+
+
 class _Place(NamedTuple):
     """Where a block is."""
 
@@ -156,17 +206,16 @@ class _Place(NamedTuple):
 
 def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] | None:
     """Where blocks that were compressed are, in this order; None if something is wrong."""
-    table_end = _HEADER.size + _WORD.size * frame.blocks
     if (
         frame.flags >> 5 not in _KNOWN
-        or len(head) < table_end
-        or frame.stored < table_end
+        or len(head) < frame.table_end
+        or frame.stored < frame.table_end
         or not _of_whole_elements(frame)
     ):
         return None
     starts: tuple[int, ...] = struct.unpack_from(f"<{frame.blocks}i", head, _HEADER.size)
     ascending = sorted(starts)
-    if ascending[0] < table_end or ascending[-1] > frame.stored - _WORD.size:
+    if ascending[0] < frame.table_end or ascending[-1] > frame.stored - _WORD.size:
         return None
     ascending.append(frame.stored)
     places = [
@@ -185,10 +234,10 @@ def _of_whole_elements(frame: _Frame) -> bool:
     return not frame.blocksize % frame.typesize and not frame.nbytes % frame.typesize
 
 
-def _decode_block(piece: Buffer, frame: _Frame, place: _Place, out: np.ndarray) -> bool:
+def _decode_block(piece: Buffer, frame: _Frame, place: _Place, out: Decoded) -> bool:
     """Decode one block into its place; False if something is wrong with it."""
-    begin = place.number * frame.blocksize
-    target = out[begin : begin + frame.blocksize]
+    begin = place.number * frame.blocksize - out.first
+    target = out.memory[begin : begin + frame.blocksize]
     length = _length(piece, frame, target.size)
     if length is None or len(piece) != place.stop - place.start:
         return False

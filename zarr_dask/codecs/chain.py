@@ -23,16 +23,18 @@ from zarr_dask.codecs.base import (
     ChunkSpec,
     Codec,
     Cut,
+    Decoded,
     Inside,
     Reading,
     Serializer,
     Size,
+    Wanted,
     joined,
 )
 from zarr_dask.codecs.fetch import Fetch, answer_from
 from zarr_dask.codecs.rows import put
 from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes
-from zarr_dask.codecs.spans import Spans, spans_of
+from zarr_dask.codecs.spans import spans_of
 from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.scratch import scratch
@@ -141,6 +143,12 @@ def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
         yield Problem(field, problem.found, problem.expected, problem.kind)
 
 
+def _rows_of(spec: ChunkSpec) -> tuple[int, int]:
+    """The first dimension of more than one element, and the bytes of one; 0 where there is none."""
+    axis = next((axis for axis, length in enumerate(spec.shape) if length > 1), None)
+    return (0, 0) if axis is None else (axis, spec.nbytes // spec.shape[axis])
+
+
 def _shape_of(region: Region) -> Shape:
     return tuple(len(range(s.start, s.stop, s.step)) for s in region)
 
@@ -219,6 +227,7 @@ class BoundChain:
         """Whether it may be worth decoding only what is wanted of a chunk."""
         self.peeks = self._divisible and len(chain.bytes) == 1
         """Whether it may be worth asking for less than all bytes of a chunk; see `divides`."""
+        self._axis, self._row = _rows_of(self._encoded)
 
     @property
     def reading(self) -> int:
@@ -240,6 +249,12 @@ class BoundChain:
         """Bytes that decoding holds besides `working`, for blocks that are on their way."""
         here = [codec.decoding(self._largest) for codec in self._bytes]
         return max(self._serializer.decoding, *here, 0)
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block at most, where rows of a chunk are read block by block; else 0."""
+        as_they_are = self.peeks and not self._stages
+        return self._last_decoder.block(self._largest) if as_they_are else 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -334,26 +349,47 @@ class BoundChain:
         if region is None and out.flags.c_contiguous:
             self._decode_last(buffer, out.ravel().view(_BYTE))
             return
-        memory = scratch("decoded", self._decoded_size)
         if region is not None and self._divisible and self._few((Cut(region, out),)):
-            answer_from(self._last_decoder.read_spans(memory, self._spans((region,))), buffer)
-            self._put_stored(memory, region, out)
+            found = answer_from(self._last_decoder.read_spans(self._wanted((region,))), buffer)
+            if found is not None:
+                self._put_stored(found, region, out)
             return
+        memory = scratch("decoded", self._decoded_size)
         self._decode_last(buffer, memory)
         chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
         put(chunk if region is None else chunk[region], into=out)
 
-    def _spans(self, regions: Sequence[Region]) -> Spans:
-        """The bytes that some regions lie in, on the far side of the array codecs."""
-        return spans_of(self._encoded.shape, self._encoded.dtype.itemsize, regions)
+    def _wanted(self, regions: Sequence[Region]) -> Wanted:
+        """The bytes that some regions lie in, on the far side of the array codecs.
 
-    def _put_stored(self, memory: np.ndarray, region: Region | None, out: np.ndarray) -> None:
-        """Put a region of a chunk, from memory that has its elements as they are stored."""
+        There is to be memory for whole rows: what lies side by side along the first dimension that
+        has more than one element.
+        """
+        shape, itemsize = self._encoded.shape, self._encoded.dtype.itemsize
+        spans = spans_of(shape, itemsize, regions)
+        row = self._row
+        if not row or not spans:
+            return Wanted(self._decoded_size, 0, self._decoded_size if spans else 0, spans)
+        first, stop = spans[0][0] // row * row, -(-spans[-1][1] // row) * row
+        return Wanted(self._decoded_size, first, stop, spans)
+
+    def _put_stored(self, found: Decoded, region: Region, out: np.ndarray) -> None:
+        """Put a region of a chunk, from memory that has its rows as they are stored."""
+        if not out.size:
+            return
         dtype = self._encoded.dtype
         if self._swapped is not None:  # not always its own type: NumPy cannot swap all of them
             dtype, out = self._swapped.newbyteorder(), out.view(self._swapped)
-        chunk = memory.view(dtype).reshape(self._encoded.shape)
-        put(chunk if region is None else chunk[region], into=out)
+        memory, shape = found.memory, list(self._encoded.shape)
+        if self._row:
+            taken, axis = region[self._axis], self._axis
+            rows = range(taken.start, taken.stop, taken.step)
+            shape[axis] = rows[-1] + 1 - rows.start
+            first = rows.start * self._row - found.first
+            memory = memory[first : first + shape[axis] * self._row]
+            within = slice(0, shape[axis], taken.step)
+            region = (*region[:axis], within, *region[axis + 1 :])
+        put(memory.view(dtype).reshape(shape)[region], into=out)
 
     def inside(self) -> Fetch[Inside | None]:
         """Where the chunks lie that a shard holds; None if there is none, or it must be decoded."""
@@ -471,22 +507,23 @@ class BoundChain:
         if self.partial:
             present = yield from self._serializer.read(cuts, reading)
         else:
-            present = yield from self._read_divided(cuts)
+            present = yield from self._read_divided(cuts, reading)
         if present:
             for codec, spec, encoded, out in reversed(decoding):
                 codec.decode(encoded, spec, out)
         return present
 
-    def _read_divided(self, cuts: Sequence[Cut]) -> Fetch[bool]:
+    def _read_divided(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
         """As `_read_parts`, on the far side of the array codecs, with no more decoded than that."""
-        memory = scratch("decoded", self._decoded_size)
-        spans = self._spans([region for region, _ in cuts if region is not None])
-        present = yield from self._last_decoder.read_spans(memory, spans)
-        if present:
-            _DECODED.nbytes += self.counted
-            for region, out in cuts:
-                self._put_stored(memory, region, out)
-        return present
+        parts = [(region, out) for region, out in cuts if region is not None]
+        wanted = self._wanted([region for region, _ in parts])
+        found = yield from self._last_decoder.read_spans(wanted, sparing=reading.sparing)
+        if found is None:
+            return False
+        _DECODED.nbytes += self.counted
+        for region, out in parts:
+            self._put_stored(found, region, out)
+        return True
 
 
 def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:

@@ -8,12 +8,15 @@ are converted, and a number that the new one cannot hold is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from time import perf_counter
 
 import numpy as np
 
 from zarr_dask.array import Array
+from zarr_dask.codecs.base import WholeNeededError
 from zarr_dask.codecs.chain import decoded_here
 from zarr_dask.errors import DataTypeError
 from zarr_dask.grid import Part, Region, Shape, cut, shifted
@@ -25,14 +28,16 @@ from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.scratch import keeping_freed_memory, let_go
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.stores.tally import Tally
+from zarr_dask.stores.tally import Tally, Traffic
 from zarr_dask.writing import write_part
 
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
 
+_WHOLE_CHUNKS = Lock()
+"""Held by a task that must hold whole chunks while its plan counts on parts of them."""
 _LARGE = 1 << 18
 """Bytes of a stored object beside which a look at the memory costs nothing."""
 
@@ -114,11 +119,7 @@ class Stage:
         memory: Memory,
     ) -> Copied:
         """As `_copy`, in memory for the box."""
-        tally = Tally(self.source.store)
-        before = decoded_here()
-        source = replace(self.source, store=tally)
-        source.read(shifted(region, self.origin), out=values, threads=1)
-        decoded = decoded_here() - before
+        traffic, decoded = self._read(shifted(region, self.origin), values)
         memory.look()
         written: list[StoredObject] = []
         empty: list[str] = []
@@ -138,7 +139,6 @@ class Stage:
             journal = self.records.journal
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
         nbytes = sum(item.nbytes for item in written)
-        traffic = tally.traffic
         return Copied(
             values.size * (self.counted or self.plan.source.itemsize),
             nbytes,
@@ -148,6 +148,27 @@ class Stage:
             read=traffic.nbytes,
             reads=traffic.requests,
         )
+
+    def _read(self, region: Region, values: np.ndarray) -> tuple[Traffic, int]:
+        """Read a box; returns what was asked for, and how many bytes were decoded."""
+        if not self.plan.sparing:
+            return self._read_through(region, values)
+        with suppress(WholeNeededError):
+            return self._read_through(region, values, sparing=True)
+        with _WHOLE_CHUNKS:
+            try:
+                return self._read_through(region, values)
+            finally:
+                let_go()
+
+    def _read_through(
+        self, region: Region, values: np.ndarray, *, sparing: bool = False
+    ) -> tuple[Traffic, int]:
+        tally = Tally(self.source.store)
+        before = decoded_here()
+        reader = replace(self.source, store=tally).reader
+        (reader.sparing() if sparing else reader).read_region(region, values, 1)
+        return tally.traffic, decoded_here() - before
 
     def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
         """A part and the values it is of, in the data type of the target.

@@ -27,7 +27,7 @@ from zarr_dask.jobs.rechunk.sampling import Ratios, ratios
 from zarr_dask.jobs.rechunk.speeds import speeds_of
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout
 from zarr_dask.jobs.run import Workers
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, can_peek
 from zarr_dask.stores.pieces import takes_pieces
 from zarr_dask.stores.urls import Location, open_alike
 from zarr_dask.surroundings import check_folder
@@ -284,6 +284,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         cut = Grid.regular(array.shape, chunk).window(part)
     elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
         cut = grid
+    uneven = not bound.partial and array.meta.grid.cell_shape is None
     itemsize = array.meta.data_type.typical_itemsize
     speeds = speeds_of(array.meta.codecs)
     kind = repr(array.meta.data_type)
@@ -302,7 +303,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         *speeds,
         kind=kind,
         chunks=cut,
-        uneven=not bound.partial and array.meta.grid.cell_shape is None,
+        uneven=uneven,
         stored=stored,
         clipped=clipped,
         indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
@@ -311,6 +312,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         tables=bound.tables,
         decoding=bound.decoding,
         reading=bound.reading,
+        block=bound.block if can_peek(array.store) and cut is None and not uneven else 0,
     )
 
 

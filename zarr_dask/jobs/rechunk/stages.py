@@ -139,6 +139,8 @@ class Layout:
     """Bytes that its codecs hold besides while they decode, of blocks."""
     reading: int | None = None
     """As `working`, while chunks are decoded; None where it is the same."""
+    block: int = 0
+    """Bytes of a block at most, where parts of a chunk are read block by block; else 0."""
 
     @property
     def working_to_read(self) -> int:
@@ -209,6 +211,18 @@ class Layout:
             for d, (length, chunk) in enumerate(pairs)
         )
 
+    def part(self, box: Shape) -> int | None:
+        """Bytes of a chunk that are decoded for a box, of chunks of which much is left out.
+
+        The rows that the box has of it, whole, and whole blocks of them; see `Reader.sparing`.
+        """
+        taken = tuple(map(min, box, self.chunk))
+        axis = next((axis for axis, length in enumerate(self.chunk) if length > 1), None)
+        if not self.block or axis is None:
+            return None
+        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.block
+        return rows if rows <= self.chunk_bytes // 2 else None
+
     def whole_in(self, box: Shape) -> int:
         """How many stored objects lie in one box of such a grid with all that they hold."""
         ends = self.clipped or ((False, False),) * len(box)
@@ -256,34 +270,60 @@ class StagePlan:
         )
 
     @property
+    def sparing(self) -> bool:
+        """Whether tasks hold no more of a chunk than they need.
+
+        One that must hold a whole chunk, because it is not stored as was expected, does so while no
+        other one of its process does.
+        """
+        return self.source.part(self.box) is not None
+
+    @property
     def peak(self) -> int:
         """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
-        shape = self.source.grid.shape
-        return self._peak(tuple(min(pair) for pair in zip(self.box, shape, strict=True)))
+        return self._peak(self._largest)
+
+    @property
+    def _largest(self) -> Shape:
+        """Shape of the largest box."""
+        return tuple(map(min, self.box, self.source.grid.shape))
 
     def memory(self, threads: int) -> int:
         """Bytes that tasks on so many threads hold together at most: those of the largest boxes."""
+        most = self._together(threads)
+        return most + self.peak - self._peak(self._largest, self.source.part(self.box))
+
+    def _together(self, threads: int) -> int:
+        """As `memory`, if no task must hold more of a chunk than was expected."""
+        part = self.source.part(self.box)
         lengths = [_most_frequent(dimension, threads) for dimension in self.boxes.dimensions]
         of_boxes = sorted(
             (
-                (self._peak(tuple(length for length, _ in box)), prod(count for _, count in box))
+                (
+                    self._peak(tuple(length for length, _ in box), part),
+                    prod(count for _, count in box),
+                )
                 for box in product(*lengths)
             ),
             reverse=True,
         )
-        left, total, least = min(threads, self.tasks), 0, self.peak
+        largest = self._peak(self._largest, part)
+        left, total, least = min(threads, self.tasks), 0, largest
         for least, count in of_boxes:
             total += least * min(count, left)
             left -= min(count, left)
-        return max(total + left * least, self.peak)
+        return max(total + left * least, largest)
 
-    def _peak(self, box: Shape) -> int:
-        """Bytes that a task for a box of this shape holds at most."""
+    def _peak(self, box: Shape, part: int | None = None) -> int:
+        """Bytes that a task for a box of this shape holds at most; `part` of a chunk, or all."""
         source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
         reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
         writing = target.working - target.chunk_bytes * target.fits_into(box)
+        encoded = self._encoded(box)
+        if part is not None:
+            reading, encoded = part, 2 * max(source.block, PIECE)
         room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array
         objects = target.padded + (source.kind != target.kind)
@@ -293,7 +333,7 @@ class StagePlan:
             made += prod(target.object_shape)
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
-        return copied + self._encoded(box) + room + made + kept + OVERHEAD
+        return copied + encoded + room + made + kept + OVERHEAD
 
     def _encoded(self, box: Shape) -> int:
         """Encoded bytes of the source that are held at a time, if nothing were compressed."""
@@ -374,6 +414,9 @@ KEPT_AT_MOST = 8 << 20
 small boxes have small buffers."""
 KEPT_AT_LEAST = 1 << 21
 """The same where what is encoded at a time is smaller; else it is no more than that."""
+PIECE = 1 << 20
+"""Encoded bytes that are asked for at once where chunks are read block by block, at most, unless a
+block has more; one piece is held besides that of the blocks before it."""
 OVERHEAD = 1 << 20
 """Indices, buffers of the codecs, the interpreter's own."""
 
