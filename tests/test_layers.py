@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "computed", "dimensions", "dtypes", "errors", "gather", "grid", "indexing"}
+    {"blocks", "computed", "dimensions", "dtypes", "errors", "flags", "gather", "grid", "indexing"}
     | {"members", "notices", "points", "pool", "scratch", "selection"},
     {"stores"},
     {"codecs"},

@@ -161,3 +161,109 @@ def test_an_address_is_no_client(tmp_path):
     source = zd.create_array(tmp_path / "a", shape=(4,), dtype="i4", chunks=2)
     with pytest.raises(TypeError, match=r"expected a distributed\.Client"):
         zd.rechunk(source, tmp_path / "b", chunks=4, client="tcp://10.0.0.1:8786")
+
+
+FLAGS = {
+    "create_array": lambda s, f: zd.create_array(s, "x", shape=3, dtype="i4", overwrite=f),
+    "create_group": lambda s, f: zd.create_group(s, overwrite=f),
+    "to_zarr": lambda s, f: zd.to_zarr(X, s, "x", overwrite=f),
+    "compute": lambda s, f: zd.to_zarr(X, s, "n", compute=f),
+    "return_stored": lambda s, f: zd.to_zarr(X, s, "n", return_stored=f),
+    "rechunk": lambda s, f: zd.rechunk(X, s, path="x", overwrite=f),
+    "rechunk verify": lambda s, f: zd.rechunk(zd.open(s, "x"), s, path="n", verify=f),
+    "run verify": lambda s, f: zd.plan_rechunk(zd.open(s, "x"), s, path="n", chunks=2).run(
+        verify=f
+    ),
+    "copy": lambda s, f: zd.copy(zd.open(s, "x"), s, path="y", overwrite=f),
+    "copy verify": lambda s, f: zd.copy(zd.open(s, "x"), s, path="n", verify=f),
+    "copy resume": lambda s, f: zd.copy(zd.open(s, "x"), s, path="n", resume=f),
+    "dry_run": lambda s, f: zd.migrate(s, dry_run=f),
+    "remove_old": lambda s, f: zd.migrate(s, remove_old=f),
+    "ome.write": lambda s, f: zd.ome.write(da.ones((4, 4)), s, axes="yx", overwrite=f),
+    "prune": lambda s, f: zd.open_array(s, "x", mode="r+").resize(2, prune=f),
+    "sweep": lambda s, f: zd.verify(s, sweep=f),
+    "Writer": lambda s, f: zd.Writer.create(
+        s, {"x": {"shape": (4,), "dtype": "f4"}}, journal={}, overwrite=f
+    ),
+}
+
+
+@pytest.mark.parametrize("flag", ["no", None, 1], ids=str)
+@pytest.mark.parametrize("name", FLAGS)
+def test_what_is_neither_true_nor_false_is_refused(name, flag):
+    """A "no" from a file of settings would replace what is there."""
+    values = {}
+    zd.create_array(values, "x", shape=3, dtype="i4", format="v2")[...] = 1
+    zd.create_array(values, "y", shape=3, dtype="i4", format="v2")[...] = 2
+    before = dict(values)
+    with pytest.raises(TypeError, match=rf"={flag!r}: expected True or False"):
+        FLAGS[name](values, flag)
+    assert values == before
+
+
+def test_truth_values_of_numpy_are_flags():
+    values = {}
+    zd.to_zarr(X, values)
+    zd.to_zarr(X + 1, values, overwrite=np.bool_(True))
+    assert zd.open(values)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda s, **options: zd.create_array(s, shape=(4, 4), dtype="f4", **options),
+        lambda s, **options: zd.to_zarr(da.ones((4, 4), chunks=2), s, **options),
+        lambda s, **options: zd.Writer.create(
+            s, {"x": {"shape": (4,), "dtype": "f4", **options}}, journal={}
+        ),
+    ],
+    ids=["create_array", "to_zarr", "Writer"],
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dimension_names": "ab"},
+        {"dimension_names": {"a"}},
+        {"dimension_names": 3},
+        {"chunks": True},
+        {"chunks": (True, 4)},
+        {"chunks": ((True, 3), 4)},
+        {"chunks": 1, "shards": True},
+        {"chunks": (1, 1), "shards": (True, 4)},
+    ],
+    ids=str,
+)
+def test_letters_are_no_names_and_truth_values_no_sizes(create, options):
+    values = {}
+    with pytest.raises(GridError, match=r"=.*: expected|chunks of declared lengths"):
+        create(values, **options)
+    assert not values
+
+
+def test_truth_values_are_no_lengths_and_no_dimensions():
+    values = {}
+    array = zd.create_array(values, shape=(2, 2), dtype="i4", chunks=1)
+    before = dict(values)
+    for change in (
+        lambda: array.resize((True, 2)),
+        lambda: array.append(np.ones((2, 2), "i4"), axis=True),
+        lambda: array.append(np.ones((2, 2), "i4"), axis="x"),
+        lambda: zd.Writer.create({}, {"u": {"shape": (True,), "dtype": "f4"}}, journal={}),
+    ):
+        with pytest.raises(GridError, match="expected"):
+            change()
+        assert values == before
+
+
+def test_other_options_of_a_wrong_kind_say_what_is_expected():
+    values = {}
+    zd.to_zarr(X, values, "x")
+    before = dict(values)
+    array = zd.open(values, "x")
+    with pytest.raises(TypeError, match="progress='yes': expected a function"):
+        zd.rechunk(array, values, path="n", chunks=2, progress="yes")
+    with pytest.raises(TypeError, match="read='x': expected"):
+        zd.copy(array, values, path="n", read="x")
+    with pytest.raises(StoreError, match="storage_options='x': expected a mapping"):
+        zd.create_array(values, "n", shape=3, dtype="i4", storage_options="x")
+    assert values == before

@@ -19,6 +19,7 @@ import numpy as np
 from zarr_dask.array_source import ArraySource
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
@@ -545,6 +546,7 @@ class Array:
         >>> a.resize(1, prune=True).resize(4)[...]
         array([ 1, -1, -1, -1], dtype=int16)
         """
+        check_flags(prune=prune)
         new_shape = checked_extents(shape, self.ndim)
         check_no_output(self.store, self.path)
         present = current(self.store, self.path, self.node_format, self.meta, self.options)

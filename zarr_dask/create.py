@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -35,6 +36,8 @@ __all__ = [
     "chunk_chain",
     "converted",
     "dividing_chunks",
+    "given_names",
+    "given_shape",
     "plain_chain",
     "quick_chain",
     "regridded",
@@ -79,8 +82,8 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
         If it cannot be.
     """
     node_format = format_named(spec.format or _FORMAT)
-    shape = _shape(spec.shape)
-    names = _names(spec.dimension_names, len(shape))
+    shape = given_shape(spec.shape)
+    names = given_names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
     grid, inner = _grids(spec, shape, data_type.typical_itemsize)
     if spec.order not in ("C", "F"):
@@ -106,7 +109,14 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     return meta
 
 
-def _shape(shape: Any) -> Shape:
+def given_shape(shape: Any) -> Shape:
+    """The lengths of an array as a caller gives them.
+
+    Raises
+    ------
+    GridError
+        If they are no integers of at least 0.
+    """
     try:
         lengths = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     except TypeError as error:
@@ -445,9 +455,22 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
         ) from error
 
 
-def _names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
+def given_names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
+    """Names of dimensions as a caller gives them.
+
+    Raises
+    ------
+    GridError
+        If they are not one text or None per dimension. A text that stands alone is no list of
+        its letters, and a set has no order.
+    """
     if names is None:
         return None
+    if isinstance(names, str | bytes | AbstractSet) or not isinstance(names, Iterable):
+        raise GridError(
+            f"dimension_names={names!r}: expected a list of {ndim} strings or None, one per "
+            "dimension."
+        )
     wanted = tuple(names)
     if len(wanted) != ndim or any(n is not None and not isinstance(n, str) for n in wanted):
         raise GridError(

@@ -19,6 +19,7 @@ from zarr_dask.errors import (
     NodeTypeError,
     StoreKeyError,
 )
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -613,6 +614,7 @@ def create_array(
     >>> a.chunks, a.shards
     ((8, 8), (32, 32))
     """
+    check_flags(overwrite=overwrite)
     spec = ArraySpec(
         shape=shape,
         dtype=dtype,
@@ -669,6 +671,7 @@ def create_group(
     >>> group.path
     'runs/7'
     """
+    check_flags(overwrite=overwrite)
     store, path = node_place(url, path, storage_options)
     site = site_of(store, path, below=overwrite)
     node_format = format_for_new(store, format or format_around(site.store, path), path)

@@ -27,6 +27,7 @@ __all__ = [
     "checked_region",
     "checked_shape",
     "expanded",
+    "index_of",
     "parse_basic",
     "parse_plain",
     "position_of",
@@ -293,7 +294,7 @@ def checked_shape(values: object, ndim: int, what: str) -> Shape:
     """
     items = (values,) * ndim if isinstance(values, int | np.integer) else values
     try:
-        lengths = tuple(operator.index(item) for item in items)  # type: ignore[attr-defined]
+        lengths = tuple(index_of(item) for item in items)  # type: ignore[attr-defined]
     except TypeError as error:
         raise GridError(f"{what}={values!r}: expected integers, one per dimension.") from error
     if len(lengths) != ndim or any(n < 1 for n in lengths):
@@ -301,6 +302,19 @@ def checked_shape(values: object, ndim: int, what: str) -> Shape:
             f"{what}={values!r}: expected {ndim} integers of at least 1, one per dimension."
         )
     return lengths
+
+
+def index_of(value: object) -> int:
+    """As `operator.index`, but for truth values, which are integers to Python.
+
+    Raises
+    ------
+    TypeError
+        If it is no integer.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no number")
+    return operator.index(value)  # type: ignore[arg-type]
 
 
 def checked_cells(values: object, ndim: int, what: str) -> Cells:

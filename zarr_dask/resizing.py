@@ -8,7 +8,6 @@ are deleted, and in those that the border cuts the outside gets the fill value.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from zarr_dask.dtypes import is_full_of
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Region, Shape
+from zarr_dask.indexing import index_of
 from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
 from zarr_dask.writing import decoded
@@ -35,7 +35,7 @@ def checked_extents(shape: Any, ndim: int) -> Shape:
     """
     try:
         items = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        lengths = tuple(map(operator.index, items))
+        lengths = tuple(map(index_of, items))
     except TypeError as error:
         raise GridError(f"shape={shape!r}: expected integers, one per dimension.") from error
     if len(lengths) != ndim or any(n < 0 for n in lengths):
@@ -57,6 +57,8 @@ def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
     ((7, 3), (slice(2, 7, 1), slice(0, 3, 1)))
     """
     ndim = len(shape)
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
+        raise GridError(f"axis={axis!r}: expected the number of a dimension.")
     if not -ndim <= axis < ndim:
         raise GridError(
             f"values of shape {more} cannot be appended to an array of shape {shape} along "

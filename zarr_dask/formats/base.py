@@ -21,6 +21,7 @@ from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
     Found,
@@ -126,9 +127,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
-        for name in ("consolidated", "fallback_dtypes", "allow_pickle", "one_listing"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}={getattr(self, name)!r}: expected True or False.")
+        flags = ("consolidated", "fallback_dtypes", "allow_pickle", "one_listing")
+        check_flags(**{name: getattr(self, name) for name in flags})
         if self.index_cache < 0:
             raise ValueError(f"index_cache={self.index_cache}: expected bytes, at least 0.")
         if self.missing not in {"fill", "error"}:

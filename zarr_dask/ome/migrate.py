@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     Problem,
     SourceIsTargetError,
 )
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import (
     GroupMeta,
     ReadOptions,
@@ -290,6 +291,7 @@ def migrate(
     >>> image.metadata.version, image.levels[0].array.dimension_names
     ('0.5', ('y', 'x'))
     """
+    check_flags(dry_run=dry_run)
     is_copy = dst is not None
     target, its_options = (dst, target_options) if is_copy else (url, storage_options)
     with archive_or_place(target, its_options) as (place, known):
@@ -344,6 +346,7 @@ def plan_migration(
     """
     if to not in SUPPORTED:
         raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
+    check_flags(remove_old=remove_old, resume=resume)
     layout = LayoutAnew(chunks, shards, codecs)
     _check_arguments(layout, dst, to, remove_old=remove_old)
     if dst is None:

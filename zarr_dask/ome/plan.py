@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import where
 from zarr_dask.grid import Shape
 from zarr_dask.jobs.archives import ends_archives
@@ -79,6 +80,7 @@ class ImageWritePlan(Contents):
 
     def with_overwrite(self, overwrite: bool) -> ImageWritePlan:
         """The plan, where what is at its place may be replaced or not."""
+        check_flags(overwrite=overwrite)
         return replace(self, overwrite=overwrite)
 
     @ends_archives(lambda plan: [plan.store])

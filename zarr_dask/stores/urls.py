@@ -67,6 +67,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     StoreError
         If no backend serves the URL, or an option is unknown.
     """
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
     options = dict(storage_options or {})
     foreign = store_of_zarr_python(url)
     if foreign is not None:

@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     SelectionError,
     SourceIsTargetError,
 )
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -148,6 +149,9 @@ def plan_copy(
     >>> [(one.target.path, one.target.chunks) for one in plan.members]
     [('t', (8, 64)), ('x', (64,))]
     """
+    check_flags(overwrite=overwrite)
+    if read is not None and not isinstance(read, ReadOptions):
+        raise TypeError(f"read={read!r}: expected zarr_dask.ReadOptions(...), or None.")
     options = read or (src.options if isinstance(src, Array | Group) else ReadOptions())
     root = _opened(src, storage_options, options)
     archives = Archives(replaces=overwrite and not normalise_path(path))
@@ -245,6 +249,7 @@ def copy(
     >>> zd.open(target).attributes
     {'unit': 'K'}
     """
+    check_flags(overwrite=overwrite, resume=resume, verify=verify)
     plan = plan_copy(
         src,
         dst,

@@ -17,6 +17,7 @@ from typing import Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, ReadOptions, normalise_path, where
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.migrate import TARGETS, older
@@ -110,6 +111,7 @@ def migrate(
     >>> sorted(store), zd.open(store)[...].tolist()
     (['0', '1', 'zarr.json'], [1, 2, 3, 4])
     """
+    check_flags(dry_run=dry_run)
     plan = plan_migration(
         src,
         dst,
@@ -170,6 +172,7 @@ def plan_migration(
     """
     target_format = _target_format(format)
     data = data or ("keep" if dst is None else "copy")
+    check_flags(remove_old=remove_old)
     _check_arguments(data, dst, remove_old=remove_old)
     if dst is None:
         source, path = node_place(src, path, storage_options)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy import check_place
@@ -263,6 +264,7 @@ class DaskRechunkPlan:
         ZarrDaskError
             As `WritePlan.run` and `RechunkPlan.run`.
         """
+        check_flags(verify=verify)
         begun = perf_counter()
         direct = self.direct and not verify
         if progress is True:

@@ -14,6 +14,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
@@ -210,6 +211,7 @@ def plan_rechunk(
     >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
     262144
     """
+    check_flags(overwrite=overwrite)
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
@@ -361,6 +363,7 @@ def rechunk(
     >>> float(zd.open_array(target)[...].sum())
     1024.0
     """
+    check_flags(overwrite=overwrite, verify=verify)
     plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
         source,
         target,

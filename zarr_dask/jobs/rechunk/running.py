@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from zarr_dask.errors import MemoryBudgetError, StoreError
+from zarr_dask.flags import check_flags
 from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, held, resume
 from zarr_dask.jobs.plan import counted, format_bytes
@@ -175,6 +176,9 @@ def carry_out(
     verify: bool,
 ) -> Ran:
     """Do what a plan says; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
+    check_flags(resume=resuming, verify=verify)
+    if progress not in (None, True) and not callable(progress):
+        raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
     begun = perf_counter()
     workers = find_workers(client)
     check_memory(plan, workers)

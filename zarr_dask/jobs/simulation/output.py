@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta, auto_chunks, dividing_chunks
+from zarr_dask.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     GridError,
@@ -475,7 +476,7 @@ def _growing(
     if missing:
         raise TypeError(f"array {place.name!r} needs {' and '.join(missing)}.")
     shape = rest["shape"]
-    step = (int(shape),) if isinstance(shape, int | np.integer) else tuple(map(int, shape))
+    step = given_shape(shape)
     axis = spec.get("axis", 0)
     if not isinstance(axis, int) or not 0 <= axis <= len(step):
         raise GridError(f"array {place.name!r}: axis={axis!r}: expected 0 to {len(step)}.")
@@ -488,8 +489,10 @@ def _growing(
             f"{found.shape}; owners= also takes a dict, with a map for each array."
         )
     names = rest.get("dimension_names")
-    if names is not None and len(names) == len(step):
-        rest["dimension_names"] = _with(tuple(names), axis, "time")
+    if isinstance(names, Collection) and not isinstance(names, str | AbstractSet):
+        names = tuple(names)
+    if isinstance(names, tuple) and len(names) == len(step):
+        rest["dimension_names"] = _with(names, axis, "time")
     rest["shape"] = _with(step, axis, capacity)
     if isinstance(rest.get("chunks", "auto"), str) and rest.get("shards") is None:
         steps = min(capacity, _STEPS_OF_COORDINATES) if not step else 1

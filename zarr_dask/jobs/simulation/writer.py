@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from zarr_dask.errors import GridError, RankError, StepError
+from zarr_dask.flags import check_flags
 from zarr_dask.grid import Region
 from zarr_dask.group import Group
 from zarr_dask.jobs.simulation.exchange import Communicator, exchange, smallest
@@ -174,6 +175,7 @@ class Writer:
         StoreError
             If there is no place for the journal.
         """
+        check_flags(gather=gather, overwrite=overwrite)
         request = Request(
             url=url,
             path=path,

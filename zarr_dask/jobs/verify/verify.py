@@ -27,6 +27,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
@@ -134,6 +135,7 @@ def verify(
     """
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
+    check_flags(sweep=sweep)
     job = replace(_Job.of(url, path, deep, storage_options, read), journal=journal)
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))

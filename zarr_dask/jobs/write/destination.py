@@ -12,7 +12,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.array_source import ArraySource
-from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask.create import ArraySpec, array_meta, given_names
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
 from zarr_dask.formats.base import normalise_path, where
@@ -163,7 +163,7 @@ def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any
     if not (isinstance(given, Mapping) or whole):
         return given
     shape = spec.shape
-    names = list(spec.dimension_names or ())
+    names = list(given_names(spec.dimension_names, len(shape)) or ())
     names += [None] * (len(shape) - len(names))
     return cells_given(given, shape, names, present, what, at)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Region
 from zarr_dask.group import Group, open_array
@@ -199,6 +200,7 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
     """
+    check_flags(overwrite=overwrite, sha256=sha256)
     replaces = (overwrite or mode == "w") and not component
     place, options = Archives(replaces=replaces).instead_of(url, storage_options)
     request = WriteRequest(
@@ -405,6 +407,7 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
+    check_flags(compute=compute, return_stored=return_stored)
     plan = plan_write(
         arr,
         url,
