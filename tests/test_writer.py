@@ -635,6 +635,19 @@ def test_publishing_names_what_is_missing(url):
     check_prefix(url, 3)
 
 
+def test_an_output_whose_rank_has_died_is_ended_as_the_error_says(url):
+    coordinator = zd.Writer.create(url, arrays(), owners=OWNERS)
+    writers = put_all(url, range(3))
+    writers.pop().release()  # as if it was killed, with step 2 in memory
+    close(writers)
+    with pytest.raises(StepsMissingError, match=r"publish\(flush=True\).*Writer\.abandon"):
+        coordinator.finish()
+    assert coordinator.publish(flush=True) == 2
+    zd.Writer.abandon(url)
+    check_prefix(url, 2)
+    assert zd.verify(url).ok
+
+
 def test_an_object_that_has_gone_is_noticed(url, tmp_path):
     coordinator = zd.Writer.create(url, arrays(), owners=OWNERS)
     close(put_all(url, range(2)))

@@ -576,7 +576,10 @@ class StepsMissingError(ZarrDaskError, RuntimeError):
         rest = f"\n  - and {more} more" if more > 0 else ""
         super().__init__(
             f"{where}: the steps up to {step} cannot become visible, because not all of them are "
-            f"stored; nothing was changed:{shown}{rest}\nLet these ranks put (or flush) them first."
+            f"stored; nothing was changed:{shown}{rest}\n"
+            "Let these ranks put (or flush) them first. If they will not go on, "
+            "publish(flush=True) shows the steps that all ranks have stored, and "
+            "zarr_dask.Writer.abandon ends the output there."
         )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
