@@ -50,6 +50,32 @@ def planned(source: str, folder: Path, *options: str) -> Path:
     return file
 
 
+@pytest.mark.parametrize("command", ["plan", "copy"])
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_no_file_is_put_among_arrays(tmp_path, monkeypatch, command, option):
+    """One of them would have replaced the document of the source."""
+    monkeypatch.chdir(tmp_path)
+    zd.create_array("a.zarr", "x", shape=(4, 4), dtype="f4", chunks=2)[...] = 1
+    zd.create_array("other.zarr", "y", shape=3, dtype="i4")
+    Path("link").symlink_to("a.zarr/x")
+    shutil.make_archive("c", "zip", "a.zarr")
+    before = sorted(tmp_path.rglob("*"))
+    name = "plan.png" if option == "--plot" else "plan.json"
+    places = ["a.zarr/x/zarr.json", f"a.zarr/x/c/{name}", f"a.zarr/{name}", f"b.zarr/{name}"]
+    if option == "--plot":
+        places = places[1:3]
+    for file in [*places, f"other.zarr/y/{name}", f"link/{name}"]:
+        said = cli(command, "a.zarr/x", "b.zarr", option, file, "--chunks=1,4", code=2)
+        assert "among arrays" in said
+    if option == "-o":
+        said = cli(command, "c.zip/x", "b.zarr", option, "c.zip", "--chunks=1,4", code=2)
+        assert "among arrays" in said
+    assert sorted(tmp_path.rglob("*")) == before
+    run = [] if command == "plan" else ["--dry-run"]
+    cli(command, "a.zarr/x", "b.zarr", option, name, "--chunks=1,4", *run)
+    assert Path(name).is_file()
+
+
 def test_stages_in_parts_by_several_processes(source, tmp_path):
     file = planned(source, tmp_path)
     stages = json.loads(file.read_text())["stages"]

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from zarr_dask.cli.cluster import cluster
+from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, job_options, run_options
 from zarr_dask.cli.pictures import PictureType
 from zarr_dask.cli.printing import say_plan
@@ -63,6 +64,8 @@ def copy(
     """
     from dataclasses import replace
 
+    check_outside(output, "--output", src, dst)
+    check_outside(plot, "--plot", src, dst)
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.copy.copy import plan_copy
 

@@ -15,6 +15,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.base import Interrupted
 from zarr_dask.cli.cluster import cluster
+from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import array_options, job_options, run_options
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
@@ -113,6 +114,8 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
 
     The arguments are those of rechunk. Nothing is written but the files asked for.
     """
+    check_outside(output, "--output", src, dst)
+    check_outside(plot, "--plot", src, dst)
     with _planned(src, dst, **options) as (made, _):
         say_plan(made)
         if output is not None:
