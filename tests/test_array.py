@@ -142,6 +142,19 @@ def test_absence_as_an_error():
         strict[3, 3]
 
 
+@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 4}], ids=str)
+def test_writing_a_part_of_what_is_missing_begins_with_the_fill_value(grid):
+    """In new arrays everything is missing; `missing` says how to read."""
+    values = {}
+    zd.create_array(values, shape=8, dtype="i4", fill_value=9, **grid)
+    array = zd.open_array(values, mode="r+", read=zd.ReadOptions(missing="error"))
+    array[0] = 1
+    assert array[:2].tolist() == [1, 9]
+    absent = slice(2, 4) if "shards" in grid else slice(4, 8)
+    with pytest.raises(ChunkMissingError):
+        array[absent]
+
+
 def test_reading_needs_no_right_to_write(array):
     opened = zd.open_array(array.store)
     with pytest.raises(ReadOnlyError, match="reading only"):

@@ -131,6 +131,15 @@ def test_what_is_new_has_the_format_of_the_group_around_it(tmp_path, outer, wher
     assert {path for path, _ in found.walk()} == expected
 
 
+def test_the_folder_of_a_store_that_is_deleted_stays(tmp_path, monkeypatch):
+    """It may be the current one, which a process cannot do without."""
+    monkeypatch.chdir(tmp_path)
+    zd.create_array(".", "b/x", shape=3, dtype="i4")[...] = 1
+    zd.delete(".")
+    assert list(tmp_path.iterdir()) == []
+    zd.create_array(".", "b/x", shape=3, dtype="i4")
+
+
 def test_a_format_that_is_named_wins(tmp_path):
     zd.create_group(tmp_path, format="v2")
     with pytest.warns(MixedFormatsWarning, match="Pass format='v2'"):

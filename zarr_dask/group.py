@@ -693,7 +693,8 @@ def delete(
     Parameters
     ----------
     url, path
-        Where; the root of a store goes with everything in the store.
+        Where; the root of a store goes with everything in the store. The folder of a local store
+        stays, empty: it may be the current one, shared, or a mount point.
     storage_options
         Options of the store.
 

@@ -70,7 +70,9 @@ class ReadOptions:
     ----------
     missing
         What an absent chunk is, those inside shards included: ``"fill"`` reads the fill value,
-        ``"error"`` raises `ChunkMissingError`.
+        ``"error"`` raises `ChunkMissingError`. It is about reading: a write that covers a part of
+        an absent chunk begins with the fill value in both cases, as it must in a new array, and
+        the chunk is there afterwards. Other chunks of the same shard stay absent.
     v1_f_order
         How v1 arrays of order "F" that blosc does not compress are laid out: ``"spec"`` takes
         the specification at its word (columns first), ``"legacy"`` reads what its only writer
