@@ -13,10 +13,12 @@ import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
 from zarr_dask import reading
 from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.pool import SIDE_BY_SIDE, wait_for_each
 from zarr_dask.reading import Piece, read_pieces
 from zarr_dask.scratch import provide
 from zarr_dask.stores import Faulty, MemoryStore, Recording
 from zarr_dask.stores.base import Coalescing, Version
+from zarr_dask.stores.tally import Tally
 from zarr_dask.stores.versioned import Versioned
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
@@ -448,3 +450,44 @@ def test_what_has_come_is_decoded_while_the_rest_is_waited_for(monkeypatch, shar
     found = array.read(np.s_[:, :32], threads=1)
     np.testing.assert_array_equal(found, values[:, :32])
     assert store.asked_for.is_set()
+
+
+class FirstOneFast(Answering):
+    """A service whose answers come when `asked_for` is set, but for the first range of a value."""
+
+    coalescing = Coalescing(gap=0, largest=1 << 20, requests=1000)
+
+    def __init__(self, values=None):
+        super().__init__(values)
+        self.asked = []
+
+    def _version(self, key, wanted, tag):
+        value = self.values.get(key)
+        if "c/" in key and wanted.start > 0:
+            self.asked.append(wanted)
+            assert self.asked_for.wait(20)
+        return Version(value[wanted.start : wanted.stop], 1)
+
+
+@pytest.mark.parametrize("wrapped", [lambda store: store, Tally], ids=["bare", "tallied"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_nobody_will_take_is_not_asked_for_while_an_error_is_kept(
+    monkeypatch, shards, wrapped
+):
+    values = np.random.default_rng(6).random((shards * 512, 16))
+    grid = {"chunks": (4, 8), "shards": (512, 16)}
+    zd.create_array(made := MemoryStore(), shape=values.shape, dtype="f8", **grid)[...] = values
+    store = FirstOneFast(made.values)
+    array = zd.open_array(wrapped(store))
+
+    def interrupt(self, buffer, out):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Blosc, "decode_into", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        array.read(np.s_[:, :8], threads=1)
+    store.asked_for.set()
+    together = threading.Barrier(SIDE_BY_SIDE)  # when all threads are here, no request is left
+    wait_for_each(lambda _: together.wait(20), range(SIDE_BY_SIDE))
+    assert kept.value is not None
+    assert len(store.asked) < 64

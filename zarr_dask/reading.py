@@ -40,6 +40,7 @@ from zarr_dask.stores.base import (
     Range,
     Store,
     Version,
+    abandon,
     can_peek,
     coalesce,
     distributed,
@@ -449,11 +450,15 @@ class Reader:
             for one, (ranges, _) in zip(taken, joint, strict=True)
             for wanted in ranges
         ]
-        fetched = iter(read_versions(self._store, requests))
-        for one, (ranges, places) in zip(taken, joint, strict=True):
-            share = islice(fetched, len(ranges))
-            yield self._received(one, share, places)
-            deque(share, maxlen=0)  # what it had no need for
+        fetched = read_versions(self._store, requests)
+        coming = iter(fetched)
+        try:
+            for one, (ranges, places) in zip(taken, joint, strict=True):
+                share = islice(coming, len(ranges))
+                yield self._received(one, share, places)
+                deque(share, maxlen=0)  # what it had no need for
+        finally:
+            abandon(fetched)
 
     def _received(
         self, one: _Begun, share: Iterator[Version | None], places: Sequence[tuple[int, int]]

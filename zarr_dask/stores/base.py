@@ -10,10 +10,10 @@ them. All calls are synchronous and safe from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from zarr_dask.errors import ObjectReplacedError, StoreKeyError
 
@@ -33,6 +33,7 @@ __all__ = [
     "Version",
     "VersionReader",
     "VersionRequest",
+    "abandon",
     "can_peek",
     "check_key",
     "coalesce",
@@ -392,12 +393,22 @@ def read_versions(store: Store, requests: Sequence[VersionRequest]) -> Iterable[
         with equal tags are of one and the same value, and a part is without content if the value
         has not the tag that was asked for. All are asked for at once; a store may hand on each as
         soon as it and those before it are there, so that they are taken once, and its errors come
-        when they are.
+        when they are. Who may take less than all of them says so with `abandon`.
     """
     if isinstance(store, VersionReader):
         return store.get_versions(requests)
     found = store.get_ranges([(key, wanted) for key, wanted, _ in requests])
     return [None if content is None else Version(content, None) for content in found]
+
+
+def abandon(found: Iterable[Any]) -> None:
+    """Take no more of what `read_versions` has returned: what is not on its way is not asked for.
+
+    Errors keep the frames that they have passed through, and so what was handed to these: it would
+    end with the last of them.
+    """
+    if isinstance(found, Generator):
+        found.close()
 
 
 class ReopenedValue:
@@ -412,12 +423,13 @@ class ReopenedValue:
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key = store, key
         self._tag: Hashable = None
+        self._asked: Iterable[Version | None] = ()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        abandon(self._asked)
 
     def validator(self) -> Hashable:
         """See `OpenValue.validator`."""
@@ -438,9 +450,9 @@ class ReopenedValue:
             return None if value is None else [value]
         joint, places = coalesce(ranges, self._store.coalescing)
         requests = [(self._key, wanted, self._tag) for wanted in joint]
-        found, self._tag = same_version(
-            read_versions(self._store, requests), self._tag, f"{self._key!r} in {self._store.url}"
-        )
+        self._asked = read_versions(self._store, requests)
+        what = f"{self._key!r} in {self._store.url}"
+        found, self._tag = same_version(self._asked, self._tag, what)
         return None if found is None else distributed(found, places, ranges)
 
 

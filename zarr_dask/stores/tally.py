@@ -13,6 +13,7 @@ from zarr_dask.stores.base import (
     Range,
     Version,
     VersionRequest,
+    abandon,
     can_peek,
     open_value,
     read_versions,
@@ -62,11 +63,15 @@ class Tally(Wrapper):
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
         """See `zarr_dask.stores.base.read_versions`."""
-        return map(self._version_came, read_versions(self.store, requests))
+        return self._versions(read_versions(self.store, requests))
 
-    def _version_came(self, part: Version | None) -> Version | None:
-        self._came(None if part is None else part.content)
-        return part
+    def _versions(self, found: Iterable[Version | None]) -> Iterator[Version | None]:
+        try:
+            for part in found:
+                self._came(None if part is None else part.content)
+                yield part
+        finally:
+            abandon(found)
 
     @property
     def can_peek(self) -> bool:
