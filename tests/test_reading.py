@@ -17,7 +17,7 @@ from zarr_dask.pool import SIDE_BY_SIDE, wait_for_each
 from zarr_dask.reading import Piece, read_pieces
 from zarr_dask.scratch import provide
 from zarr_dask.stores import Faulty, MemoryStore, Recording
-from zarr_dask.stores.base import Coalescing, Version
+from zarr_dask.stores.base import Coalescing, Version, same_version
 from zarr_dask.stores.tally import Tally
 from zarr_dask.stores.versioned import Versioned
 
@@ -491,3 +491,32 @@ def test_what_nobody_will_take_is_not_asked_for_while_an_error_is_kept(
     wait_for_each(lambda _: together.wait(20), range(SIDE_BY_SIDE))
     assert kept.value is not None
     assert len(store.asked) < 64
+
+
+class Silent(Remote):
+    """A store that forgets the last one of several answers, or the only one."""
+
+    forgets = False
+
+    def get_ranges(self, requests):
+        found = super().get_ranges(requests)
+        return found[:-1] if self.forgets else found
+
+
+@pytest.mark.parametrize("grid", [{}, {"shards": (6, 9)}, {"shards": (12, 18)}], ids=str)
+def test_a_store_that_gives_no_answer_has_not_said_that_nothing_is_there(grid):
+    store = Silent()
+    array = zd.create_array(store, shape=(12, 18), dtype="i4", chunks=(3, 3), **grid)
+    array[...] = 1
+    store.forgets = True
+    with pytest.raises(zd.errors.StoreError, match="no answer"):
+        array[1:11, 1:17]
+
+
+def test_parts_are_of_one_value_though_the_first_one_has_no_tag():
+    parts = [Version(b"a", None), Version(b"b", 1), Version(b"c", None), Version(b"d", 1)]
+    found, tag = same_version(parts, None, "it")
+    assert ([*found], tag) == ([b"a", b"b", b"c", b"d"], None)
+    found, _ = same_version([*parts, Version(b"e", 2)], None, "it")
+    with pytest.raises(zd.errors.ObjectReplacedError, match="it was replaced"):
+        list(found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from zarr_dask.errors import ObjectReplacedError, StoreKeyError
+from zarr_dask.errors import ObjectReplacedError, StoreError, StoreKeyError
 
 __all__ = [
     "WHOLE",
@@ -481,15 +481,31 @@ def same_version(
     ------
     ObjectReplacedError
         If they are not all of one value; also while contents are taken.
+    StoreError
+        If the store has not answered at all.
     """
     parts = iter(found)
-    first = next(parts)
+    first = next(parts, _NO_ANSWER)
+    if first is _NO_ANSWER:
+        raise StoreError(f"{what} was asked for, and the store gave no answer.")
     if first is None and tag is None and all(part is None for part in parts):
         return None, None
-    content = _content_of(first, tag, what)
+    contents = _contents_of(chain((first,), parts), tag, what)
+    content = next(contents)
     if tag is None and first is not None:
         tag = first.tag
-    return chain((content,), (_content_of(part, tag, what) for part in parts)), tag
+    return chain((content,), contents), tag
+
+
+_NO_ANSWER = Version(None, None)
+
+
+def _contents_of(parts: Iterable[Version | None], tag: Hashable, what: str) -> Iterator[Buffer]:
+    """What parts hold, of which the first one that has a tag says which the others must have."""
+    for part in parts:
+        yield _content_of(part, tag, what)
+        if tag is None and part is not None:
+            tag = part.tag
 
 
 def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
