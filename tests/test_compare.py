@@ -245,6 +245,7 @@ def test_scalars_of_numpy_are_arrays_without_dimensions(tmp_path):
     zd.to_zarr(da.from_array(np.array(2 + 3j)), tmp_path / "a.zarr")
     assert zd.compare(tmp_path / "a.zarr", np.complex128(2 + 3j))
     assert not zd.compare(np.complex128(2), tmp_path / "a.zarr")
+    assert zd.compare(np.str_(tmp_path / "a.zarr"), tmp_path / "a.zarr")  # but texts are places
 
 
 def stored_texts(values):

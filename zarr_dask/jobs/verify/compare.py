@@ -237,7 +237,7 @@ def compare(
 def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:
     if isinstance(one, Array | Group | np.ndarray) or is_dask(one):
         return one
-    if isinstance(one, np.generic):
+    if isinstance(one, np.generic) and not isinstance(one, np.str_):  # a place
         return np.asarray(one)  # what an index that leaves no dimension gives
     return open_node(one, storage_options=storage_options, read=read)
 
