@@ -156,7 +156,14 @@ def test_r_plus_does_not_replace(store):
 @pytest.mark.parametrize("how", [{"mode": "r+"}, {"append": 0}, {"region": np.s_[:6]}], ids=str)
 @pytest.mark.parametrize(
     "said",
-    [{"fill_value": 3}, {"fill_value": None}, {"format": "v2"}, {"compressor": None}],
+    [
+        {"fill_value": 3},
+        {"fill_value": None},
+        {"fill_value": np.zeros((), "i4,f4")[()]},
+        {"fill_value": np.array([0, 1])},
+        {"format": "v2"},
+        {"compressor": None},
+    ],
     ids=str,
 )
 def test_what_an_array_that_exists_would_not_heed_is_refused(store, how, said):

@@ -7,7 +7,10 @@ lazily, and one place twice.
 from __future__ import annotations
 
 from itertools import combinations, permutations, product
+from numbers import Number
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
@@ -63,7 +66,8 @@ def check_existing(target: Array, request: WriteRequest) -> None:
     said = {"compressor", "compressors"}  # of which None says something: there shall be none
     named += [key for key, value in request.keywords.items() if value is not None or key in said]
     default = ArraySpec(shape=None, dtype=None)  # what nobody has said
-    if wanted.fill_value is None or wanted.fill_value != default.fill_value:
+    is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare with one
+    if not is_number or wanted.fill_value != default.fill_value:
         named.append("fill_value")
     if wanted.format not in {None, target.format}:
         named.append("format")
