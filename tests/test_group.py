@@ -805,3 +805,15 @@ def test_nodes_in_a_notebook(root):
     named = root.create_array("n", shape=(4, 2), dtype="i1", dimension_names=["<i>", None])
     assert "<td>(&lt;i&gt;: 4, 2)</td>" in named._repr_html_()
     assert "<td>title</td>" in root._repr_html_()
+
+
+def test_what_is_opened_below_a_node_is_read_as_that():
+    values = {}
+    zd.create_array(values, "a/x", shape=(4,), dtype="i4", chunks=2)
+    group = zd.open_group(values, "a", read=zd.ReadOptions(missing="error"))
+    for again in (zd.open(group)["x"], zd.open(group, "x"), zd.open(zd.open(group, "x"))):
+        with pytest.raises(zd.errors.ChunkMissingError):
+            again[...]
+    with pytest.raises(zd.errors.ChunkMissingError):
+        zd.from_zarr(group, "x").compute()
+    assert not zd.open(group, "x", read=zd.ReadOptions())[...].any()

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import MetadataError, NodeNotFoundError
+from zarr_dask.errors import ChunkMissingError, MetadataError, NodeNotFoundError
 from zarr_dask.stores.wrappers import Recording
 from zarr_dask.xarray import ZarrDaskBackend
 
@@ -223,6 +223,22 @@ def test_consolidated_metadata_that_are_out_of_date_are_not_asked(tmp_path, form
         ):
             xr.testing.assert_identical(found.load(), expected)
     assert zd.open_dataset(place).sizes["x"] == 4
+
+
+@pytest.mark.parametrize("consolidated", [None, False, True])
+def test_a_group_is_read_as_it_was_opened(tmp_path, consolidated):
+    values = xr.Dataset({"a": ("x", np.arange(4.0) + 1)})
+    xr.DataTree.from_dict({"g": values}).to_zarr(tmp_path / "c.zarr")
+    (tmp_path / "c.zarr" / "g" / "a" / "c" / "0").unlink()
+    group = zd.open(tmp_path / "c.zarr", read=zd.ReadOptions(missing="error"))
+    for found in (
+        zd.open_dataset(group, "g", consolidated=consolidated),
+        opened(group, group="g", consolidated=consolidated),
+        zd.open_datatree(group, consolidated=consolidated)["g"],
+        zd.open_dataset(group["g"], consolidated=consolidated),
+    ):
+        with pytest.raises(ChunkMissingError):
+            found["a"].load()
 
 
 # --- names of dimensions --------------------------------------------------------------------------

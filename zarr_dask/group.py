@@ -374,7 +374,7 @@ def open(
     storage_options
         Options of the store.
     read
-        How to read.
+        How to read; what is opened below an open node is read as that by default.
 
     Raises
     ------
@@ -398,7 +398,7 @@ def open(
     if mode not in {"r", "r+", "a"}:
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
-        below = normalise_path(path)
+        below, read = normalise_path(path), url.options if read is None else read
         # consolidated metadata are those of the nodes below the group that holds them
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format

@@ -85,7 +85,7 @@ def open_dataset(
     >>> zd.open_dataset(values)["t"].chunks
     ((2, 2, 2),)
     """
-    read = _read_options(read, consolidated)
+    read = _read_options(url, read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=False)
     return xr.open_dataset(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
@@ -124,7 +124,7 @@ def open_datatree(
     >>> zd.open_datatree(values).groups
     ('/', '/ocean')
     """
-    read = _read_options(read, consolidated)
+    read = _read_options(url, read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=True)
     return xr.open_datatree(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
@@ -196,7 +196,7 @@ class ZarrDaskBackend(BackendEntrypoint):
             Whether elements that have the fill value of their array are missing values. By default
             they are but in v3, where the attribute ``_FillValue`` says which are.
         """
-        read = _read_options(read, consolidated)
+        read = _read_options(filename_or_obj, read, consolidated)
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=False)
         dropped = _names(drop_variables)
         store = _Variables(opened, "", dropped, use_zarr_fill_value_as_mask)
@@ -229,7 +229,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         use_zarr_fill_value_as_mask: bool | None = None,
     ) -> dict[str, xr.Dataset]:
         """Every group of a hierarchy as a dataset, by its path; parameters as `open_dataset`."""
-        read = _read_options(read, consolidated)
+        read = _read_options(filename_or_obj, read, consolidated)
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=True)
         dropped = _names(drop_variables)
         return {
@@ -250,11 +250,14 @@ class ZarrDaskBackend(BackendEntrypoint):
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-def _read_options(read: ReadOptions | None, consolidated: bool | None) -> ReadOptions | None:
+def _read_options(
+    url: Any, read: ReadOptions | None, consolidated: bool | None
+) -> ReadOptions | None:
     """How to read, with xarray's own keyword for consolidated metadata."""
     if consolidated is None:
         return read
-    return replace(read or ReadOptions(), consolidated=consolidated)
+    read = read or (url.options if isinstance(url, Group) else ReadOptions())
+    return replace(read, consolidated=consolidated)
 
 
 def _names(names: str | Iterable[str] | None) -> frozenset[str]:
