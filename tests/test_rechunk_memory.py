@@ -45,7 +45,15 @@ def layout(request, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("worker", [True, False], ids=["of dask", "plain"])
-@pytest.mark.parametrize("threads", [1, 4, 8])
+@pytest.mark.parametrize("threads", [1, 4])
 def test_processes_of_all_kinds_take_what_their_plans_state(layout, threads, worker):
     which, root = layout
     assert_as_stated(which, threads, root, worker=worker)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", [True, False], ids=["of dask", "plain"])
+def test_rows_of_large_chunks_on_many_threads(tmp_path, worker):
+    """Where most is gained by not holding whole chunks."""
+    which = next(one for one in LAYOUTS if one.name == "large chunks to slabs, blosc")
+    assert_as_stated(which, 8, tmp_path, worker=worker)
