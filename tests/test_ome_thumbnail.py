@@ -251,7 +251,13 @@ def test_a_stored_object_that_can_only_be_decoded_whole():
     zd.delete(store, "0")
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     array = zd.create_array(
-        store, "0", shape=(64, 64), dtype="u2", chunks=(8, 8), codecs=codecs, dimension_names="yx"
+        store,
+        "0",
+        shape=(64, 64),
+        dtype="u2",
+        chunks=(8, 8),
+        codecs=codecs,
+        dimension_names=["y", "x"],
     )
     array[...] = values
     assert zd.ome.thumbnail(zd.ome.open(group), size=8, max_bytes=1).shape == (8, 8, 3)

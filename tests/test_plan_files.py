@@ -116,7 +116,9 @@ def test_the_cost_model_is_kept(tmp_path):
 def test_plans_of_several_arrays_keep_the_cost_model(tmp_path):
     group = zd.create_group(tmp_path / "g.zarr")
     for name in "ab":
-        group.create_array(name, shape=(64, 64), dtype="f4", chunks=(1, 64), dimension_names="tx")
+        group.create_array(
+            name, shape=(64, 64), dtype="f4", chunks=(1, 64), dimension_names=["t", "x"]
+        )
     several = zd.plan_rechunk(
         [group["a"], group["b"]], tmp_path / "b.zarr", path=["a", "b"], chunks=8, model=OBJECT_STORE
     )
@@ -236,9 +238,9 @@ def test_what_is_no_plan(tmp_path, change, says):
 def test_plans_that_were_changed_to_write_over_their_source(tmp_path, job):
     group = zd.create_group(tmp_path / "g")
     for name in "ab":
-        group.create_array(name, shape=(8, 8), dtype="f4", chunks=(1, 8), dimension_names="tx")[
-            ...
-        ] = 7
+        group.create_array(
+            name, shape=(8, 8), dtype="f4", chunks=(1, 8), dimension_names=["t", "x"]
+        )[...] = 7
     chunks = {"chunks": {"t": 8, "x": 1}}
     plan = {
         "rechunk": lambda: zd.plan_rechunk(group["a"], tmp_path / "new", path="a", **chunks),

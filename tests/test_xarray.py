@@ -534,7 +534,9 @@ def test_blocks_are_stored_objects():
     more = {"dtype": "i2", "dimension_names": ["y", "x"]}
     zd.create_array(values, "sharded", shape=(8, 6), chunks=(2, 2), shards=(4, 6), **more)
     zd.create_array(values, "uneven", shape=(8, 6), chunks=((1, 3, 4), 2), **more)
-    zd.create_array(values, "empty", shape=(0, 6), chunks=(2, 2), dtype="i2", dimension_names="zx")
+    zd.create_array(
+        values, "empty", shape=(0, 6), chunks=(2, 2), dtype="i2", dimension_names=["z", "x"]
+    )
     dataset = opened(values, chunks={})
     assert dataset.sharded.chunks == ((4, 4), (6,))
     assert dataset.sharded.encoding["chunks"] == (2, 2)
