@@ -62,13 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroup
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Spare the garbage collector what stays until the end: the modules and the tests."""
-    gc.disable()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # not disabled: dask keeps whether it is from when it is imported
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
-        gc.enable()
+        gc.set_threshold(*thresholds)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,5 +1,6 @@
 """Graphs: of constant size, with deterministic names, and slices that reach the store."""
 
+import gc
 import pickle
 
 import dask
@@ -182,3 +183,9 @@ def test_collections_can_be_persisted_and_joined():
     assert [report.objects for report in reports] == [4, 4]
     again = zd.to_zarr(x + 1, {}, compute=False).persist(scheduler="sync")
     assert again.compute(scheduler="sync").objects == 4
+
+
+def test_slices_of_dask_leave_the_garbage_collector_on():
+    """dask puts it back as it was when dask was imported, which is while tests are collected."""
+    assert da.ones(4, chunks=2)[1:3].chunks == ((1, 1),)
+    assert gc.isenabled()
