@@ -28,7 +28,7 @@ from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_joint
 from zarr_dask.jobs.rechunk.report import ArrayReport, JointReport
 from zarr_dask.jobs.rechunk.running import carry_out
-from zarr_dask.jobs.rechunk.stages import CostModel, seconds
+from zarr_dask.jobs.rechunk.stages import CostModel, held_by_process, seconds
 from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
@@ -158,7 +158,7 @@ class JointPlan(ABC):
     @property
     def peak(self) -> int:
         """Bytes that one process holds at most."""
-        return max(stage.memory(self.threads_per_process) for stage in self.stages)
+        return held_by_process(self.stages, self.threads_per_process)
 
     @property
     def costs(self) -> Costs:

@@ -29,7 +29,7 @@ from zarr_dask.jobs.rechunk.plot import plot_rechunk
 from zarr_dask.jobs.rechunk.report import Progress, RechunkReport
 from zarr_dask.jobs.rechunk.running import carry_out
 from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, seconds
+from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, held_by_process, seconds
 from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
@@ -99,7 +99,7 @@ class RechunkPlan:
     @property
     def peak(self) -> int:
         """Bytes that one process holds at most."""
-        return max(stage.memory(self.threads_per_process) for stage in self.stages)
+        return held_by_process(self.stages, self.threads_per_process)
 
     @property
     def costs(self) -> Costs:

@@ -25,7 +25,7 @@ from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
 from zarr_dask.jobs.rechunk.sampling import Ratios, ratios
 from zarr_dask.jobs.rechunk.speeds import speeds_of
-from zarr_dask.jobs.rechunk.stages import CostModel, Layout
+from zarr_dask.jobs.rechunk.stages import CostModel, Layout, left_for_tasks
 from zarr_dask.jobs.run import Workers
 from zarr_dask.stores.base import Store, can_peek
 from zarr_dask.stores.pieces import takes_pieces
@@ -82,7 +82,7 @@ class Resources:
     @property
     def budget(self) -> int:
         """Bytes that one task may hold."""
-        return self.max_mem // self.workers.threads_per_process
+        return left_for_tasks(self.max_mem) // self.workers.threads_per_process
 
 
 @dataclass(frozen=True, slots=True)

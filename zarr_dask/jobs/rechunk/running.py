@@ -18,7 +18,7 @@ from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.beginning import BoundJob, JobPlan, begin_anew, held, resume
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.report import Expected, Ledger, Progress
-from zarr_dask.jobs.rechunk.stages import CostModel, Working, seconds
+from zarr_dask.jobs.rechunk.stages import CostModel, Working, held_by_process, seconds
 from zarr_dask.jobs.run import Workers, find_workers, run_tasks
 from zarr_dask.journal import Journal
 from zarr_dask.pool import cores, for_each
@@ -199,7 +199,7 @@ def carry_out(
     measured = {
         "seconds": perf_counter() - begun,
         "stages": ledger.stages(expected),
-        "bound": max(stage.memory(workers.threads_per_process) for stage in plan.stages),
+        "bound": held_by_process(plan.stages, workers.threads_per_process),
         "peaks": ledger.peaks,
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
@@ -250,7 +250,7 @@ def check_memory(plan: Runnable[Any], workers: Workers) -> None:
     MemoryBudgetError
         If they would hold more than `max_mem`.
     """
-    needed = max(stage.memory(workers.threads_per_process) for stage in plan.stages)
+    needed = held_by_process(plan.stages, workers.threads_per_process)
     if needed > plan.max_mem:
         raise MemoryBudgetError(
             f"the plan was made for {counted(plan.threads_per_process, 'thread')} per process; "

@@ -9,7 +9,7 @@ the boxes. No store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from math import ceil, inf, prod
@@ -28,6 +28,8 @@ __all__ = [
     "StagePlan",
     "Working",
     "block_memory",
+    "held_by_process",
+    "left_for_tasks",
     "seconds",
 ]
 
@@ -379,6 +381,31 @@ class StagePlan:
         )
 
 
+class Holding(Protocol):
+    """A stage as its memory is reckoned."""
+
+    def memory(self, threads: int) -> int:
+        """Bytes that tasks on so many threads hold together at most."""
+        ...
+
+
+def held_by_process(stages: Iterable[Holding], threads: int) -> int:
+    """Bytes that a process of so many threads grows by at most while it works on stages.
+
+    Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
+    a heap of its own; beside small tasks the idle process is looked at after that.
+    """
+    most = max(stage.memory(threads) for stage in stages)
+    return most + min(LOADED, max(most - _SMALL, 0) // _SHARE)
+
+
+def left_for_tasks(nbytes: int) -> int:
+    """Bytes that tasks may hold together in a process that may grow by so many."""
+    if nbytes <= _SMALL:
+        return nbytes
+    return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
+
+
 def block_memory(written: Layout, nbytes: int) -> int:
     """Bytes that a task holds at most which writes a block that it is given.
 
@@ -407,6 +434,10 @@ _MOST_LENGTHS = 8
 """Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
 
 
+LOADED = 8 << 20
+"""What a process holds besides after its first job at most; 7.4 MB were seen."""
+_SMALL, _SHARE = 1 << 25, 16
+"""Of tasks that take little more than `_SMALL` bytes together, it is a part of what is more."""
 BLOCKS = 2
 """Of what lies between stages, how many are held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
