@@ -22,7 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.files import make_folder
+from zarr_dask.stores.files import MOST_REMOVED, make_folder
 
 __all__ = [
     "ConditionalStore",
@@ -35,7 +35,6 @@ __all__ = [
 
 _ATTEMPTS = 1000
 """Every failed one means that somebody else has succeeded."""
-_MOST_REMOVED = 100
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 
 
@@ -150,7 +149,7 @@ def folder_lock(folder: str, *, wait: bool = True) -> Iterator[None]:
 
 
 def _locked(folder: str, *, wait: bool) -> int:
-    for _ in range(_MOST_REMOVED):
+    for _ in range(MOST_REMOVED):
         make_folder(folder)
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -11,6 +11,7 @@ from zarr_dask.scratch import scratch
 from zarr_dask.stores.base import Buffer
 
 __all__ = [
+    "MOST_REMOVED",
     "READ",
     "append_once",
     "create",
@@ -23,7 +24,9 @@ __all__ = [
 ]
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make a reader wait for ever
-_MOST_REMOVED = 100  # times that others remove a folder before a file is in it
+MOST_REMOVED = 10_000
+"""Times that others remove a folder before something is in it; with 100, some writes of 200,000
+that three other threads worked against were refused."""
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _TOGETHER = 1 << 16  # bytes up to which pieces wait for others
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
@@ -75,7 +78,7 @@ def create(path: str) -> int:
     Others may remove folders meanwhile that are empty, as journals do when they end.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for _ in range(_MOST_REMOVED):
+    for _ in range(MOST_REMOVED):
         try:
             return os.open(path, flags, 0o666)
         except FileNotFoundError:
