@@ -14,7 +14,7 @@ from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, inside, located, open_store
 
-__all__ = ["Node", "node_place", "node_store"]
+__all__ = ["Node", "node_place", "node_store", "source_and_target"]
 
 
 @runtime_checkable
@@ -88,3 +88,18 @@ def node_store(url: Location | Node, storage_options: Mapping[str, Any] | None =
     """
     store, path = node_place(url, "", storage_options)
     return inside(store, path) if path else store
+
+
+def source_and_target(
+    src: Location | Node,
+    dst: Location | Node | None,
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    target_options: Mapping[str, Any] | None,
+) -> tuple[Store, Store, str]:
+    """The stores that are meant by two places, and the path in both; without `dst` it is one."""
+    if dst is None:
+        source, path = node_place(src, path, storage_options)
+        return source, source, path
+    source, path = node_store(src, storage_options), normalise_path(path)
+    return source, node_store(dst, target_options), path

@@ -17,6 +17,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -113,10 +114,10 @@ def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | I
         return Instead.WHOLE
     if frame.flags & _STORED:
         return (yield from _copy(frame, wanted))
-    if largest is None:
-        blocks = _wanted_blocks(frame, wanted.spans)
-    else:
-        blocks = _all_blocks(frame, wanted.spans) if frame.blocksize <= largest else None
+    if largest is not None and frame.blocksize > largest:
+        return Instead.WHOLE
+    worth = frame.nbytes - _TO_LOOK if largest is None else inf
+    blocks = _wanted_blocks(frame, wanted.spans, worth)
     if blocks is None:
         return Instead.WHOLE
     if len(head) < frame.table_end <= _LONGEST_TABLE:
@@ -174,24 +175,15 @@ def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
     return out
 
 
-def _wanted_blocks(frame: _Frame, spans: Spans) -> list[int] | None:
-    """Numbers of the blocks that are wanted; None if one might as well decode all of them."""
-    size, blocks, most = frame.blocksize, list[int](), frame.nbytes - _TO_LOOK
+def _wanted_blocks(frame: _Frame, spans: Spans, most: float) -> list[int] | None:
+    """Numbers of the blocks that are wanted; None if they cost more than decoding `most` bytes."""
+    size, blocks = frame.blocksize, list[int]()
     for start, stop in spans:
         first, last = start // size, (stop - 1) // size
         first += bool(blocks) and blocks[-1] == first
         if (len(blocks) + last + 1 - first) * (size * 3 // 2 + _EACH_BLOCK) > most:
             return None
         blocks.extend(range(first, last + 1))
-    return blocks
-
-
-def _all_blocks(frame: _Frame, spans: Spans) -> list[int]:
-    """Numbers of the blocks that are wanted, in ascending order."""
-    size, blocks = frame.blocksize, list[int]()
-    for start, stop in spans:
-        first = start // size
-        blocks.extend(range(first + (blocks[-1:] == [first]), (stop - 1) // size + 1))
     return blocks
 
 

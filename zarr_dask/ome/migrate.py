@@ -27,7 +27,6 @@ from zarr_dask.formats.base import (
     GroupMeta,
     ReadOptions,
     ancestors,
-    normalise_path,
     prefix_of,
     where,
 )
@@ -45,7 +44,7 @@ from zarr_dask.jobs.migrate.nodes import (
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import node_place, node_store
+from zarr_dask.node_place import source_and_target
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.model import SUPPORTED, detect_version
 from zarr_dask.ome.named import listable
@@ -349,12 +348,7 @@ def plan_migration(
     check_flags(remove_old=remove_old, resume=resume)
     layout = LayoutAnew(chunks, shards, codecs)
     _check_arguments(layout, dst, to, remove_old=remove_old)
-    if dst is None:
-        source, path = node_place(url, path, storage_options)
-        target = source
-    else:
-        source, path = node_store(url, storage_options), normalise_path(path)
-        target = node_store(dst, target_options)
+    source, target, path = source_and_target(url, dst, path, storage_options, target_options)
     if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: choose another "

@@ -18,7 +18,7 @@ from typing import Any
 from zarr_dask.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.flags import check_flags
-from zarr_dask.formats.base import Format, ReadOptions, normalise_path, where
+from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.migrate import TARGETS, older
 from zarr_dask.group import Group
@@ -32,7 +32,7 @@ from zarr_dask.jobs.migrate.nodes import (
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan
 from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import node_place, node_store
+from zarr_dask.node_place import source_and_target
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
 from zarr_dask.walk import read_or_imply
@@ -174,12 +174,7 @@ def plan_migration(
     data = data or ("keep" if dst is None else "copy")
     check_flags(remove_old=remove_old)
     _check_arguments(data, dst, remove_old=remove_old)
-    if dst is None:
-        source, path = node_place(src, path, storage_options)
-        target = source
-    else:
-        source, path = node_store(src, storage_options), normalise_path(path)
-        target = node_store(dst, target_options)
+    source, target, path = source_and_target(src, dst, path, storage_options, target_options)
     if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: leave dst out "
