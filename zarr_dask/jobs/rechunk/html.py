@@ -9,7 +9,7 @@ from typing import Protocol
 
 from zarr_dask.grid import Dimension, Grid, Shape
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
 from zarr_dask.tree import printable
 
 __all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
@@ -171,7 +171,7 @@ def _pictures(stage: StagePlan, names: Sequence[str | None] | None) -> tuple[str
 
 
 def _memory(stage: SharedStage | StagePlan, max_mem: int, threads: int) -> str:
-    held = stage.memory(threads)
+    held = held_by_process([stage], threads)
     return _bar(held, max_mem) + f"{format_bytes(held)} of {format_bytes(max_mem)}"
 
 

@@ -9,7 +9,7 @@ from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid import Grid, Shape
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
-from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
 from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def plot_rechunk(
             loc="left",
             fontsize=9,
         )
-        _draw_memory(axes[row][-1], stage.memory(threads), max_mem)
+        _draw_memory(axes[row][-1], held_by_process([stage], threads), max_mem)
     figure.legend(
         *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
     )
@@ -141,7 +141,9 @@ def plot_joint(
             handles, labels = axes[row][column].get_legend_handles_labels()
             drawn.update(zip(labels, handles, strict=True))
     for column, stage in enumerate(stages):
-        _draw_shared(axes[-1][column], column + 1, stage, max_mem, stage.memory(threads))
+        _draw_shared(
+            axes[-1][column], column + 1, stage, max_mem, held_by_process([stage], threads)
+        )
     figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3, frameon=False)
     left = len(arrays) - rows
     figure.suptitle(title + (f"\nand {counted(left, 'smaller array')}" if left else ""))
