@@ -122,19 +122,19 @@ def test_arrays_of_an_output_are_described_and_apart(here):
 # --- words of rechunkings -------------------------------------------------------------------------
 
 
-def test_how_much_memory_would_do_is_said_and_does(tmp_path):
-    values = np.arange(200.0 * 200).reshape(200, 200)
-    source = zd.create_array(tmp_path / "a", shape=values.shape, dtype="f8", chunks=(10, 200))
-    source[...] = values
+@pytest.mark.parametrize(("side", "threads"), [(200, 2), (200, 1), (1500, 2), (3000, 2)])
+def test_how_much_memory_would_do_is_said_and_does(side, threads):
+    """Beside large tasks a process holds more than these."""
+    source = zd.create_array({}, shape=(side, side), dtype="f8", chunks=(10, side))
+    wanted = {"chunks": (side, side), "threads": threads}
     with pytest.raises(MemoryBudgetError, match="raise max_mem") as caught:
-        zd.plan_rechunk(source, tmp_path / "b", chunks=(200, 200), max_mem="300kB", threads=2)
-    said = re.search(r"max_mem \(to ([0-9,]+) for each", str(caught.value))[1]
-    enough = 2 * int(said.replace(",", ""))
-    wanted = {"chunks": (200, 200), "threads": 2}
-    plan = zd.plan_rechunk(source, tmp_path / "b", max_mem=enough, **wanted)
+        zd.plan_rechunk(source, {}, max_mem="300kB", **wanted)
+    said = re.search(r"max_mem \(to ([0-9,]+) for processes of", str(caught.value))[1]
+    enough = int(said.replace(",", ""))
+    plan = zd.plan_rechunk(source, {}, max_mem=enough, **wanted)
     assert plan.peak <= plan.max_mem
     with pytest.raises(MemoryBudgetError):
-        zd.plan_rechunk(source, tmp_path / "b", max_mem=enough - 2, **wanted)
+        zd.plan_rechunk(source, {}, max_mem=enough - 2, **wanted)
 
 
 def test_nan_in_an_array_that_becomes_integers(tmp_path):

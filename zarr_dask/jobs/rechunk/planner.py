@@ -26,6 +26,7 @@ import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Dimension, Fixed, Shape
+from zarr_dask.jobs.plan import counted
 from zarr_dask.jobs.rechunk.stages import (
     BLOCKS,
     KEPT_AT_LEAST,
@@ -34,6 +35,7 @@ from zarr_dask.jobs.rechunk.stages import (
     CostModel,
     Layout,
     StagePlan,
+    needed_for_tasks,
     seconds,
 )
 
@@ -70,6 +72,7 @@ def alternatives(
     threads: int,
     model: CostModel,
     middles: Sequence[Layout] = (),
+    threads_per_process: int = 1,
 ) -> list[Alternative]:
     """Ways from one layout to another that fit into the budget, the cheapest first.
 
@@ -86,6 +89,8 @@ def alternatives(
     middles
         How intermediate arrays may be encoded; their grids are of no account. By default they are
         not compressed.
+    threads_per_process
+        Tasks that share the memory of a process, which an error tells how much would do.
 
     Raises
     ------
@@ -102,11 +107,13 @@ def alternatives(
             found.extend(_staged(source, target, encoded, budget, threads, model))
     if not found:
         smallest = StagePlan(source, target, target.object_shape).peak
+        enough = needed_for_tasks(smallest * threads_per_process)
         raise MemoryBudgetError(
             f"a stored object of {target.object_shape} and what reading it takes need "
-            f"{smallest:,} bytes, but a task may hold {budget:,} (max_mem by the threads of a "
-            f"process), which is too little in several stages, too: raise max_mem (to {smallest:,} "
-            "for each thread), use fewer threads per process, or choose smaller chunks or shards."
+            f"{smallest:,} bytes, but a task may hold {budget:,} (its share of max_mem), which is "
+            f"too little in several stages, too: raise max_mem (to {enough:,} for processes of "
+            f"{counted(threads_per_process, 'thread')}), use fewer threads per process, or choose "
+            "smaller chunks or shards."
         )
     return sorted(found, key=lambda alternative: alternative.seconds)
 

@@ -217,6 +217,7 @@ def planned(
         workers.threads,
         resources.model,
         between,
+        workers.threads_per_process,
     )
     if resources.temp is None and is_shown_first(made.store):
         ways = _without_between(ways, made)

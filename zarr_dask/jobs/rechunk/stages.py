@@ -30,6 +30,7 @@ __all__ = [
     "block_memory",
     "held_by_process",
     "left_for_tasks",
+    "needed_for_tasks",
     "seconds",
 ]
 
@@ -395,8 +396,12 @@ def held_by_process(stages: Iterable[Holding], threads: int) -> int:
     Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
     a heap of its own; beside small tasks the idle process is looked at after that.
     """
-    most = max(stage.memory(threads) for stage in stages)
-    return most + min(LOADED, max(most - _SMALL, 0) // _SHARE)
+    return needed_for_tasks(max(stage.memory(threads) for stage in stages))
+
+
+def needed_for_tasks(nbytes: int) -> int:
+    """Bytes that a process may have to grow by whose tasks hold so many together."""
+    return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
 
 
 def left_for_tasks(nbytes: int) -> int:
