@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import partialmethod
 from threading import Lock
 
@@ -107,15 +110,19 @@ class Decoding:
     original = staticmethod(Blosc.decode_into)
 
 
-def test_chunks_that_are_not_as_expected_are_held_one_at_a_time(tmp_path, monkeypatch):
-    """Each ends within an element of three bytes, which the document does not say."""
-    made(tmp_path / "a", [blosc(3)])
+def unexpected(place):
+    """Chunks that each end within an element of three bytes, which the document does not say."""
+    made(place, [blosc(3)])
     values = (np.arange(np.prod(SHAPE)) // 1000 % 77).astype("f4").reshape(SHAPE)
-    place = {"driver": "file", "path": str(tmp_path / "a")}
-    ts.open({"driver": "zarr3", "kvstore": place}).result().write(values).result()
-    document = tmp_path / "a/zarr.json"
+    kvstore = {"driver": "file", "path": str(place)}
+    ts.open({"driver": "zarr3", "kvstore": kvstore}).result().write(values).result()
+    document = place / "zarr.json"
     document.write_text(document.read_text().replace('"typesize": 3', '"typesize": 4'))
-    array = zd.open_array(LocalStore(str(tmp_path / "a")))
+    return zd.open_array(LocalStore(str(place))), values
+
+
+def test_chunks_that_are_not_as_expected_are_held_one_at_a_time(tmp_path, monkeypatch):
+    array, values = unexpected(tmp_path / "a")
     plan = plan_of(array, tmp_path / "b")
     assert plan.stages[0].sparing
     decoding = Decoding()
@@ -128,6 +135,46 @@ def test_chunks_that_are_not_as_expected_are_held_one_at_a_time(tmp_path, monkey
     )
     monkeypatch.undo()
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
+
+
+FORKED = """
+import os, sys, threading
+import zarr_dask as zd
+from zarr_dask.codecs.blosc import Blosc
+
+source, target = sys.argv[1:]
+original, decoding, ended = Blosc.decode_into, threading.Event(), threading.Event()
+
+def wait(codec, buffer, out):
+    decoding.set()
+    ended.wait()
+    original(codec, buffer, out)
+
+plans = [zd.plan_rechunk(source, target + n, chunks=(10, 256, 256), max_mem="48MB", threads=1)
+         for n in "12"]
+assert all(plan.stages[0].sparing for plan in plans)
+Blosc.decode_into = wait
+other = threading.Thread(target=plans[0].run)
+other.start()
+decoding.wait()
+child = os.fork()  # while a task holds a whole chunk
+if child == 0:
+    Blosc.decode_into = original
+    plans[1].run()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ended.set()
+other.join()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_whole_chunks_are_held_in_a_child_of_a_process_that_holds_one(tmp_path):
+    _, values = unexpected(tmp_path / "a")
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "a"), str(tmp_path / "b")]
+    subprocess.run(command, check=True, timeout=50, env=os.environ | {"DASK_SCHEDULER": "sync"})
+    for number in "12":
+        np.testing.assert_array_equal(zd.open_array(tmp_path / f"b{number}")[...], values)
 
 
 def test_damage_is_found_where_parts_are_read(tmp_path):

@@ -7,6 +7,7 @@ are converted, and a number that the new one cannot hold is an error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,8 +37,23 @@ from zarr_dask.writing import write_part
 __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
 
-_WHOLE_CHUNKS = Lock()
-"""Held by a task that must hold whole chunks while its plan counts on parts of them."""
+class _WholeChunks:
+    """The turn of a task that must hold whole chunks while its plan counts on parts of them.
+
+    One task of the process has it at a time; a child after a fork has one of its own.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.turn = Lock()
+
+
+_WHOLE_CHUNKS = _WholeChunks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WHOLE_CHUNKS.renew)
+
 _LARGE = 1 << 18
 """Bytes of a stored object beside which a look at the memory costs nothing."""
 
@@ -155,7 +171,7 @@ class Stage:
             return self._read_through(region, values)
         with suppress(WholeNeededError):
             return self._read_through(region, values, sparing=True)
-        with _WHOLE_CHUNKS:
+        with _WHOLE_CHUNKS.turn:
             try:
                 return self._read_through(region, values)
             finally:
