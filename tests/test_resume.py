@@ -809,6 +809,43 @@ def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch)
     assert zd.open_array(tmp_path / "a").shape == (50, 30)
 
 
+@pytest.mark.parametrize("first", ["append", "create", "region"])
+def test_the_next_step_goes_on_after_a_job_that_left_only_its_journal(tmp_path, monkeypatch, first):
+    """A script that is killed there looks at the array when it runs again, and takes the next."""
+    from zarr_dask.journal import Journal
+
+    def die(*args):
+        raise StoreError("killed")
+
+    options = {"append": {"append": 0}, "create": {}, "region": {"region": np.s_[:40]}}[first]
+    if first != "create":
+        shape = {"append": (0, 30), "region": (40, 30)}[first]
+        zd.create_array(tmp_path / "a", shape=shape, dtype="i8", chunks=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", die)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr(source(), tmp_path / "a", resume=True, **options)
+    following = {"append": 0} if first == "append" else {"region": np.s_[:40], "mode": "r+"}
+    zd.to_zarr(source() + 1, tmp_path / "a", resume=True, **following)
+    found = zd.open_array(tmp_path / "a")[...]
+    want = [expected(), expected() + 1] if first == "append" else [expected() + 1]
+    np.testing.assert_array_equal(found, np.concatenate(want))
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
+def test_an_append_that_died_before_its_end_is_not_taken_for_done(tmp_path, monkeypatch):
+    def die(*args):
+        raise StoreError("killed")
+
+    zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "put_changed", die)
+        with pytest.raises(StoreError, match="killed"):
+            zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
+    with pytest.raises(ResumeError, match="another job"):
+        zd.to_zarr(source() + 1, tmp_path / "a", append=0, resume=True)
+
+
 @pytest.mark.parametrize("grown", [1, 2])
 def test_several_appends_that_die_at_their_end_are_not_done_twice(tmp_path, monkeypatch, grown):
     """Some of the arrays are longer already, others are not."""

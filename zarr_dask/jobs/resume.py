@@ -223,7 +223,8 @@ def plan_resume(
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        _refuse_other(job, target, others, swap)
+        open_ones = [pair for pair in others if not _is_done(*pair, target)]
+        _refuse_other(job, target, open_ones, swap)
     if same is not None:
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
@@ -444,6 +445,30 @@ _WORDS = {"grows": "append=", "swaps": "mode="}
 
 def _call(job: Job) -> str:
     return f"resume={job.token.partition(':')[2]!r}" if job.resume == "name" else "resume=True"
+
+
+def _is_done(journal: Journal, other: Job, target: Array) -> bool:
+    """Whether another job has died when nothing but its journal was left to be removed.
+
+    Then whoever goes on with the next step of their work (the next append, by the length of the
+    array) must not be stopped by it.
+    """
+    if other.ended:
+        return True
+    if other.kind != "write" or other.swap:
+        return False
+    try:
+        _, meta = read_node(target.store, target.path, None, ReadOptions())
+    except NodeNotFoundError:
+        return False
+    if not isinstance(meta, ArrayMeta) or len(meta.grid.shape) != len(other.region):
+        return False
+    if other.facts.get("grows") and not other.growing:
+        return False
+    reaches = all(
+        stop <= extent for (_, stop), extent in zip(other.region, meta.grid.shape, strict=True)
+    )
+    return reaches and len(journal.valid_receipts(_sizes(target))) == other.objects
 
 
 def _is_there(target: Array) -> bool:
