@@ -267,3 +267,109 @@ def test_other_options_of_a_wrong_kind_say_what_is_expected():
     with pytest.raises(StoreError, match="storage_options='x': expected a mapping"):
         zd.create_array(values, "n", shape=3, dtype="i4", storage_options="x")
     assert values == before
+
+
+STEP = {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 2)}}
+
+
+def writer(**options):
+    zd.Writer.create("run.zarr", STEP)
+    return zd.Writer.attach("run.zarr", 0, **options)
+
+
+# The option that each of the calls is given wrongly, and the wrong values.
+WRONG = {
+    "array.read threads": lambda a, x: a.read(threads=x),
+    "array.write threads": lambda a, x: a.write(None, np.zeros(a.shape, a.dtype), threads=x),
+    "array.read out": lambda a, x: a.read(out=x),
+    "array.to_dask name": lambda a, x: a.to_dask(name=x),
+    "from_zarr name": lambda _, x: zd.from_zarr("a.zarr", name=x),
+    "from_zarr read": lambda _, x: zd.from_zarr("a.zarr", read=x),
+    "open mode": lambda _, x: zd.open("a.zarr", mode=x),
+    "create_array attributes": lambda _, x: zd.create_array(
+        "n.zarr", shape=4, dtype="i4", attributes=x
+    ),
+    "create_array dimension_names": lambda _, x: zd.create_array(
+        "n.zarr", shape=4, dtype="i4", dimension_names=x
+    ),
+    "create_array fill_value": lambda _, x: zd.create_array(
+        "n.zarr", shape=4, dtype="i4", fill_value=x
+    ),
+    "create_group attributes": lambda _, x: zd.create_group("n.zarr", attributes=x),
+    "group.walk recursive": lambda _, x: list(zd.open_group("g.zarr").walk(x)),
+    "ReadOptions missing": lambda _, x: zd.ReadOptions(missing=x),
+    "ReadOptions index_cache": lambda _, x: zd.ReadOptions(index_cache=x),
+    "to_zarr manifest": lambda _, x: zd.to_zarr(X, "n.zarr", manifest=x),
+    "to_zarr window": lambda _, x: zd.to_zarr(X, "n.zarr", window=x),
+    "to_zarr progress": lambda _, x: zd.to_zarr(X, "n.zarr", progress=x),
+    "to_zarr resume": lambda _, x: zd.to_zarr(X, "n.zarr", resume=x),
+    "rechunk chunks": lambda a, x: zd.rechunk(a, "n.zarr", chunks=x),
+    "rechunk shards": lambda a, x: zd.rechunk(a, "n.zarr", shards=x),
+    "rechunk region": lambda a, x: zd.rechunk(a, "n.zarr", region=x),
+    "rechunk max_mem": lambda a, x: zd.rechunk(a, "n.zarr", chunks=5, max_mem=x),
+    "rechunk client": lambda a, x: zd.rechunk(a, "n.zarr", chunks=5, client=x),
+    "rechunk progress": lambda a, x: zd.rechunk(a, "n.zarr", chunks=5, progress=x),
+    "rechunk of a graph progress": lambda _, x: zd.rechunk(X, "n.zarr", chunks=3, progress=x),
+    "plan_rechunk threads": lambda a, x: zd.plan_rechunk(a, "n.zarr", chunks=5, threads=x),
+    "plan_rechunk model": lambda a, x: zd.plan_rechunk(a, "n.zarr", chunks=5, model=x),
+    "copy client": lambda a, x: zd.copy(a, "n.zarr", client=x),
+    "plan_copy threads": lambda a, x: zd.plan_copy(a, "n.zarr", threads=x),
+    "plan_copy model": lambda a, x: zd.plan_copy(a, "n.zarr", model=x),
+    "copy read": lambda a, x: zd.copy(a, "n.zarr", read=x),
+    "plan_migration read": lambda _, x: zd.plan_migration("a.zarr", read=x),
+    "survey read": lambda _, x: zd.survey("a.zarr", read=x),
+    "verify read": lambda _, x: zd.verify("a.zarr", read=x),
+    "verify client": lambda _, x: zd.verify("a.zarr", client=x),
+    "verify manifest": lambda _, x: zd.verify("a.zarr", manifest=x),
+    "compare client": lambda a, x: zd.compare(a, a, client=x),
+    "compare sample": lambda a, x: zd.compare(a, a, sample=x),
+    "compare equal_nan": lambda a, x: zd.compare(a, a, equal_nan=x),
+    "digest client": lambda a, x: zd.digest(a, client=x),
+    "digest manifest": lambda a, x: zd.digest(a, manifest=x),
+    "Manifest.read manifest": lambda _, x: zd.Manifest.read(x),
+    "Writer.create arrays": lambda _, x: zd.Writer.create("n.zarr", x),
+    "Writer.create owners": lambda _, x: zd.Writer.create("n.zarr", STEP, owners=x),
+    "ZipWriter path": lambda _, x: zd.ZipWriter(x),
+    "ZipWriter folder": lambda _, x: zd.ZipWriter("n.zip", folder=x),
+    "ZipWriter fsync": lambda _, x: zd.ZipWriter("n.zip", fsync=x),
+}
+
+
+@pytest.fixture
+def furnished(here):
+    zd.create_group("g.zarr")
+    return zd.create_array("a.zarr", shape=10, dtype="i4", chunks=2, dimension_names=["x"])
+
+
+@pytest.mark.parametrize("wrong", [object(), 5.5, [1, "a"]], ids=["object", "5.5", "list"])
+@pytest.mark.parametrize("call", WRONG)
+def test_options_of_a_wrong_type_are_named(here, furnished, call, wrong):
+    before = sorted(here.rglob("*"))
+    option = call.rpartition(" ")[2]
+    with pytest.raises((TypeError, ValueError, zd.errors.ZarrDaskError), match=f"{option}\\b"):
+        WRONG[call](furnished, wrong)
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, "4"])
+def test_numbers_of_threads(here, furnished, threads):
+    for name, call in WRONG.items():
+        if name.endswith("threads"):
+            with pytest.raises((TypeError, ValueError), match=rf"^threads={threads!r}: expected"):
+                call(furnished, threads)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"), [("threads", "4"), ("threads", 0), ("casting", 3), ("gather", 3)]
+)
+def test_options_of_a_rank(here, option, wrong):
+    with pytest.raises((TypeError, ValueError), match=rf"{option}={wrong!r}: expected"):
+        writer(**{option: wrong})
+    writer_again = zd.Writer.attach("run.zarr", 0)  # what was refused has left nothing held
+    writer_again.close()
+
+
+@pytest.mark.parametrize("blocks", [3, None, [1], "u"])
+def test_blocks_of_a_rank_that_have_no_names(here, blocks):
+    with writer() as rank, pytest.raises(TypeError, match=r"blocks=.*by its name"):
+        rank.put(0, blocks)

@@ -1,10 +1,16 @@
-"""Truth values that a caller gives: a text such as "no" is one to Python, and the wrong one."""
+"""Options that a caller gives, of which the wrong type would do something else, or fail far away.
+
+A text such as "no" is true to Python, and "4" is no number. Whoever takes an option checks it, and
+names it, before anything is written.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-__all__ = ["check_flags"]
+__all__ = ["check_count", "check_flags", "check_given"]
 
 
 def check_flags(**flags: object) -> None:
@@ -24,3 +30,46 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}={value!r}: expected True or False.")
+
+
+def check_count(name: str, value: object, otherwise: str) -> None:
+    """Refuse what is no number of at least 1; None is one, which `otherwise` says the meaning of.
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    ValueError
+        If it is below 1.
+
+    Examples
+    --------
+    >>> check_count("threads", "4", "one per core")
+    Traceback (most recent call last):
+    TypeError: threads='4': expected a whole number of at least 1, or None for one per core.
+    """
+    if value is None:
+        return
+    error = f"{name}={value!r}: expected a whole number of at least 1, or None for {otherwise}."
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(error)
+    if value < 1:
+        raise ValueError(error)
+
+
+def check_given(name: str, value: object, kinds: Any, expected: str) -> None:
+    """Refuse what is neither None nor of one of some types.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+
+    Examples
+    --------
+    >>> check_given("manifest", 3, str, "a path or URL")
+    Traceback (most recent call last):
+    TypeError: manifest=3: expected a path or URL, or None.
+    """
+    if value is not None and not isinstance(value, kinds):
+        raise TypeError(f"{name}={value!r}: expected {expected}, or None.")

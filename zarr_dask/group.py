@@ -168,6 +168,7 @@ class Group:
         recursive
             Whether to look into the groups below.
         """
+        check_flags(recursive=recursive)
         for path, meta in self._metas(recursive).items():
             if isinstance(meta, MetadataError):
                 yield path, meta
@@ -395,7 +396,7 @@ def open(
     >>> list(zd.open(values, "ocean"))
     ['salt']
     """
-    if mode not in {"r", "r+", "a"}:
+    if mode not in ("r", "r+", "a"):  # a set would ask what has no hash
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
         below, read = normalise_path(path), url.options if read is None else read
@@ -406,9 +407,7 @@ def open(
         store, path = node_place(url, path, storage_options)
     if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
-    options = ReadOptions() if read is None else read
-    if not isinstance(options, ReadOptions):
-        raise TypeError(f"read={read!r}: expected zarr_dask.ReadOptions(...), or None.")
+    options = ReadOptions.given(read)
     consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
         node_format, meta, found = read_or_imply(
@@ -623,7 +622,7 @@ def create_array(
         codecs=codecs,
         fill_value=fill_value,
         dimension_names=dimension_names,
-        attributes=attributes or {},
+        attributes={} if attributes is None else attributes,
         format=format,
         order=order,
         chunk_key_encoding=chunk_key_encoding,
@@ -675,7 +674,9 @@ def create_group(
     store, path = node_place(url, path, storage_options)
     site = site_of(store, path, below=overwrite)
     node_format = format_for_new(store, format or format_around(site.store, path), path)
-    meta = GroupMeta(checked_attributes(attributes or {}, where(store, path)))
+    meta = GroupMeta(
+        checked_attributes({} if attributes is None else attributes, where(store, path))
+    )
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
     put_documents(store, documents)

@@ -59,7 +59,11 @@ class ManifestPlace:
         ------
         StoreError
             If no backend serves the URL.
+        TypeError
+            If it is neither.
         """
+        if not isinstance(location, str | os.PathLike):
+            raise TypeError(f"manifest={location!r}: expected a path or URL.")
         text = os.fspath(location)
         if "://" in text:
             folder, _, name = text.rpartition("/")

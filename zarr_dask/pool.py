@@ -19,6 +19,8 @@ from contextvars import copy_context
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from zarr_dask.flags import check_count
+
 __all__ = [
     "SIDE_BY_SIDE",
     "abreast",
@@ -261,13 +263,12 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
 
     Raises
     ------
-    ValueError
-        If `threads` is below 1.
+    TypeError, ValueError
+        If `threads` is no number, or below 1.
     Exception
         The first error of a call; calls that have not begun by then are not made.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads={threads}: expected at least 1, or None for one per core.")
+    check_count("threads", threads, "one per core")
     waiting = iter(items)
     if threads == 1 or cores() == 1 or _THREAD.is_ours:
         for item in waiting:

@@ -29,6 +29,7 @@ from zarr_dask.codecs.base import Cut
 from zarr_dask.codecs.chain import BoundChain, fill_absent
 from zarr_dask.codecs.fetch import Fetch, answer
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ObjectReplacedError
+from zarr_dask.flags import check_count
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
 from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.pool import cores, for_each, meanwhile
@@ -280,6 +281,7 @@ class Reader:
         if self._together == 1:
             for_each(self._read, objects, threads)
             return
+        check_count("threads", threads, "one per core")
         workers = 1 if threads == 1 else min(threads or cores(), cores())
         size = max(1, min(self._together, -(-count() // workers)))
         for_each(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)

@@ -117,8 +117,12 @@ def check_memory(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:
     SelectionError
         If it has another shape.
     DataTypeError
-        If it has another data type, or cannot be written to.
+        If it is no NumPy array, has another data type, or cannot be written to.
     """
+    if not isinstance(out, np.ndarray):
+        raise DataTypeError(
+            f"out must be a writeable array of {array.dtype}; got {type(out).__name__}."
+        )
     if out.shape != shape:
         raise SelectionError(f"out has shape {out.shape}, the region has {shape}.")
     if out.dtype != array.dtype or not out.flags.writeable:

@@ -21,7 +21,7 @@ from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
     Found,
@@ -131,16 +131,31 @@ class ReadOptions:
             raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
         flags = ("consolidated", "fallback_dtypes", "allow_pickle", "one_listing")
         check_flags(**{name: getattr(self, name) for name in flags})
-        if self.index_cache < 0:
-            raise ValueError(f"index_cache={self.index_cache}: expected bytes, at least 0.")
-        if self.missing not in {"fill", "error"}:
+        size: Any = self.index_cache
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            raise ValueError(
+                f"index_cache={self.index_cache}: expected a whole number of bytes, at least 0."
+            )
+        if self.missing not in ("fill", "error"):
             raise ValueError(f"missing={self.missing!r}: expected 'fill' or 'error'.")
-        if self.v1_f_order not in {"spec", "legacy"}:
+        if self.v1_f_order not in ("spec", "legacy"):
             raise ValueError(f"v1_f_order={self.v1_f_order!r}: expected 'spec' or 'legacy'.")
-        if self.dimension_separator not in {".", "/", None}:
+        if self.dimension_separator not in (".", "/", None):
             raise ValueError(
                 f"dimension_separator={self.dimension_separator!r}: expected '.', '/' or None."
             )
+
+    @staticmethod
+    def given(read: ReadOptions | None) -> ReadOptions:
+        """What a caller gives as ``read=``, or the defaults for None.
+
+        Raises
+        ------
+        TypeError
+            If it is something else.
+        """
+        check_given("read", read, ReadOptions, "zarr_dask.ReadOptions(...)")
+        return ReadOptions() if read is None else read
 
     @property
     def reading(self) -> Reading:

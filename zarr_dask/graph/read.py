@@ -18,6 +18,7 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
+from zarr_dask.flags import check_given
 from zarr_dask.graph.checks import check_backend
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
@@ -96,6 +97,11 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
         Tells this source from all others, now and after a change of its metadata.
     name
         Name of the array in the graph; made of the token by default.
+
+    Raises
+    ------
+    TypeError
+        If the name is no text.
     """
     return _read_layer(source, blocks, token, name, None)
 
@@ -111,6 +117,7 @@ def _read_layer(
     source: Source, blocks: Blocks, token: str, name: str | None, shares: BlockSources | None
 ) -> da.Array:
     check_backend()
+    check_given("name", name, str, "a text")
     share_with_current_client(source)
     shape, dtype = source.shape, source.dtype
     regions = BlockRegions(blocks, (0,) * len(shape))

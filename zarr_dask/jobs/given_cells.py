@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def cells_given(
     elif isinstance(given, int | np.integer):
         items = [given] * ndim
     else:
-        items = list(given)
+        items = list(given) if isinstance(given, Iterable) else [given]
     if len(items) != ndim or not all(map(_is_cell, items)):
         raise GridError(
             f"{what}={given!r}: expected {ndim} lengths of at least 1, or -1 for a whole "

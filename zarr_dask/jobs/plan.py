@@ -14,8 +14,8 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(|[kmgtp]|[kmgtp]i)b?\s*", re.IGNORECASE)
 
 
-def parse_bytes(size: str | int) -> int:
-    """A number of bytes from a number or a text with a unit.
+def parse_bytes(size: str | int, option: str = "") -> int:
+    """A number of bytes from a number or a text with a unit; an error names the option.
 
     Raises
     ------
@@ -29,7 +29,8 @@ def parse_bytes(size: str | int) -> int:
     """
     match = _SIZE.fullmatch(str(size))
     if match is None:
-        raise MemoryBudgetError(f"{size!r} is not a size: expected bytes, or '256MB', '2GiB' ...")
+        given = f"{option}={size!r}" if option else repr(size)
+        raise MemoryBudgetError(f"{given} is not a size: expected bytes, or '256MB', '2GiB' ...")
     unit = match[2].lower()
     return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
 

@@ -191,7 +191,7 @@ def survey(
     [('a/b', 'v3', 1, 2)]
     """
     store, path = node_place(url, path, storage_options)
-    found = _find(store, path, read or ReadOptions())
+    found = _find(store, path, ReadOptions.given(read))
     nodes, others = _with_sizes(store, path, found)
     return Survey(where(store, path), nodes, others.objects, others.nbytes)
 

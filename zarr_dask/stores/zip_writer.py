@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from zarr_dask.errors import NodeExistsError, StoreError, StoreOutOfReachError, WrittenOnceError
+from zarr_dask.flags import check_flags
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -106,6 +107,11 @@ class ZipWriter:
     ) -> None:
         if mode not in get_args(_Mode):
             raise ValueError(f"Cannot use mode={mode!r}: expected one of {list(get_args(_Mode))}.")
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path={path!r}: expected the path of a file.")
+        if not isinstance(folder, str):
+            raise TypeError(f"folder={folder!r}: expected a path in it, '' for its root.")
+        check_flags(fsync=fsync)
         self.root = os.path.abspath(os.path.expanduser(path))
         self.mode: _Mode = mode
         self.fsync = fsync

@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     SelectionError,
     SourceIsTargetError,
 )
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_count, check_flags, check_given
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -150,9 +150,11 @@ def plan_copy(
     [('t', (8, 64)), ('x', (64,))]
     """
     check_flags(overwrite=overwrite)
-    if read is not None and not isinstance(read, ReadOptions):
-        raise TypeError(f"read={read!r}: expected zarr_dask.ReadOptions(...), or None.")
-    options = read or (src.options if isinstance(src, Array | Group) else ReadOptions())
+    check_count("threads", threads, "those of the workers")
+    check_given("model", model, CostModel, "zarr_dask.CostModel(...)")
+    options = ReadOptions.given(read)
+    if read is None and isinstance(src, Array | Group):
+        options = src.options
     root = _opened(src, storage_options, options)
     archives = Archives(replaces=overwrite and not normalise_path(path))
     store, below = archives.place(dst, path, target_options)

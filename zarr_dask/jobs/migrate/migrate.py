@@ -180,7 +180,7 @@ def plan_migration(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: leave dst out "
             "to migrate in place, or choose another place."
         )
-    options = replace(read or ReadOptions(), consolidated=False)
+    options = replace(ReadOptions.given(read), consolidated=False)
     if dst is None:
         source = as_before(source)
     source_format = _source_format(source, path, target_format, options)

@@ -265,6 +265,8 @@ class DaskRechunkPlan:
             As `WritePlan.run` and `RechunkPlan.run`.
         """
         check_flags(verify=verify)
+        if progress not in (None, True) and not callable(progress):
+            raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
         begun = perf_counter()
         direct = self.direct and not verify
         if progress is True:

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_count, check_flags, check_given
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
@@ -212,6 +212,8 @@ def plan_rechunk(
     262144
     """
     check_flags(overwrite=overwrite)
+    check_count("threads", threads, "those of the workers")
+    check_given("model", model, CostModel, "zarr_dask.CostModel(...)")
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)

@@ -382,7 +382,7 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
     """
     limit = workers.memory_limit
     if max_mem is not None:
-        wanted = parse_bytes(max_mem)
+        wanted = parse_bytes(max_mem, "max_mem")
         if limit is not None and wanted + IDLE_WORKER > limit:
             raise MemoryBudgetError(
                 f"max_mem={format_bytes(wanted)} is more than the workers have: each may use "

@@ -53,9 +53,10 @@ def find_workers(client: Client | None = None) -> Workers:
     TypeError
         If it is no client.
     """
+    if client is not None and not hasattr(client, "scheduler_info"):
+        how = f", as Client({client!r})" if isinstance(client, str) else ", or None"
+        raise TypeError(f"client={client!r}: expected a distributed.Client{how}.")
     client = client or _current_client()
-    if isinstance(client, str):
-        raise TypeError(f"client={client!r}: expected a distributed.Client, as Client({client!r}).")
     return _local_workers() if client is None else _cluster_workers(client)
 
 

@@ -42,6 +42,7 @@ from zarr_dask.errors import (
     StoreError,
     WriterNotFoundError,
 )
+from zarr_dask.flags import check_given
 from zarr_dask.formats.base import (
     Format,
     GroupMeta,
@@ -394,11 +395,25 @@ class Draft:
         put_documents(array.store, array.node_format.documents(array.meta, array.path))
 
 
+def _check_kinds(request: Request) -> None:
+    """Refuse what describes neither arrays nor the regions of ranks."""
+    if not isinstance(request.arrays, Mapping):
+        raise TypeError(
+            f"arrays={request.arrays!r}: expected an object with the shape, dtype and so on of "
+            "each array, by its name."
+        )
+    maps = request.owners
+    for found in maps.values() if isinstance(maps, Mapping) else (maps,):
+        expected = "what zarr_dask.owners(grid, decomposition) gives, for all arrays or by name"
+        check_given("owners", found, Owners, expected)
+
+
 def _drafts(
     request: Request, store: Store, path: str, capacity: int, kind: str
 ) -> dict[str, Draft]:
     """All arrays, each checked."""
     maps = request.owners
+    _check_kinds(request)
     drafts = {}
     for given, spec in request.arrays.items():
         name = normalise_path(given)

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from functools import partial
 from secrets import randbits
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from zarr_dask.errors import GridError, RankError, StepError
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_count, check_flags
 from zarr_dask.grid import Region
 from zarr_dask.group import Group
 from zarr_dask.jobs.simulation.exchange import Communicator, exchange, smallest
@@ -183,7 +183,7 @@ class Writer:
             capacity=capacity,
             owners=owners,
             gathers=gather,
-            attributes=attributes or {},
+            attributes={} if attributes is None else attributes,
             format=format,
             overwrite=overwrite,
             journal=journal,
@@ -245,6 +245,10 @@ class Writer:
         StepError
             If steps before `from_step` are not stored, or the run has begun with another step.
         """
+        check_count("threads", threads, "one per core")
+        if casting not in get_args(Casting):
+            known = ", ".join(map(repr, get_args(Casting)))
+            raise ValueError(f"casting={casting!r}: expected one of {known}.")
         output = open_output(url, path, journal, storage_options)
         check_run(run, from_step)
         if rank is None:
@@ -370,6 +374,7 @@ class Writer:
             If the store fails; the same step can be put again.
         """
         self._check_attached()
+        check_flags(flush=flush)
         step = checked_step(self._output, step)
         if step < self._first:
             return
@@ -397,7 +402,9 @@ class Writer:
         self._next, self._received = step + 1, None
 
     def _checked(self, blocks: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        unknown = sorted(set(blocks) - set(self._streams))
+        if not isinstance(blocks, Mapping):
+            raise TypeError(f"blocks={blocks!r}: expected the block of each array, by its name.")
+        unknown = sorted(map(str, blocks.keys() - self._streams.keys()))
         needed = [name for name, one in self._streams.items() if one.share.region is not None]
         missing = [name for name in needed if name not in blocks]
         if unknown or missing:
@@ -511,6 +518,7 @@ class Writer:
         MetadataChangedError
             If an array is not the one any more that was created.
         """
+        check_flags(flush=flush)
         if flush and self._appender is not None:
             self.flush()
         return self._publisher_of_output().publish(step, flush=flush)
@@ -555,6 +563,8 @@ def _check_rank(output: Output, rank: Any, comm: Communicator | None) -> None:
             f"{output.where} was created with gather=True: ranks share stored objects and need "
             "gather=, a communicator between them."
         )
+    if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
+        raise TypeError(f"gather={comm!r}: expected a communicator (of mpi4py), or None.")
     if comm is not None and (comm.rank, comm.size) != (rank, output.ranks):
         raise RankError(
             f"rank {rank} of {output.ranks} was given a communicator that says it is rank "

@@ -20,6 +20,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError
+from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid import Grid, Region, Shape, cut
 from zarr_dask.group import Group
@@ -218,6 +219,7 @@ def compare(
     (False, (((2,), np.int32(3), np.int32(7)),))
     """
     left, right = (_opened(one, storage_options, read) for one in (a, b))
+    check_flags(equal_nan=equal_nan, attributes=attributes, digest=digest)
     given: Any = sample
     if isinstance(given, np.number):
         sample = given.item()  # the report is JSON

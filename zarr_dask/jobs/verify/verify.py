@@ -27,7 +27,7 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
@@ -136,6 +136,8 @@ def verify(
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
     check_flags(sweep=sweep)
+    expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
+    check_given("manifest", manifest, str | PathLike | Receipted, expected)
     job = replace(_Job.of(url, path, deep, storage_options, read), journal=journal)
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))
@@ -199,7 +201,7 @@ class _Job:
         storage_options: Mapping[str, Any] | None,
         read: ReadOptions | None,
     ) -> _Job:
-        options = replace(read or ReadOptions(), consolidated=False)  # what the documents say
+        options = replace(ReadOptions.given(read), consolidated=False)  # what the documents say
         if not isinstance(url, Array | Group):
             url, path = node_place(url, path, storage_options)
         node = open_node(url, path, "r", None, None, options)

@@ -69,7 +69,7 @@ def check_existing(target: Array, request: WriteRequest) -> None:
     is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare with one
     if not is_number or wanted.fill_value != default.fill_value:
         named.append("fill_value")
-    if wanted.format not in {None, target.format}:
+    if wanted.format not in (None, target.format):
         named.append("format")
     if f"v{request.keywords.get('zarr_format')}" == target.format:
         named.remove("zarr_format")

@@ -217,7 +217,7 @@ def plan_write(
             codecs=codecs,
             fill_value=fill_value,
             dimension_names=dimension_names,
-            attributes=attributes or {},
+            attributes={} if attributes is None else attributes,
             format=format,
         ),
         overwrite=overwrite,
