@@ -50,6 +50,16 @@ def planned(source: str, folder: Path, *options: str) -> Path:
     return file
 
 
+@pytest.mark.parametrize("command", [["run"], ["status"], ["finish"], ["script", "--slurm"]])
+@pytest.mark.parametrize("content", [b"\x89PNG\xff", b"{", b"[]"], ids=["picture", "half", "list"])
+def test_files_that_hold_no_plan_are_named(tmp_path, command, content):
+    file = tmp_path / "p.json"
+    file.write_bytes(content)
+    said = cli(*command, file, code=1)
+    assert f"{file}: " in said
+    assert "JSON" in said or "no plan" in said
+
+
 @pytest.mark.parametrize("command", ["plan", "copy"])
 @pytest.mark.parametrize("option", ["-o", "--plot"])
 def test_no_file_is_put_among_arrays(tmp_path, monkeypatch, command, option):

@@ -285,6 +285,8 @@ def test_the_json_schema(shelf):
 
 def test_a_wrong_path_is_an_error(tmp_path):
     assert "there is nothing at" in run(tmp_path / "none", code=1).stderr
+    (tmp_path / "file").write_text("no hierarchy")
+    assert "is a file" in " ".join(run(tmp_path / "file", code=1).stderr.split())
     assert json.loads(run(tmp_path / "none", "--json", code=1).stdout)["nodes"] == []
 
 

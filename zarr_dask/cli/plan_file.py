@@ -356,7 +356,12 @@ def _run_by_shell(command: str) -> str:
 def _load(file: Path) -> Plan:
     from zarr_dask.jobs.load_plan import load_plan
 
-    return load_plan(file.read_text(encoding="utf-8"))
+    try:
+        return load_plan(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{file}: expected the JSON of a plan, in UTF-8 ({error}).") from error
+    except PlanError as error:
+        raise PlanError(f"{file}: {error}") from error
 
 
 def _checked(stage: int, plan: Plan) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,9 @@ def survey(root: str, path: str, as_json: bool) -> None:
     if as_json:
         say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     if not found.nodes and not found.other_objects:
-        raise click.ClickException(printable(f"there is nothing at {found.where}. Check the path."))
+        is_file = Path(found.where).is_file()
+        hint = "It is a file, and no zip archive." if is_file else "Check the path."
+        raise click.ClickException(printable(f"there is nothing at {found.where}. {hint}"))
     if not as_json:
         _say(found)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
@@ -239,6 +239,40 @@ def plan_write(
     return JointWritePlan(tuple(plans))
 
 
+class _Aim(NamedTuple):
+    """Where values go."""
+
+    target: Array
+    region: Region
+    site: Site
+    """What is known of the place."""
+    before: ArrayMeta | None = None
+    """What the array is now, if it grows."""
+    ended: Region | None = None
+    """The region, if a job that has ended already appended the same values."""
+
+
+def _aim(values: da.Array, request: WriteRequest) -> _Aim:
+    """Where values go; nothing is written."""
+    if request.creates and not isinstance(request.url, Array):
+        store, path = node_place(request.url, request.component or "", request.storage_options)
+        site = site_of(store, path)
+        around = format_around(site.store, path)
+        target = new_array(values, store, path, request.wanted, request.keywords, around)
+        return _Aim(target, checked_region(None, target.shape), site)
+    target = existing_array(request.url, request.component, request.storage_options)
+    site = Site(target.store)
+    check_existing(target, request)
+    if request.append is None:
+        return _Aim(target, _region_in(target, request.region), site)
+    before = target.meta
+    target, region = grown(target, values, request.append)
+    ended = grown_before(values, replace(target, meta=before), region, request.resume)
+    if ended is not None:  # but for its journal
+        return _Aim(replace(target, meta=before), ended, site, None, ended)
+    return _Aim(target, region, site, before)
+
+
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     """The plan of one array."""
     from zarr_dask.graph import checked_array
@@ -247,26 +281,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
-    before: ArrayMeta | None = None
-    ended: Region | None = None
-    if request.creates and not isinstance(request.url, Array):
-        store, path = node_place(request.url, request.component or "", request.storage_options)
-        site = site_of(store, path)
-        around = format_around(site.store, path)
-        target = new_array(values, store, path, request.wanted, request.keywords, around)
-        region = checked_region(None, target.shape)
-    else:
-        target = existing_array(request.url, request.component, request.storage_options)
-        site = Site(target.store)
-        check_existing(target, request)
-        if request.append is None:
-            region = _region_in(target, request.region)
-        else:
-            before = target.meta
-            target, region = grown(target, values, request.append)
-            ended = grown_before(values, replace(target, meta=before), region, request.resume)
-            if ended is not None:  # but for its journal
-                target, region, before = replace(target, meta=before), ended, None
+    target, region, site, before, ended = _aim(values, request)
     if not site.free_beside:
         check_no_output(target.store, target.path)
     replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
