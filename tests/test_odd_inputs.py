@@ -373,3 +373,42 @@ def test_options_of_a_rank(here, option, wrong):
 def test_blocks_of_a_rank_that_have_no_names(here, blocks):
     with writer() as rank, pytest.raises(TypeError, match=r"blocks=.*by its name"):
         rank.put(0, blocks)
+
+
+OPTIONS = {"fsync": True}
+WITH_OPTIONS = {
+    "open": lambda node: zd.open(node, storage_options=OPTIONS),
+    "from_zarr": lambda node: zd.from_zarr(node, storage_options=OPTIONS),
+    "to_zarr": lambda node: zd.to_zarr(X, node, storage_options=OPTIONS, region=...),
+    "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS),
+    "copy to": lambda node: zd.copy("a.zarr", node, target_options=OPTIONS, overwrite=True),
+    "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, storage_options=OPTIONS),
+    "survey": lambda node: zd.survey(node, storage_options=OPTIONS),
+    "verify": lambda node: zd.verify(node, storage_options=OPTIONS),
+    "digest": lambda node: zd.digest(node, storage_options=OPTIONS),
+    "compare": lambda node: zd.compare(node, node, storage_options=OPTIONS),
+    "open_dataset": lambda node: zd.open_dataset(node, storage_options=OPTIONS),
+    "delete": lambda node: zd.delete(node, storage_options=OPTIONS),
+    "migrate": lambda node: zd.migrate(node, storage_options=OPTIONS),
+}
+
+
+@pytest.mark.parametrize("what", ["node", "store"])
+@pytest.mark.parametrize("call", WITH_OPTIONS)
+def test_storage_options_beside_what_is_open(here, furnished, call, what):
+    before = sorted(here.rglob("*"))
+    node = zd.open_group("g.zarr", mode="r+") if call == "open_dataset" else furnished
+    with pytest.raises(StoreError, match=r"^storage_options \['fsync'\]"):
+        WITH_OPTIONS[call](node if what == "node" else node.store)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_storage_options_of_the_one_that_is_a_place(here, furnished):
+    assert zd.compare(furnished, "a.zarr", storage_options=OPTIONS)
+    assert zd.compare("a.zarr", furnished.store, storage_options=OPTIONS)
+
+
+def test_target_options_without_a_target(here):
+    zd.create_group("old.zarr", format="v2")
+    with pytest.raises(ValueError, match=r"target_options \['fsync'\] are for dst"):
+        zd.plan_migration("old.zarr", target_options=OPTIONS)

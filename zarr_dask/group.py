@@ -52,7 +52,7 @@ from zarr_dask.notices import warn
 from zarr_dask.site import site_of
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly, innermost
 from zarr_dask.surroundings import format_around
 from zarr_dask.tree import Tree, draw, facts_table
@@ -400,6 +400,7 @@ def open(
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
         below, read = normalise_path(path), url.options if read is None else read
+        open_store(without_consolidated(url.store), storage_options)  # it has them already
         # consolidated metadata are those of the nodes below the group that holds them
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format

@@ -56,7 +56,7 @@ def from_zarr(
     >>> zd.from_zarr(a).chunks, zd.from_zarr(a, chunks="chunks").numblocks
     (((4, 4), (4, 4)), (4, 4))
     """
-    if isinstance(url, Array) and not component and read is None:
+    if isinstance(url, Array) and not (component or read or storage_options):
         return url.to_dask(chunks, name=name)
     return open_array(url, component or "", "r", None, storage_options, read).to_dask(
         chunks, name=name

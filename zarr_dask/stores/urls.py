@@ -205,7 +205,7 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     if options:
         raise StoreError(
             f"storage_options {sorted(options)} mean nothing to {store.url}: local files take "
-            "'fsync', zip archives 'largest'; stores and mappings take none."
+            "'fsync', zip archives 'largest'; stores, mappings and open nodes take none."
         )
     return store
 

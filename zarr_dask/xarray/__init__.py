@@ -300,7 +300,7 @@ def _open(
     if isinstance(url, _Opened):
         return url
     path = normalise_path(group)
-    if isinstance(url, Group) and not path and format is None and read is None:
+    if isinstance(url, Group) and not (path or format or read or storage_options):
         return _Opened(url, dict(url.walk(recursive)), is_named=False)
     root = open_group(url, path, "r", format, storage_options, read)
     is_named = isinstance(url, str | os.PathLike)

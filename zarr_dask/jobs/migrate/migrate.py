@@ -174,6 +174,11 @@ def plan_migration(
     data = data or ("keep" if dst is None else "copy")
     check_flags(remove_old=remove_old)
     _check_arguments(data, dst, remove_old=remove_old)
+    if dst is None and target_options:
+        raise ValueError(
+            f"target_options {sorted(target_options)} are for dst, and there is none: those of src "
+            "are storage_options."
+        )
     source, target, path = source_and_target(src, dst, path, storage_options, target_options)
     if dst is not None and meet((source, path), (target, path)):
         raise SourceIsTargetError(

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
-from zarr_dask.errors import MetadataError, NodeTypeError
+from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
 from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid import Grid, Region, Shape, cut
@@ -193,7 +194,7 @@ def compare(
     digest
         Work out the digest of the values on the way (see `zarr_dask.digest`).
     storage_options, read
-        As for `zarr_dask.open`, for those that are places.
+        As for `zarr_dask.open`, for those that are places; options are for paths and URLs.
 
     Returns
     -------
@@ -218,8 +219,13 @@ def compare(
     >>> bool(found), found.arrays[0].first
     (False, (((2,), np.int32(3), np.int32(7)),))
     """
-    left, right = (_opened(one, storage_options, read) for one in (a, b))
     check_flags(equal_nan=equal_nan, attributes=attributes, digest=digest)
+    if storage_options and not any(map(_is_named, (a, b))):
+        raise StoreError(
+            f"storage_options {sorted(storage_options)} are for a path or URL, and neither of the "
+            "two is one."
+        )
+    left, right = (_opened(one, storage_options, read) for one in (a, b))
     given: Any = sample
     if isinstance(given, np.number):
         sample = given.item()  # the report is JSON
@@ -241,7 +247,12 @@ def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptio
         return one
     if isinstance(one, np.generic) and not isinstance(one, np.str_):  # a place
         return np.asarray(one)  # what an index that leaves no dimension gives
-    return open_node(one, storage_options=storage_options, read=read)
+    return open_node(one, storage_options=storage_options if _is_named(one) else None, read=read)
+
+
+def _is_named(one: Any) -> bool:
+    """Whether it is a path or URL, which options of a store are for."""
+    return isinstance(one, str | PathLike)
 
 
 def _place(one: Any) -> str:

@@ -31,6 +31,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.dtypes import is_small
+from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid import Region, Shape
 from zarr_dask.group import open_array
@@ -95,6 +96,10 @@ def digest(
     >>> zd.digest(a) == zd.digest(np.arange(24, dtype="f4").reshape(4, 6))
     True
     """
+    if storage_options and hasattr(array, "shape"):
+        raise StoreError(
+            f"storage_options {sorted(storage_options)} are for a place, and this is an array."
+        )
     if not hasattr(array, "shape"):
         array = open_array(array, "", "r", None, storage_options, read)
     stored = array if isinstance(array, Array) else None

@@ -204,7 +204,8 @@ class _Job:
         options = replace(ReadOptions.given(read), consolidated=False)  # what the documents say
         if not isinstance(url, Array | Group):
             url, path = node_place(url, path, storage_options)
-        node = open_node(url, path, "r", None, None, options)
+            storage_options = None
+        node = open_node(url, path, "r", None, storage_options, options)
         arrays: list[Array] = []
         findings: list[Finding] = []
         if isinstance(node, Array):

@@ -24,7 +24,7 @@ from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.jobs.write.dialect import spec_from_keywords
 from zarr_dask.resizing import appended, resized
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def existing_array(
     """
     if isinstance(url, Array) and not component:
         target = url
+        open_store(url.store, storage_options)  # it has them already
     else:
         target = open_array(url, component or "", "r+", None, storage_options)
     if isinstance(target.store, ReadOnly):
