@@ -385,8 +385,8 @@ def test_fsync_reaches_the_file_before_its_name(tmp_path, monkeypatch):
 class Disk:
     """Which names would be there after a power cut: those that were put there, and their folders.
 
-    What a file system may do besides, such as putting more there, is not counted on. Nothing goes to
-    the real disk, which takes seconds where other tests keep it busy.
+    What a file system may do besides, such as putting more there, is not counted on. Nothing goes
+    to the real disk, which takes seconds where other tests keep it busy.
     """
 
     def __init__(self, monkeypatch, root: Path) -> None:

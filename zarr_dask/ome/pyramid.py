@@ -307,7 +307,7 @@ def _writing(array: Array) -> int:
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
     room = max(layout.chunk_bytes, layout.working)
-    return layout.encoded_bytes + room + layout.tables + padded
+    return layout.encoded_bytes + layout.waiting + room + layout.tables + padded
 
 
 def plan_stages(

@@ -185,18 +185,19 @@ class StoreTests:
 
     def test_pieces_that_come_one_by_one(self, tested: Store) -> None:
         """Each in the memory of the one before it, small ones and large ones."""
-        memory, sizes = bytearray(1 << 18), [1 << 18, 3, 1 << 16, 0, 70_000, 1]
+        memory, sizes = bytearray(1 << 19), [1 << 18, 3, 1 << 16, 0, 70_000, 1]
+        sizes += [1 << 19, 5, (1 << 18) + 1, *[90_000] * 12, 1 << 18, 1 << 18, 7]
 
         def pieces() -> Iterator[Buffer]:
             for number, size in enumerate(sizes):
                 memory[:] = bytes([number]) * len(memory)
                 yield memoryview(memory)[:size]
 
-        seen: list[int] = []
-        put_pieces(tested, "a/b", pieces(), lambda piece: seen.append(len(piece)))
+        seen: list[bytes] = []
+        put_pieces(tested, "a/b", pieces(), lambda piece: seen.append(bytes(piece)))
         want = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
         assert as_bytes(tested.get("a/b")) == want
-        assert seen == sizes
+        assert b"".join(seen) == want
 
     def test_an_error_between_pieces_leaves_what_was_there(self, tested: Store) -> None:
         """It is raised as it is; nothing of the new value is to be seen."""

@@ -38,6 +38,7 @@ from zarr_dask.jobs.rechunk.stages import (
     needed_for_tasks,
     seconds,
 )
+from zarr_dask.stores.pieces import TOGETHER
 
 __all__ = ["Alternative", "alternatives", "plan_stages"]
 
@@ -422,9 +423,10 @@ def _judge(
     room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
     encoded = _volume(target.chunks) * new_item if written.in_pieces else object_bytes
+    waiting = np.minimum(TOGETHER, object_bytes) * written.in_pieces
     peak = (
         copied
-        + source.held(held) * item
+        + np.maximum(source.held(held) * item, waiting)
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)

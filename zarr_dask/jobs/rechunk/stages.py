@@ -18,6 +18,7 @@ from typing import Protocol, Self
 
 from zarr_dask.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.plan import Costs
+from zarr_dask.stores.pieces import TOGETHER
 
 __all__ = [
     "BLOCKS",
@@ -176,6 +177,11 @@ class Layout:
         return self.chunk_bytes if self.in_pieces else self.object_bytes
 
     @property
+    def waiting(self) -> int:
+        """Encoded bytes of small chunks that wait for others on their way to the store."""
+        return min(TOGETHER, self.object_bytes) if self.in_pieces else 0
+
+    @property
     def sharded(self) -> bool:
         """Whether the chunks of a stored object can be read one by one."""
         return self.indices > 0 or self.chunk != self.object_shape
@@ -327,6 +333,7 @@ class StagePlan:
         encoded = self._encoded(box)
         if part is not None:
             reading, encoded = part, 2 * max(source.block, PIECE)
+        encoded = max(encoded, target.waiting)  # in the same memory, one after the other
         room = max(reading, writing, 0)
         # an object in the other data type, one with what reaches beyond the array
         objects = target.padded + (source.kind != target.kind)
@@ -421,7 +428,8 @@ def block_memory(written: Layout, nbytes: int) -> int:
     nbytes
         Of the block.
     """
-    made = written.padded * written.object_bytes + written.encoded_bytes + written.tables
+    made = written.padded * written.object_bytes + written.tables
+    made += written.encoded_bytes + written.waiting
     kept = min(KEPT_AT_MOST, nbytes // 4)
     return nbytes + max(written.working, 0) + made + kept + OVERHEAD
 
