@@ -15,7 +15,7 @@ from dask.base import collections_to_expr
 from distributed import Client
 
 import zarr_dask as zd
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import ConsolidatedMetadataWarning, StoreError
 from zarr_dask.graph import has_separate_blocks, separate_writes
 from zarr_dask.jobs.run import Batches
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
@@ -343,3 +343,17 @@ def test_a_failure_on_a_cluster_is_waited_for(tmp_path, client):
     before = sorted(p.name for p in tmp_path.rglob("*"))
     time.sleep(0.2)
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["cluster", "threads"])
+def test_whoever_appends_is_told_of_consolidated_metadata_once(tmp_path, request, where, recwarn):
+    """Not only the process of the worker that shows the new length."""
+    zd.create_group(tmp_path / "r")
+    zd.to_zarr(da.zeros((4, 3), dtype="i8"), tmp_path / "r", "u", chunks=2)
+    zd.consolidate(tmp_path / "r")
+    if where == "cluster":
+        request.getfixturevalue("client")
+    recwarn.clear()
+    zd.to_zarr(da.ones((2, 3), dtype="i8"), tmp_path / "r", "u", append=0)
+    told = [one for one in recwarn if one.category is ConsolidatedMetadataWarning]
+    assert [str(one.message).split(" has changed")[0] for one in told] == [f"{tmp_path}/r/u"]

@@ -88,14 +88,24 @@ def current(
 
 
 def put_changed(
-    store: Store, path: str, node_format: Format, present: AnyMeta, changed: AnyMeta
+    store: Store,
+    path: str,
+    node_format: Format,
+    present: AnyMeta,
+    changed: AnyMeta,
+    *,
+    warns: bool = True,
 ) -> None:
-    """Write the documents of a node that say something else than before."""
+    """Write the documents of a node that say something else than before.
+
+    Warns if consolidated metadata do not, unless the caller has done so.
+    """
     before = {} if _has_no_document(present) else node_format.documents(present, path)
     for key, document in node_format.documents(changed, path).items():
         if document != before.get(key):
             store.set(key, [document])
-    warn_of_stale(store, path, node_format)
+    if warns:
+        warn_of_stale(store, path, node_format)
 
 
 def _has_no_document(meta: NodeMeta) -> bool:

@@ -280,6 +280,8 @@ class WritePlan:
         ArrayTarget(target, self.creates, self.before, token=token).check_place()
         if self.swap is None:
             self._make_room()
+            if self.before is not None:  # here: what a worker warns of, nobody at the client sees
+                warn_of_stale(target.store, target.path, target.node_format)
         else:
             self._warn_of_stale()
             warn_of_mixture(target.store, target.path, target.node_format)
@@ -371,7 +373,8 @@ class WritePlan:
         target = self.target
         place = (target.store, target.path, target.node_format)
         present = current(*place, before, target.options)
-        put_changed(*place, present, replace(after, attributes=present.attributes))
+        shown = replace(after, attributes=present.attributes)
+        put_changed(*place, present, shown, warns=False)  # `begun` has done so
 
     def _done(self, missing: Runs | None) -> int:
         """Decoded bytes of the blocks that need not be written any more."""

@@ -282,7 +282,8 @@ class ArrayTarget:
         if job is not None and self.records is not None:
             self.records.journal.note(replace(job, growing=True))
         note_growth(self.token)
-        put_changed(*place, present, replace(array.meta, attributes=present.attributes))
+        grown = replace(array.meta, attributes=present.attributes)
+        put_changed(*place, present, grown, warns=False)  # whoever began the job has been warned
 
     def _open_job(self) -> Job | None:
         """The job to end; None if there is none, or it has been ended before."""
