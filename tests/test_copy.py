@@ -771,3 +771,95 @@ def test_progress_counts_bytes(tmp_path):
     plan.run(progress=seen.append, verify=True)
     for stage, total in enumerate([*(one.nbytes for one in plan.stages), plan.nbytes]):
         assert sum(step.nbytes for step in seen if step.stage == stage) == total
+
+
+# --- the format of the group around ---------------------------------------------------------------
+
+
+def source_of(format, **options):
+    """A hierarchy of one array with names of dimensions."""
+    group = zd.create_group({}, format=format, attributes={"title": "run 7"})
+    options = {"shape": (8, 6), "dtype": "i2", "chunks": (2, 6), **options}
+    array = group.create_array("u", dimension_names=["t", "x"], fill_value=-1, **options)
+    array[:4] = np.arange(24).reshape(4, 6)
+    return group
+
+
+@pytest.mark.parametrize("how", ["rechunk", "copy", "copy of an array"])
+@pytest.mark.parametrize(
+    ("old", "around"),
+    [("v3", "v2"), ("v2", "v3"), ("v3", "v3draft"), ("v3draft", "v2"), ("v2", "v3draft")],
+)
+def test_copies_have_the_format_of_the_group_around(old, around, how):
+    source, values = source_of(old), {}
+    zd.create_group(values, format=around)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if how == "rechunk":
+            zd.rechunk(source["u"], values, path="run/u", chunks={"t": 8})
+        else:
+            zd.copy(source if how == "copy" else source["u"], values, path="run/u")
+    name = "run/u/u" if how == "copy" else "run/u"
+    shown = dict(zd.open_group(values, format=around).arrays(recursive=True))
+    assert list(shown) == [name]
+    made = shown[name]
+    assert (made.format, made.dimension_names, made.fill_value) == (around, ("t", "x"), -1)
+    np.testing.assert_array_equal(made[...], source["u"][...])
+
+
+@pytest.mark.parametrize("format", ["v2", "v3draft"])
+@pytest.mark.parametrize(
+    "options",
+    [{"shards": (4, 6)}, {"chunks": ((3, 5), 6)}, {"codecs": ["zstd", "crc32c"]}],
+)
+def test_what_the_format_around_cannot_say_keeps_its_own(format, options):
+    source, values = source_of("v3", **options), {}
+    zd.create_group(values, format=format)
+    plan = zd.plan_copy(source["u"], values, path="u")
+    can = ("shards" if format == "v3draft" else "codecs") in options
+    assert plan.members[0].target.format == (format if can else "v3")
+    assert not plan.notes
+
+
+def test_what_keeps_its_format_is_said_to_be_of_another_than_the_group_around():
+    source, values = source_of("v3", shards=(4, 6)), {}
+    zd.create_group(values, format="v2")
+    with pytest.warns(zd.errors.MixedFormatsWarning, match="format v2"):
+        zd.copy(source["u"], values, path="u")
+    assert zd.open(values, "u", format="v3").shards == (4, 6)
+
+
+def test_a_format_that_is_named_is_heeded_in_any_group():
+    source, values = source_of("v3"), {}
+    zd.create_group(values, format="v2")
+    assert zd.plan_copy(source, values, path="a", format="v3").node_format.name == "v3"
+    plan = zd.plan_rechunk(source["u"], values, path="a", chunks=3, format="v3")
+    assert plan.target.format == "v3"
+
+
+@pytest.mark.parametrize("how", ["rechunk", "copy"])
+def test_jobs_in_a_group_of_another_format_are_found_again(tmp_path, how):
+    source = zd.create_array(tmp_path / "source.zarr", shape=(8, 6), dtype="i2", chunks=(2, 6))
+    source[...] = np.arange(48).reshape(8, 6)
+    zd.create_group(tmp_path / "old.zarr", format="v2")
+    target = tmp_path / "old.zarr" / "u"
+
+    def run(progress=None):
+        options = {"chunks": (8, 3), "max_mem": "9MB", "resume": True, "progress": progress}
+        return getattr(zd, how)(source, target, **options)
+
+    def die(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(die)
+    begun = {one.name for one in tmp_path.rglob("__job-*")}
+    assert len(begun) == 1
+    plan = getattr(zd, f"plan_{how}")(source, target, chunks=(8, 3), overwrite=True)
+    document = json.loads(plan.to_json())
+    assert "v2" in json.dumps(document)
+    assert zd.load_plan(plan.to_json()) is not None
+    run()
+    assert not list(tmp_path.rglob("__job-*"))
+    np.testing.assert_array_equal(zd.open(target)[...], source[...])
+    assert zd.open(target).format == "v2"

@@ -19,7 +19,14 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import local_path
 
-__all__ = ["array_around", "check_file", "check_folder", "file_in_the_way", "format_around"]
+__all__ = [
+    "array_around",
+    "check_file",
+    "check_folder",
+    "file_in_the_way",
+    "format_around",
+    "format_of_group_around",
+]
 
 
 def file_in_the_way(store: Store, path: str) -> str | None:
@@ -68,8 +75,16 @@ def check_file(store: Store, key: str, what: str) -> None:
 def format_around(store: Store, path: str) -> str:
     """Name of the format that a new node has if nobody says one: that of the group it will lie in.
 
-    A group shows the nodes of its own format only. Where there is no group it is v3. The groups of
-    the store are looked at, and, where local files begin below another group, that one.
+    Where there is no group it is v3.
+    """
+    return format_of_group_around(store, path) or V3.name
+
+
+def format_of_group_around(store: Store, path: str) -> str | None:
+    """Name of the format of the group that a new node will lie in; None where there is no group.
+
+    A group shows the nodes of its own format only. The groups of the store are looked at, and,
+    where local files begin below another group, that one.
     """
     for above in reversed(ancestors(path)):
         found = _groups_at(store, above)
@@ -78,12 +93,12 @@ def format_around(store: Store, path: str) -> str:
     place = local_path(store, "")
     around = next((p for p in Path(place).parents if os.path.lexists(p)), None) if place else None
     if around is None:
-        return V3.name
+        return None
     try:
         present = _groups_at(LocalStore(str(around)), "")
     except StoreError:
-        return V3.name  # a folder that may not be looked into is nobody's group
-    return next((one.name for one in present if one in FORMATS), V3.name)
+        return None  # a folder that may not be looked into is nobody's group
+    return next((one.name for one in present if one in FORMATS), None)
 
 
 def _groups_at(store: Store, path: str) -> list[Format]:

@@ -26,7 +26,11 @@ Examples:
 """
 )
 @job_options
-@click.option("--format", type=FORMAT, help="Format of the copy; that of the source by default.")
+@click.option(
+    "--format",
+    type=FORMAT,
+    help="Format of the copy; by default that of the group around it, else of the source.",
+)
 @run_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option(

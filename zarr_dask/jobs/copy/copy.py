@@ -49,13 +49,21 @@ from zarr_dask.jobs.copy.moving import MovePlan, plan_move
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan
-from zarr_dask.jobs.rechunk.regridding import Resources, Wanted, memory_budget, new_array, planned
+from zarr_dask.jobs.rechunk.regridding import (
+    Resources,
+    Wanted,
+    memory_budget,
+    new_array,
+    planned,
+    says_all,
+)
 from zarr_dask.jobs.rechunk.sampling import LARGEST
 from zarr_dask.jobs.rechunk.stages import CostModel
 from zarr_dask.jobs.run import Workers, find_workers
 from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.urls import Location, open_alike
+from zarr_dask.surroundings import format_of_group_around
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -102,7 +110,8 @@ def plan_copy(
         dimension. Arrays without any of these dimensions are copied on the grid they have. For a
         single array in all forms that `zarr_dask.plan_rechunk` takes.
     format
-        Format of the copy; that of the source by default.
+        Format of the copy; by default that of the group around it where there is one whose format
+        can say all that the source says, else that of the source.
     codecs
         Codecs of the chunks, as for `zarr_dask.create_array`; those of each array by default, or
         the default ones of another `format` that does not have them, which the plan notes. For a
@@ -158,7 +167,6 @@ def plan_copy(
     root = _opened(src, storage_options, options)
     archives = Archives(replaces=overwrite and not normalise_path(path))
     store, below = archives.place(dst, path, target_options)
-    node_format = format_for_new(store, format or root.format, below)
     if temp is not None:
         open_alike(temp, store)  # raises where it cannot be had
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
@@ -167,6 +175,7 @@ def plan_copy(
     arrays = {name: node for name, node in nodes.items() if isinstance(node, Array)}
     grids = _Grids(chunks, shards, region, codecs, dtype, format, tuple(arrays))
     grids.check(root, arrays)
+    node_format = format_for_new(store, format or _followed(nodes, store, below, grids), below)
     _check_apart(nodes, store, below)
     work = _Work(store, below, node_format, grids, resources, overwrite)
     at_a_time = min(waiting_for(root.store), resources.max_mem // (2 * LARGEST))  # they sample
@@ -393,6 +402,28 @@ class _Grids:
             if self._is_by_path(codecs) and not self._is_codec(codecs):
                 codecs = codecs.get(path)
         return Wanted(chunks, shards, dtype, codecs, self.format, region)
+
+
+def _followed(nodes: Mapping[str, _Node], store: Store, path: str, grids: _Grids) -> str:
+    """Name of the format of the group around a copy if all nodes can have it; else their own."""
+    own = next(node.format for node in nodes.values() if not isinstance(node, MetadataError))
+    around = format_of_group_around(store, path)
+    if around is None or around == own:
+        return own
+    followed = format_for_new(store, around, path)
+
+    def can_have_it(name: str, node: _Node) -> bool:
+        if isinstance(node, MetadataError):
+            return False
+        if not all(map(followed.is_node_name, filter(None, name.split("/")))):
+            return False
+        if isinstance(node, Array):
+            wanted = grids.of(name, node)
+            return says_all(node, store, join(path, name), followed, wanted)
+        known = without_consolidated(node.store), node.path, node.node_format, node.meta
+        return has_consolidated(followed) or not is_consolidated(*known)
+
+    return around if all(can_have_it(*one) for one in nodes.items()) else own
 
 
 def _own(grid: Any, array: Array) -> Any:

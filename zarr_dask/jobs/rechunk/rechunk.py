@@ -27,6 +27,7 @@ from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.rechunk.regridding import (
     Resources,
     Wanted,
+    format_to_come,
     layout_between,
     layout_of,
     memory_budget,
@@ -173,7 +174,8 @@ def plan_rechunk(
         Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default, or
         the default ones of another `format` that does not have them, which the plan notes.
     format
-        Its format, such as ``"v3"``; that of the source by default.
+        Its format, such as ``"v3"``; by default that of the group around the target where there
+        is one whose format can say all that the array says, else that of the source.
     region
         Slices of the source, without steps, by position or in a mapping by name or position of
         the dimension; all of it by default.
@@ -280,7 +282,7 @@ def _plan(
 ) -> RechunkPlan:
     """The plan of one array."""
     array = _opened(source)
-    node_format = format_for_new(store, wanted.format or array.format, path)
+    node_format = format_to_come(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
     check_apart(array, new.array)
     check_place(store, path, node_format, overwrite=overwrite)

@@ -13,8 +13,10 @@ from typing import Any
 from zarr_dask.array import Array
 from zarr_dask.codecs.base import Codec
 from zarr_dask.create import converted, plain_chain, quick_chain, regridded
+from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.hierarchy import is_shown_first
 from zarr_dask.indexing import checked_region
@@ -30,17 +32,19 @@ from zarr_dask.jobs.run import Workers
 from zarr_dask.stores.base import Store, can_peek
 from zarr_dask.stores.pieces import takes_pieces
 from zarr_dask.stores.urls import Location, open_alike
-from zarr_dask.surroundings import check_folder
+from zarr_dask.surroundings import check_folder, format_of_group_around
 
 __all__ = [
     "NewArray",
     "Resources",
     "Wanted",
+    "format_to_come",
     "layout_between",
     "layout_of",
     "memory_budget",
     "new_array",
     "planned",
+    "says_all",
 ]
 
 _DEFAULT_MEMORY = 10**9
@@ -97,6 +101,48 @@ class NewArray:
     """What users should know."""
 
 
+def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> Format:
+    """The format of a new array: what is asked for, or that of the group around, or of the source.
+
+    A group shows the nodes of its own format only, so that it is followed where its format can say
+    all that the array says.
+
+    Raises
+    ------
+    ValueError, NodeExistsError
+        As `zarr_dask.formats.detect.format_for_new`.
+    """
+    around = wanted.format or format_of_group_around(store, path) or array.format
+    if wanted.format or around == array.format:
+        return format_for_new(store, around, path)
+    followed = format_for_new(store, around, path)
+    if says_all(array, store, path, followed, wanted):
+        return followed
+    return format_for_new(store, array.format, path)
+
+
+def says_all(array: Array, store: Store, path: str, node_format: Format, wanted: Wanted) -> bool:
+    """Whether a new array is the same in another format as in that of the source."""
+    wanted = replace(wanted, format=node_format.name)  # which is a change if there is no other
+    try:
+        kept, made = (
+            _new_array(_cut(array, wanted)[1], store, path, one, wanted)
+            for one in (array.node_format, node_format)
+        )
+    except (MetadataError, DataTypeError, GridError):
+        return False
+    names = kept.dimension_names == made.dimension_names
+    grids = kept.chunks == made.chunks and kept.meta.grid == made.meta.grid
+    fills = bits_of(kept.meta.fill) == bits_of(made.meta.fill)
+    return names and grids and fills and kept.dtype == made.dtype
+
+
+def _cut(array: Array, wanted: Wanted) -> tuple[Region, Array]:
+    """What is copied of an array, and the array as if there were nothing else in it."""
+    part = _contiguous(wanted.region, array)
+    return part, replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+
+
 def new_array(
     array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
 ) -> NewArray:
@@ -110,8 +156,7 @@ def new_array(
     GridError, DataTypeError, MetadataError
         If there can be no such array.
     """
-    part = _contiguous(wanted.region, array)
-    cut = replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+    part, cut = _cut(array, wanted)
     try:
         return NewArray(part, _new_array(cut, store, path, node_format, wanted))
     except MetadataError as error:
