@@ -138,6 +138,12 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
     if fill is None:
         fill = meta.data_type.zero
         work.notes.append("fill value: there is none (null); it becomes zero, as which it is read")
+    elif _marks_missing_values(meta):
+        work.notes.append(
+            f"fill value: xarray takes elements equal to {fill} for missing values before v3, and "
+            "in v3 the attribute _FillValue, which there is none of: they become numbers to it. If "
+            f'they are missing values, update_attributes({{"_FillValue": {fill}}}) afterwards'
+        )
     translated = replace(
         meta, codecs=codecs, keys=keys, fill=fill, attributes=_attributes(meta, work), extra={}
     )
@@ -176,6 +182,18 @@ class _Work:
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def _marks_missing_values(meta: ArrayMeta) -> bool:
+    """Whether xarray masks other elements in v3 than before: NaN is missing in any case."""
+    fill: Any = meta.fill
+    is_number = np.asarray(fill).dtype.kind in "iuf"
+    return (
+        is_number
+        and bool(fill == fill)  # noqa: PLR0124  (NaN is not)
+        and meta.dimension_names is not None
+        and "_FillValue" not in meta.attributes
+    )
 
 
 def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
