@@ -186,7 +186,7 @@ def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
     from zarr_dask.jobs.write import target
     from zarr_dask.journal import Journal
 
-    def die(*args):
+    def die(*args, **options):
         raise StoreError("killed")
 
     with monkeypatch.context() as patch:
@@ -797,7 +797,7 @@ def test_appending(tmp_path):
 
 
 def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch):
-    def die(*args):
+    def die(*args, **options):
         raise StoreError("killed")
 
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
@@ -814,7 +814,7 @@ def test_the_next_step_goes_on_after_a_job_that_left_only_its_journal(tmp_path, 
     """A script that is killed there looks at the array when it runs again, and takes the next."""
     from zarr_dask.journal import Journal
 
-    def die(*args):
+    def die(*args, **options):
         raise StoreError("killed")
 
     options = {"append": {"append": 0}, "create": {}, "region": {"region": np.s_[:40]}}[first]
@@ -834,7 +834,7 @@ def test_the_next_step_goes_on_after_a_job_that_left_only_its_journal(tmp_path, 
 
 
 def test_an_append_that_died_before_its_end_is_not_taken_for_done(tmp_path, monkeypatch):
-    def die(*args):
+    def die(*args, **options):
         raise StoreError("killed")
 
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
