@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.bounds import LAYOUTS, measured
+from benchmarks.bounds import LAYOUTS, MB, Layout, measured
 
 LEAST = 0.6
 """Of the memory that is stated: a bound that is far too high would waste workers."""
@@ -29,6 +29,13 @@ def assert_as_stated(layout, threads, root, *, worker) -> None:
 def test_a_process_takes_what_its_plan_states(tmp_path, name, threads):
     layout = next(one for one in LAYOUTS if one.name == name)
     assert_as_stated(layout, threads, tmp_path, worker=threads == 1)
+
+
+def test_the_copy_in_the_other_byte_order_counts(tmp_path):
+    """It is made to be encoded, besides the chunk as it is read and as it is stored."""
+    grids = {"chunks": (100, 256, 64)}, {"chunks": (128, 256, 64)}
+    layout = Layout("big-endian", *grids, 80 * MB, "zstd", ">f4", shape=(128, 256, 64))
+    assert_as_stated(layout, 1, tmp_path, worker=False)
 
 
 def in_one_process(layout):

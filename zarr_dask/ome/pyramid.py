@@ -307,7 +307,8 @@ def _writing(array: Array) -> int:
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
     room = max(layout.chunk_bytes, layout.working)
-    return layout.encoded_bytes + layout.waiting + room + layout.tables + padded
+    made = layout.encoded_bytes + layout.waiting + layout.turned
+    return made + room + layout.tables + padded
 
 
 def plan_stages(

@@ -430,6 +430,7 @@ def _judge(
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)
+        + written.turned
         + encoded
         + np.maximum(source.decoding, target.tables)
         + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))

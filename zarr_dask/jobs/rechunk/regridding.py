@@ -358,6 +358,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         tables=bound.tables,
         decoding=bound.decoding,
         reading=bound.reading,
+        turned=bound.turned,
         block=bound.block if can_peek(array.store) and cut is None and not uneven else 0,
     )
 

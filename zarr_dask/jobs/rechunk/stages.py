@@ -145,6 +145,8 @@ class Layout:
     """As `working`, while chunks are decoded; None where it is the same."""
     block: int = 0
     """Bytes of a block at most, where parts of a chunk are read block by block; else 0."""
+    turned: int = 0
+    """Bytes of a chunk in the other byte order, of which encoding makes a copy; else 0."""
 
     @property
     def working_to_read(self) -> int:
@@ -341,6 +343,7 @@ class StagePlan:
         made += max(source.decoding, target.tables)
         if source.kind != target.kind:  # a byte for each element says whether it fits
             made += prod(target.object_shape)
+        made += target.turned
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
         return copied + encoded + room + made + kept + OVERHEAD
@@ -429,7 +432,7 @@ def block_memory(written: Layout, nbytes: int) -> int:
         Of the block.
     """
     made = written.padded * written.object_bytes + written.tables
-    made += written.encoded_bytes + written.waiting
+    made += written.encoded_bytes + written.waiting + written.turned
     kept = min(KEPT_AT_MOST, nbytes // 4)
     return nbytes + max(written.working, 0) + made + kept + OVERHEAD
 
