@@ -94,6 +94,14 @@ def test_contenders_take_turns(single, runs):
     assert {len(one.results) for one in names} == {case.rounds}
 
 
+def test_the_first_two_take_more_turns():
+    ran = []
+    names = [Contender(name, lambda name=name: ran.append(name), lambda _: True) for name in "abc"]
+    Case("title", names, rounds=1, more=2, single=True).measure()
+    assert "".join(ran) == "aabbcc" + "ab" + "ba"
+    assert [len(one.results) for one in names] == [3, 3, 1]
+
+
 def test_classes_for_asv(monkeypatch):
     monkeypatch.setattr(small_reads, "REPEATS", 3)
     monkeypatch.setattr(small_reads, "N", 64)
