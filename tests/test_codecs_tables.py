@@ -137,6 +137,18 @@ def test_codecs_around_another_hold_its_blocks():
         assert layout_of(array).decoding == expected
 
 
+def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make():
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    chunk = {"chunks": (4, 512, 512), "codecs": [big, Zstd(1)]}
+    plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
+    shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
+    for array in (plain, shards):
+        assert layout_of(array).turned == 4 << 20
+    chunk = {"chunks": (4, 512, 512), "codecs": [Zstd(1)]}
+    shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
+    assert layout_of(shards).turned == 0
+
+
 def test_longer_inputs_and_higher_levels_have_no_smaller_tables():
     lengths = [0, 1, 100, *(1 << power for power in range(10, 31, 2))]
     for level in (-7, 0, 1, 9, 22):

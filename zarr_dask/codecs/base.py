@@ -276,6 +276,11 @@ class BoundSerializer(ABC):
         """Bytes that decoding holds besides; see `BytesCodec.decoding`."""
         return 0
 
+    @property
+    def turned(self) -> int:
+        """Bytes of the copy of an inner chunk in the other byte order; encoding alone makes it."""
+        return 0
+
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """The bytes of a chunk, in pieces that are stored one after the other."""

@@ -204,7 +204,8 @@ class BoundChain:
         """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
         self._largest = largest
         self._swapped = self._serializer.swapped
-        self.turned = self._encoded.nbytes if self._swapped is not None and chain.bytes else 0
+        turns = self._swapped is not None and bool(chain.bytes)
+        self.turned: int = self._encoded.nbytes if turns else self._serializer.turned
         """Bytes of the copy in the other byte order that encoding makes; decoding makes none."""
         in_place = self._serializer.direct or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place

@@ -114,6 +114,11 @@ class _BoundN5(BoundSerializer):
         """See `BoundSerializer.decoding`."""
         return self._codecs.bind(self.spec).decoding
 
+    @property
+    def turned(self) -> int:
+        """See `BoundSerializer.turned`."""
+        return self._codecs.bind(self.spec).turned
+
     def encode(self, array: np.ndarray) -> list[Buffer]:
         return [self._header, *self._codecs.bind(self.spec).encode(array)]
 

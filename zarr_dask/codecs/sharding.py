@@ -176,6 +176,11 @@ class _BoundSharding(BoundSerializer):
         """See `BoundSerializer.decoding`."""
         return self._inner.decoding
 
+    @property
+    def turned(self) -> int:
+        """See `BoundSerializer.turned`."""
+        return self._inner.turned
+
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
