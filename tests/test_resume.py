@@ -242,7 +242,9 @@ def test_a_region_of_an_existing_array(tmp_path):
     options = {"region": region, "partial": "own", "resume": True}
     fail(source(), tmp_path / "a", 6, **options)
     np.testing.assert_array_equal(array[:10], -1)
-    assert zd.to_zarr(source(), tmp_path / "a", **options).objects == 16 - 6
+    # tasks for columns 20 to 35 write two objects, and their receipt when both are stored; which
+    # task is the last one before the failure depends on the names in the graph
+    assert zd.to_zarr(source(), tmp_path / "a", **options).objects in {16 - 6, 16 - 5}
     want = np.full((80, 50), -1)
     want[region] = expected()
     np.testing.assert_array_equal(array[...], want)
