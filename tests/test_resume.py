@@ -31,7 +31,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.jobs.write import growth, target
-from zarr_dask.journal import default_place, open_journals
+from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
 
@@ -798,15 +798,21 @@ def test_appending(tmp_path):
     np.testing.assert_array_equal(array[15:], expected())
 
 
-def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch):
-    def die(*args, **options):
-        raise StoreError("killed")
+def die(*args, **options):
+    raise StoreError("killed")
 
+
+def append_that_dies_at_its_end(tmp_path, monkeypatch):
+    """To an array of ten rows, of which the document still says ten."""
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
     with monkeypatch.context() as patch:
         patch.setattr(target, "put_changed", die)
         with pytest.raises(StoreError, match="killed"):
             zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
+
+
+def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch):
+    append_that_dies_at_its_end(tmp_path, monkeypatch)
     zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
     assert zd.open_array(tmp_path / "a").shape == (50, 30)
 
@@ -814,11 +820,6 @@ def test_an_append_that_dies_at_its_end_is_not_done_twice(tmp_path, monkeypatch)
 @pytest.mark.parametrize("first", ["append", "create", "region"])
 def test_the_next_step_goes_on_after_a_job_that_left_only_its_journal(tmp_path, monkeypatch, first):
     """A script that is killed there looks at the array when it runs again, and takes the next."""
-    from zarr_dask.journal import Journal
-
-    def die(*args, **options):
-        raise StoreError("killed")
-
     options = {"append": {"append": 0}, "create": {}, "region": {"region": np.s_[:40]}}[first]
     if first != "create":
         shape = {"append": (0, 30), "region": (40, 30)}[first]
@@ -836,14 +837,7 @@ def test_the_next_step_goes_on_after_a_job_that_left_only_its_journal(tmp_path, 
 
 
 def test_an_append_that_died_before_its_end_is_not_taken_for_done(tmp_path, monkeypatch):
-    def die(*args, **options):
-        raise StoreError("killed")
-
-    zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "put_changed", die)
-        with pytest.raises(StoreError, match="killed"):
-            zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
+    append_that_dies_at_its_end(tmp_path, monkeypatch)
     with pytest.raises(ResumeError, match="another job"):
         zd.to_zarr(source() + 1, tmp_path / "a", append=0, resume=True)
 

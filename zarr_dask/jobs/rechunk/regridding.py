@@ -112,12 +112,10 @@ def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> For
     ValueError, NodeExistsError
         As `zarr_dask.formats.detect.format_for_new`.
     """
-    around = wanted.format or format_of_group_around(store, path) or array.format
-    if wanted.format or around == array.format:
-        return format_for_new(store, around, path)
-    followed = format_for_new(store, around, path)
-    if says_all(array, store, path, followed, wanted):
-        return followed
+    around = None if wanted.format else format_of_group_around(store, path)
+    found = format_for_new(store, wanted.format or around or array.format, path)
+    if around in {None, array.format} or says_all(array, store, path, found, wanted):
+        return found
     return format_for_new(store, array.format, path)
 
 

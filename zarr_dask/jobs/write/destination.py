@@ -51,7 +51,7 @@ def existing_array(
     """
     if isinstance(url, Array) and not component:
         target = url
-        open_store(url.store, storage_options)  # it has them already
+        open_store(url.store, storage_options)  # refuses them: what is open has its own
     else:
         target = open_array(url, component or "", "r+", None, storage_options)
     if isinstance(target.store, ReadOnly):
