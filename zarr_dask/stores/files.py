@@ -28,7 +28,6 @@ MOST_REMOVED = 10_000
 """Times that others remove a folder before something is in it; with 100, some writes of 200,000
 that three other threads worked against were refused."""
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
-_TOGETHER = 1 << 16  # bytes up to which pieces wait for others
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
@@ -108,9 +107,9 @@ def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
 
 
 def write_pieces(descriptor: int, pieces: Iterable[Buffer]) -> None:
-    """Write pieces at the position of a file as they come; small ones together."""
-    with open(descriptor, "wb", _TOGETHER, closefd=False) as file:
-        file.writelines(pieces)
+    """Write pieces at the position of a file as they come, each by a call of its own."""
+    for piece in pieces:
+        write(descriptor, [piece])
 
 
 def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:
