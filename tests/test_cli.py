@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import Lines
+from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.jobs.rechunk.rechunk import Progress
 
 PROGRAM = Path(sys.executable).with_name("zarr-dask")
@@ -751,18 +753,20 @@ class Hesitating(Files):
         super().do_GET()
 
 
-def test_ctrl_c(large, target):
-    """It ends when the tasks have that are at work, and says how to go on."""
+@contextmanager
+def hesitating(large, target, *options):
+    """A rechunking whose last chunk does not come before it is told to."""
     values = {
         str(path.relative_to(large)): path.read_bytes()
         for path in Path(large).rglob("*")
         if path.is_file()
     }
-    options = ["--chunks", "1,128,256", "--max-mem", "10MB"]
+    Hesitating.asked.clear()
+    Hesitating.told.clear()
     with (
         serving(Hesitating, values) as (url, _),
         subprocess.Popen(
-            [PROGRAM, "rechunk", url, target, *options],
+            [PROGRAM, "rechunk", url, target, "--chunks", "1,128,256", *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -773,16 +777,47 @@ def test_ctrl_c(large, target):
     ):
         try:
             assert Hesitating.asked.wait(40)
-            job.send_signal(signal.SIGINT)
+            yield job
         finally:
             Hesitating.told.set()
+            job.kill()
+
+
+WAITS = "waiting for the tasks that are running to end; a second one does not wait."
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
+)
+def test_a_signal_ends_a_job_when_its_tasks_have(large, target, number, name, code):
+    """It says so while it waits, and then how to go on."""
+    with hesitating(large, target, "--max-mem", "10MB", "--quiet") as job:
+        job.send_signal(number)
+        assert job.stderr.readline() == f"{name}: {WAITS}\n"
+        assert job.poll() is None
+        Hesitating.told.set()
         said = job.communicate(timeout=20)[1]
-    assert [line for line in said.splitlines() if not line.startswith("copying: ")] == [
+    assert said == (
         f"Interrupted: {target} is not complete. Run the same command again with --resume to go "
-        "on, or without it to start over."
-    ]
-    assert job.returncode == 130
+        "on, or without it to start over.\n"
+    )
+    assert job.returncode == code
     assert not (Path(target) / "zarr.json").exists()
+
+
+def test_a_second_signal_ends_a_job_at_once(large, target):
+    """What it leaves is no array to anybody, and is gone on with."""
+    with hesitating(large, target, "--max-mem", "10MB", "--quiet") as job:
+        job.send_signal(signal.SIGINT)
+        assert job.stderr.readline() == f"Ctrl-C: {WAITS}\n"
+        job.send_signal(signal.SIGINT)
+        assert job.wait(20) == 130
+        assert not Hesitating.told.is_set()
+        with pytest.raises(NodeNotFoundError):
+            zd.open(target)
+        Hesitating.told.set()
+        subprocess.run([*job.args, "--resume"], check=True, timeout=50)
+    np.testing.assert_array_equal(zd.open(target)[...], zd.open(large)[...])
 
 
 @pytest.mark.parametrize("command", ["info", "tree"])

@@ -2,7 +2,7 @@
 
 A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
 progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
-usage 2, an interrupt 130. Whatever loads dask is imported inside the command that needs it.
+usage 2, Ctrl-C 130, SIGTERM 143. Whatever loads dask is imported inside the command that needs it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ Examples:
 
 URL, SRC and DST are paths or URLs. Options and credentials of object stores are taken from the
 environment: AWS_..., GOOGLE_..., AZURE_..., and for all options FSSPEC_S3 with a JSON object, or
-FSSPEC_S3_ENDPOINT_URL and the like.""",
+FSSPEC_S3_ENDPOINT_URL and the like.
+
+Ctrl-C and SIGTERM end a job when the tasks that are running have ended, twice at once; either way
+--resume goes on with it. Exit codes: 0 done, 1 an error or a finding, 2 wrong usage, 130 Ctrl-C,
+143 SIGTERM.""",
 )
 @click.version_option(zd.__version__, prog_name="zarr-dask")
 @click.option(

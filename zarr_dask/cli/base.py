@@ -12,7 +12,7 @@ import click
 from zarr_dask.cli.printing import printable, wrapped
 from zarr_dask.errors import ZarrDaskError
 
-__all__ = ["Commands", "Decorated", "Interrupted", "as_options", "traceback_option"]
+__all__ = ["Commands", "Decorated", "Interrupted", "Terminated", "as_options", "traceback_option"]
 
 _TRACEBACK = "zarr_dask.traceback"
 
@@ -28,13 +28,19 @@ class _Failure(click.ClickException):
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C."""
+    """Ctrl-C, with the exit code that stands for it in shells."""
 
     exit_code = 130
 
     def show(self, file: Any = None) -> None:
         """Say so, and in what state that leaves the job."""
         click.echo(f"Interrupted{self.message}", file=file, err=file is None)
+
+
+class Terminated(Interrupted):
+    """SIGTERM."""
+
+    exit_code = 143
 
 
 class Commands(click.Group):

@@ -10,6 +10,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.printing import printable, say
 
 __all__ = ["compare"]
@@ -49,7 +50,10 @@ def compare(
     count. The first differences are named; the exit code is 0 only if there are none.
     """
     part = _part(sample)
-    with cluster(scheduler, scheduler_file, workers) as client:
+    with (
+        cluster(scheduler, scheduler_file, workers) as client,
+        interruptible("not everything was compared."),
+    ):
         found = zd.compare(a, b, part, client, **options)
     if as_json:
         say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import Interrupted, as_options, traceback_option
+from zarr_dask.cli.base import as_options, traceback_option
+from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.printing import say, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
 from zarr_dask.errors import ZarrDaskError
@@ -132,7 +133,7 @@ def carry_out_migration(
     Raises
     ------
     Interrupted
-        On Ctrl-C; it says how to go on.
+        On Ctrl-C or SIGTERM; it says how to go on.
     """
     if dry_run and plan.refusals:
         say_plan(plan)
@@ -141,11 +142,10 @@ def carry_out_migration(
         say_plan(plan)
     if dry_run:
         return None
-    try:
-        with nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance:
-            report = run(advance)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(
-            f": {plan.where} can be read as before. Run the same command again {to_go_on}"
-        ) from interrupt
+    state = f"{plan.where} can be read as before. Run the same command again {to_go_on}"
+    with (
+        interruptible(state, "what is being copied"),
+        nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance,
+    ):
+        report = run(advance)
     return None if quiet else report

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import Interrupted, traceback_option
+from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.migrate import carry_out_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
 from zarr_dask.cli.printing import say, say_plan, wrapped
@@ -280,14 +281,12 @@ def pyramid(
         if dry_run:
             return
         plan = plan.with_overwrite(overwrite)
-        try:
-            with nullcontext() if quiet else image_progress() as progress:
-                report = plan.run(client, progress, resume=resume)
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(
-                f": nothing of {dst or src} is to be seen yet. Run the same command again with "
-                "--resume to go on, or without it to start over."
-            ) from interrupt
+        state = (
+            f"nothing of {dst or src} is to be seen yet. Run the same command again with --resume "
+            "to go on, or without it to start over."
+        )
+        with interruptible(state), nullcontext() if quiet else image_progress() as progress:
+            report = plan.run(client, progress, resume=resume)
     if not quiet:
         say(wrapped(f"done: {report}", "  "))
 

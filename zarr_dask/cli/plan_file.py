@@ -7,10 +7,7 @@ leaves receipts; where several do so at the same time, the first makes room at t
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +16,7 @@ import click
 
 from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.interrupts import Told, interruptible, told_to_stop
 from zarr_dask.cli.printing import printable, say
 from zarr_dask.errors import PlanError
 from zarr_dask.jobs.beginning import held
@@ -41,7 +39,6 @@ _MOST_PARTS = 1000
 """Tasks of a Slurm array at most, as most sites allow."""
 _IDLE = 300 << 20
 """Bytes of a process with the package imported, and a little room."""
-_SIGTERM_EXIT = 143
 
 
 class PartType(click.ParamType[tuple[int, int]]):
@@ -104,8 +101,9 @@ def run(
     """Carry out a plan, or a part of one of its stages.
 
     PLAN is a file that "zarr-dask plan -o" has written. What has a receipt is not done again. On
-    SIGTERM the stored objects at hand are finished, and the command ends with code 143. Without
-    --stage all stages are done one after the other, and the target is made visible.
+    SIGTERM or Ctrl-C the stored objects at hand are finished, and the command ends with code 143 or
+    130; the second ends it at once. Without --stage all stages are done one after the other, and
+    the target is made visible.
     """
     if stage is None and part[1] > 1:
         raise click.UsageError("--part is a part of a stage: give --stage too.")
@@ -123,7 +121,7 @@ def run(
             _compare_here(plan, threads)
         say(f"{printable(plan.where)} is finished already")
         return
-    with _told_to_stop() as stop:
+    with told_to_stop("the stored objects at hand") as stop:
         job = _begun(plan, journal)
         with held(job.journal):
             for number in numbers:
@@ -132,8 +130,7 @@ def run(
                 if not quiet:
                     again = f", {counted(retried, 'request')} tried again" if retried else ""
                     say(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
-                if stop():
-                    raise SystemExit(_SIGTERM_EXIT)
+                stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
 
@@ -184,17 +181,6 @@ def _do(
 
     for_each(copy, numbers, threads)
     return len(done), sum(retried)
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM has come, instead of dying of it."""
-    told = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
-    try:
-        yield told.is_set
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -265,22 +251,25 @@ def finish(
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
     if job is not None and verify:
         job.check_complete()
+    state = f"{plan.where} is not compared. Run the same command again."
     if len(places) == 1 and threads is None:
-        with cluster(scheduler, scheduler_file, workers) as client:
+        with cluster(scheduler, scheduler_file, workers) as client, interruptible(state):
             _compare_on(plan, client)
     elif verify:
-        _compare_here(plan, threads)
+        with interruptible(state):
+            _compare_here(plan, threads)
     if job is not None:
         job.finish()
     say(f"{printable(plan.where)} is finished" + (" already" if job is None else ""))
 
 
-def _compare_here(plan: Plan, threads: int | None, stop: Callable[[], bool] | None = None) -> None:
+def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> None:
     """Compare sources and targets in this process."""
     from zarr_dask.jobs.rechunk.running import matched_here
 
-    if not matched_here(plan, threads, stop):
-        raise SystemExit(_SIGTERM_EXIT)
+    matched_here(plan, threads, stop)
+    if stop is not None:
+        stop.leave()
 
 
 def _compare_on(plan: Plan, client: Client | None) -> None:
@@ -292,9 +281,7 @@ def _compare_on(plan: Plan, client: Client | None) -> None:
     matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
 
 
-def _end(
-    job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: Callable[[], bool]
-) -> None:
+def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: Told) -> None:
     """End a job, if its target holds what the source does where that is asked for."""
     if verify:
         job.check_complete()

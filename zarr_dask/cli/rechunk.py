@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import Interrupted
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
+from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.options import array_options, job_options, run_options
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
@@ -72,18 +72,19 @@ def carry_out(
     Raises
     ------
     Interrupted
-        On Ctrl-C; it says how to go on.
+        On Ctrl-C or SIGTERM; it says how to go on.
     """
     if not (quiet or as_json):
         say_plan(plan)
-    try:
-        with nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance:
-            report = plan.run(client, advance, resume=resume, verify=verify)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(
-            f": {plan.where} is not complete. Run the same command again with --resume to go on, "
-            "or without it to start over."
-        ) from interrupt
+    state = (
+        f"{plan.where} is not complete. Run the same command again with --resume to go on, or "
+        "without it to start over."
+    )
+    with (
+        interruptible(state),
+        nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance,
+    ):
+        report = plan.run(client, advance, resume=resume, verify=verify)
     if as_json or not quiet:
         say_report(report, as_json=as_json)
 

@@ -11,6 +11,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.printing import printable, say
 
@@ -58,7 +59,10 @@ def verify(
     keys that belong to nothing, leftovers of killed jobs and consolidated metadata that are out of
     date are named. The exit code is 0 only if nothing is wrong.
     """
-    with cluster(scheduler, scheduler_file, workers) as client:
+    with (
+        cluster(scheduler, scheduler_file, workers) as client,
+        interruptible("not everything was looked at."),
+    ):
         report = zd.verify(url, path, client=client, **options)
     if as_json:
         say(json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
