@@ -503,6 +503,36 @@ def test_a_region_by_names(store):
             zd.to_zarr(lazy(VALUES), store, region=wrong)
 
 
+@pytest.mark.parametrize(
+    ("region", "said"),
+    [
+        (
+            {"time": slice(100, 104)},
+            "100:104 reaches beyond the 12 elements of the dimension 'time'",
+        ),
+        (np.s_[10:14, 0:9], "10:14 reaches beyond the 12 elements of the dimension 'time'. Make"),
+        (np.s_[-14:-10], "-14:-10 reaches beyond the 12 elements of the dimension 'time'. Make"),
+        (np.s_[0:4, 5:], None),
+    ],
+)
+def test_a_region_beyond_the_array_is_said_to_be_so(store, region, said):
+    """NumPy cuts it off, and says what is left as if it had been asked for."""
+    zd.create_array(store, shape=(12, 9), dtype="f4", chunks=4, dimension_names=("time", "x"))
+    before = dict(store.values)
+    with pytest.raises(GridError, match=r"has shape \(4, 9\)") as raised:
+        zd.to_zarr(lazy(np.ones((4, 9), "f4")), store, region=region, partial="own")
+    assert ("beyond" in str(raised.value)) == (said is not None)
+    assert said is None or said in str(raised.value)
+    assert dict(store.values) == before
+
+
+def test_a_region_that_takes_what_there_is_is_no_error(store):
+    """As in NumPy: no value is lost."""
+    array = zd.create_array(store, shape=(10,), dtype="f4", chunks=4)
+    zd.to_zarr(lazy(np.ones(2, "f4"), 2), store, region=np.s_[8:12])
+    assert_same(array[...], np.repeat(np.array([0, 1], "f4"), [8, 2]))
+
+
 def test_a_region_needs_an_array(store):
     with pytest.raises(NodeNotFoundError):
         zd.to_zarr(lazy(), store, region=np.s_[0:12])

@@ -12,7 +12,7 @@ from zarr_dask.grid import Cells, Region, Shape
 from zarr_dask.indexing import expanded
 from zarr_dask.jobs.plan import counted
 
-__all__ = ["cells_given", "check_not_empty", "region_given"]
+__all__ = ["cells_given", "check_not_empty", "cut_off", "region_given"]
 
 
 def cells_given(
@@ -174,12 +174,44 @@ def check_not_empty(
         length, part = shape[axis], region[axis]
         if part.start < part.stop or not length or (item.start or 0) == item.stop:
             continue
-        name = names[axis] if axis < len(names) and names[axis] is not None else axis
-        said = ":".join("" if one is None else str(one) for one in (item.start, item.stop))
         raise SelectionError(
-            f"region {said} holds nothing of the dimension {name!r} of {where}, which has "
-            f"{counted(length, 'element')}. Give a slice within 0:{length}."
+            f"region {_said(item)} holds nothing of the dimension {_name(names, axis)!r} of "
+            f"{where}, which has {counted(length, 'element')}. Give a slice within 0:{length}."
         )
+
+
+def cut_off(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> list[str]:
+    """The slices of a region that reach beyond an array, in words: an index takes what there is.
+
+    Examples
+    --------
+    >>> cut_off({"t": slice(8, 12)}, (10, 4), ("t", "y"), "here")
+    ["8:12 reaches beyond the 10 elements of the dimension 't'"]
+    """
+    if isinstance(given, Mapping):
+        given = region_given(given, shape, names, where)
+    items = given if isinstance(given, tuple) else () if given is None else (given,)
+    return [
+        f"{_said(item)} reaches beyond the {counted(shape[axis], 'element')} of the dimension "
+        f"{_name(names, axis)!r}"
+        for axis, item in enumerate(expanded(items, shape))
+        if isinstance(item, slice) and _reaches_beyond(item, shape[axis])
+    ]
+
+
+def _reaches_beyond(item: slice, length: int) -> bool:
+    ends = [end for end in (item.start, item.stop) if end is not None]
+    return any(not -length <= int(end) <= length for end in ends)
+
+
+def _said(item: slice) -> str:
+    return ":".join("" if end is None else str(end) for end in (item.start, item.stop))
+
+
+def _name(names: Sequence[str | None], axis: int) -> str | int:
+    """What a dimension is called in messages."""
+    name = names[axis] if axis < len(names) else None
+    return axis if name is None else name
 
 
 def _is_cell(item: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import combinations, permutations, product
 from numbers import Number
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
 )
 from zarr_dask.grid import Region, spans
+from zarr_dask.jobs.given_cells import cut_off
 from zarr_dask.jobs.plan import format_region
 from zarr_dask.jobs.write.sources import lazy_sources, place_of_target, places_of_source
 from zarr_dask.jobs.write.target import Casting, takes
@@ -80,8 +81,10 @@ def check_existing(target: Array, request: WriteRequest) -> None:
         )
 
 
-def check_fits(values: da.Array, target: Array, region: Region, casting: Casting) -> None:
-    """Refuse values that have no place in a region.
+def check_fits(
+    values: da.Array, target: Array, region: Region, casting: Casting, given: Any = None
+) -> None:
+    """Refuse values that have no place in a region; `given` is how the user has said it.
 
     Raises
     ------
@@ -96,9 +99,12 @@ def check_fits(values: da.Array, target: Array, region: Region, casting: Casting
             f"region {format_region(region)} has steps; regions to write are contiguous."
         )
     if values.shape != shape:
+        cut = cut_off(given, target.shape, target.dimension_names or (), target.where)
         raise GridError(
             f"the dask array has shape {values.shape}, the region {format_region(region)} of "
-            f"{target.where} has {shape}."
+            f"{target.where} has {shape}"
+            + "".join(f"; {one}" for one in cut)
+            + (". Make the array longer (resize), or append to it." if cut else ".")
         )
     if not takes(target, values.dtype, casting):
         raise DataTypeError(

@@ -288,7 +288,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     swap = _swap(target) if request.mode == "swap" else None
     if swap is None:
         check_not_read(values, target.store, target.path)
-    check_fits(values, target, region, request.casting)
+    check_fits(values, target, region, request.casting, request.region)
     resume = plan_resume(
         values,
         target,
