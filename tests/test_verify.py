@@ -25,6 +25,7 @@ from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.census import Cells
+from zarr_dask.journal import Journal
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers import Recording
 
@@ -501,6 +502,48 @@ def test_jobs_that_have_not_ended(tmp_path, journal):
     done.write_bytes(done.read_bytes() + b"!")
     report = zd.verify(tmp_path / "run", deep="receipts", **kept)
     assert found(report) == {"journal": 1, "torn": 1}
+
+
+LEFT = {
+    "new": lambda place: zd.to_zarr(da.ones((8, 12), chunks=(4, 6)), place, "a"),
+    "new with receipts": lambda place: zd.to_zarr(
+        da.ones((8, 12), chunks=(4, 6)), place, "a", resume=True
+    ),
+    "region": lambda place: zd.to_zarr(
+        da.ones((4, 12), chunks=(4, 6)), place, "b", region=np.s_[4:], resume=True, mode="r+"
+    ),
+    "append": lambda place: zd.to_zarr(
+        da.ones((4, 12), chunks=(4, 6)), place, "b", append=0, resume=True
+    ),
+    "rechunk": lambda place: zd.rechunk(zd.open_array(place, "b"), place, path="a", chunks=(2, 12)),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_journal_that_was_left_when_all_was_written(tmp_path, monkeypatch, kind):
+    """It says so, and the sweep removes it: it is no sign of a job that has to go on."""
+    zd.create_array(tmp_path / "run", "b", shape=(8, 12), dtype="f8", chunks=(4, 6))[...] = VALUES
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "remove", lambda _: None)  # killed there
+        LEFT[kind](tmp_path / "run")
+    (finding,) = zd.verify(tmp_path / "run").findings
+    assert finding.kind == "journal"
+    assert "has written all, and was killed before its journal was removed" in finding.reason
+    report = zd.verify(tmp_path / "run", sweep=True)
+    assert report.ok
+    assert report.swept == 1
+    assert not (tmp_path / "run.zarr-dask").exists()
+
+
+def test_a_journal_of_what_was_changed_since_is_not_swept(tmp_path, monkeypatch):
+    """Nobody knows then whether the job has come to its end."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "remove", lambda _: None)
+        LEFT["new with receipts"](tmp_path / "run")
+    zd.open_array(tmp_path / "run", "a", mode="r+").update_attributes({"title": "mine"})
+    next(one for one in (tmp_path / "run/a/c").rglob("*") if one.is_file()).unlink()
+    (finding,) = zd.verify(tmp_path / "run", sweep=True).findings
+    assert "has not ended: it is running, or was killed" in finding.reason
 
 
 def test_stores_that_cannot_list():

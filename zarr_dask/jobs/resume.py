@@ -49,6 +49,7 @@ __all__ = [
     "ResumePlan",
     "Runs",
     "grown_before",
+    "is_done",
     "missing_blocks",
     "plan_resume",
 ]
@@ -223,7 +224,7 @@ def plan_resume(
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        open_ones = [pair for pair in others if not _is_done(*pair, target)]
+        open_ones = [pair for pair in others if not is_done(*pair, target)]
         _refuse_other(job, target, open_ones, swap)
     if same is not None:
         same = _unless_taken(same, target)
@@ -447,8 +448,8 @@ def _call(job: Job) -> str:
     return f"resume={job.token.partition(':')[2]!r}" if job.resume == "name" else "resume=True"
 
 
-def _is_done(journal: Journal, other: Job, target: Array) -> bool:
-    """Whether another job has died when nothing but its journal was left to be removed.
+def is_done(journal: Journal, other: Job, target: Array) -> bool:
+    """Whether a job that writes an array has died when nothing but its journal was left.
 
     Then whoever goes on with the next step of their work (the next append, by the length of the
     array) must not be stopped by it.

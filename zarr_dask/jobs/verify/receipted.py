@@ -8,9 +8,10 @@ from typing import Protocol, runtime_checkable
 
 from zarr_dask.array import Array
 from zarr_dask.errors import ManifestError, ResumeError
-from zarr_dask.formats.base import ancestors, prefix_of, where
+from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
+from zarr_dask.jobs.resume import is_done
 from zarr_dask.jobs.verify.outputs import receipts_of_outputs
-from zarr_dask.journal import Job, Journal, Place, default_place, given_place, open_journals
+from zarr_dask.journal import STAGES, Job, Journal, Place, default_place, given_place, open_journals
 from zarr_dask.manifest import Manifest
 from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
@@ -104,6 +105,23 @@ class OpenJobs:
                 "that have ended keep them only in a manifest: give manifest=."
             )
         return Manifest(tuple(objects), frozenset(empty))
+
+    def is_done(self, path: str, journal: Journal, job: Job) -> bool:
+        """Whether nothing is left of a job but its journal: it died when that was to be removed.
+
+        What lies between the stages of a rechunking may be left besides: such are not done.
+        """
+        if job.ended:
+            return True
+        array = next((one for one in self.arrays if one.path == path), None)
+        if array is None or journal.is_held() or job.swap or job.facts.get(STAGES, 1) != 1:
+            return False
+        if job.creates and job.documents:  # they come last
+            keys = list(job.documents)
+            there = read_documents(array.store, keys, Limits())
+            if all(there[key] == job.documents[key].encode() for key in keys):
+                return True
+        return is_done(journal, job, array)
 
     def _beside(self) -> Iterator[tuple[str, Journal, Job]]:
         """Jobs with journals beside the hierarchy, by the path of what they write."""

@@ -468,13 +468,17 @@ class _Job:
 
     def find_open_jobs(self, *, sweep: bool) -> None:
         """Journals of jobs that have not ended, or were killed when only those were left."""
-        for path, journal, job in list(self.open_jobs):
-            if job.ended and sweep:
-                journal.remove()
-                self.swept += 1
-                continue
-            how = "it is running" + ("" if journal.is_held() else ", or was killed")
-            reason = f"a job of kind {job.kind!r}, begun {job.begun}, has not ended: {how}"
+        jobs = self.open_jobs
+        for path, journal, job in list(jobs):
+            how = "has not ended: it is running" + ("" if journal.is_held() else ", or was killed")
+            if jobs.is_done(path, journal, job):
+                if sweep:
+                    journal.remove()
+                    self.swept += 1
+                    continue
+                how = "has written all, and was killed before its journal was removed; sweep=True"
+                how += " removes it"
+            reason = f"a job of kind {job.kind!r}, begun {job.begun}, {how}"
             self.add(Finding("journal", path, journal.prefix, reason=reason))
 
     def find_leftovers(self, *, sweep: bool) -> None:
