@@ -161,6 +161,31 @@ def test_a_new_array_is_asked_for_once(place, counted):
     np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)
 
 
+def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
+    """With what lies beside, and whether the hierarchy begins further up, which is then known."""
+    url, options = place
+    root = f"{url}/into-{options['backend']}.zarr"
+    given = {"shape": VALUES.shape, "chunks": (1, 256), "dtype": "i4", "storage_options": options}
+    zd.create_array(root, **given)
+    array = zd.open_array(root, "", "r+", storage_options=options)
+    x = da.from_array(VALUES, chunks=(1, 256))
+    counted()
+    zd.to_zarr(x, array)
+    first = counted()
+    assert first["list"] == 1
+    assert first["0"] == 4
+    assert first["zarr.json"] == 2
+    assert first == {
+        "list": 1,
+        "0": 4,
+        "zarr.json": 2,
+        **dict.fromkeys(set(OLD) - {".zmetadata"}, 1),
+    }
+    zd.to_zarr(x + 1, array)
+    assert counted() == {"list": 1, "0": 4, "zarr.json": 1}
+    np.testing.assert_array_equal(array[...], VALUES + 1)
+
+
 def test_what_is_kept_beside_is_found(place):
     """A job that has not ended is in the way of another one, which begins anew if it is told to."""
     url, options = place

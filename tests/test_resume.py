@@ -1054,7 +1054,7 @@ def test_the_last_task_of_an_append_may_run_again_in_another_process(tmp_path, r
 
 def test_of_two_appends_for_one_end_the_second_does_not_end(tmp_path, monkeypatch):
     """Its journal is open and the array as long as it should be, but not by its work."""
-    monkeypatch.setattr(target.ArrayTarget, "_check_place_once", lambda self: None)
+    monkeypatch.setattr(target.ArrayTarget, "check_place_once", lambda self: None)
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
     plans = [zd.plan_write(source(), tmp_path / "a", append=0) for _ in range(2)]
     first, second = (plan.begun("", ends=False, held=True) for plan in plans)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import dask.array as da
 import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeExistsError, StoreError, ZarrDaskError
+from zarr_dask.errors import MetadataChangedError, NodeExistsError, StoreError, ZarrDaskError
 from zarr_dask.stores import Faulty, MemoryStore, Range, Recording
 from zarr_dask.stores.asked import Asked
 from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.wrappers import innermost
 
 VALUES = np.arange(1, 17, dtype="i4")
 DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")
@@ -198,6 +201,79 @@ def test_groups_are_made_without_a_look_at_what_they_hold():
     recording = Recording(store)
     zd.create_group(recording, "a")
     assert [one.method for one in recording.requests if one.method != "get"] == ["set"]
+
+
+# --- arrays that are written into -----------------------------------------------------------------
+
+X = da.from_array(VALUES, chunks=4)
+
+
+def into(store, way):
+    """A write into the array at the root of a store, named in one way or another."""
+    if way == "open array":
+        array = zd.open_array(MemoryStore.over(innermost(store).values), mode="r+")
+        return partial(zd.to_zarr, X, replace(array, store=store))
+    options = {"mode": "r+"} if way == "r+" else {"region": np.s_[:16]}
+    return partial(zd.to_zarr, X, store, **options)
+
+
+@pytest.mark.parametrize("way", ["open array", "r+", "region"])
+def test_of_an_array_that_is_there_the_document_is_asked_for_once(way):
+    store = Recording(Far())
+    array(store)
+    write = into(store, way)
+    for _ in range(2):  # no task of this process asks for it again, nor does the next write less
+        store.clear()
+        write()
+        assert [(one.method, one.key) for one in store.requests[:1]] == [("get", "zarr.json")]
+        assert sorted(one.key for one in store.requests[1:]) == [f"c/{n}" for n in range(4)]
+        assert store.batches == {"get_ranges": 1, "set": 4}
+    np.testing.assert_array_equal(zd.open(store)[...], VALUES)
+
+
+def test_an_append_asks_for_the_document_before_and_after():
+    store = Recording(Far())
+    array(store)
+    store.clear()
+    zd.to_zarr(X, store, append=0)
+    asked = [(one.method, one.key) for one in store.requests if one.key == "zarr.json"]
+    assert asked == [("get", "zarr.json"), ("get", "zarr.json"), ("set", "zarr.json")]
+    np.testing.assert_array_equal(zd.open(store)[...], [*VALUES, *VALUES])
+
+
+@pytest.mark.parametrize("way", ["plan", "collection"])
+def test_who_writes_later_looks_again(way):
+    store = Far()
+    array(store)
+    region = {"region": np.s_[:16]}
+    if way == "plan":
+        write = zd.plan_write(X, store, **region).run
+    else:
+        write = zd.to_zarr(X, store, compute=False, **region).compute
+    zd.create_array(store, shape=(16,), chunks=8, dtype="i4", overwrite=True)
+    before = dict(store.values)
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        write()
+    assert store.values == before
+
+
+def test_what_has_changed_since_it_was_opened_is_left_as_it_is():
+    """Nothing is computed for it, and nothing written."""
+    store = Recording(Far())
+    array(store)
+    opened = zd.open_array(store, mode="r+")
+    zd.create_array(store, shape=(16,), chunks=8, dtype="i4", overwrite=True)
+    before, computed = dict(store.store.values), []
+
+    def note(block):
+        computed.append(block)
+        return block
+
+    store.clear()
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        zd.to_zarr(X.map_blocks(note, dtype="i4", meta=VALUES[:0]), opened)
+    assert (computed, store.store.values) == ([], before)
+    assert store.batches == {"get_ranges": 1}
 
 
 # --- the store that has been asked ----------------------------------------------------------------

@@ -18,11 +18,14 @@ from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyEr
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.update import current
+from zarr_dask.formats.v3 import V3
 from zarr_dask.grid import Blocks, Region
 from zarr_dask.group import Group, open_array
 from zarr_dask.jobs.given_cells import cells_given
 from zarr_dask.jobs.write.dialect import spec_from_keywords
+from zarr_dask.node_place import node_place
 from zarr_dask.resizing import appended, resized
+from zarr_dask.site import Site, site_of_array
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location, open_store
 from zarr_dask.stores.wrappers import ReadOnly
@@ -37,8 +40,8 @@ def existing_array(
     url: Location | Array | Group,
     component: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> Array:
-    """An array to write into.
+) -> tuple[Array, Site]:
+    """An array to write into, and what is known of its place.
 
     Raises
     ------
@@ -52,16 +55,24 @@ def existing_array(
     if isinstance(url, Array) and not component:
         target = url
         open_store(url.store, storage_options)  # refuses them: what is open has its own
-    else:
+        site = site_of_array(url.store, url.path, url.node_format, url.options)
+    elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
+        site = site_of_array(target.store, target.path, target.node_format, target.options)
+    else:
+        store, path = node_place(url, component or "", storage_options)
+        site = site_of_array(store, path, V3)
+        target = replace(open_array(site.store, path, "r+"), store=store)
     if isinstance(target.store, ReadOnly):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
     target.meta.check_writable(target.where)
-    return target
+    return target, site
 
 
-def grown(target: Array, values: da.Array, along: int | str) -> tuple[Array, Region]:
+def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tuple[Array, Region]:
     """An array with room at its end, as it will be, and where the values go in it.
+
+    `site` is the place of the array as it is now.
 
     Raises
     ------
@@ -71,7 +82,7 @@ def grown(target: Array, values: da.Array, along: int | str) -> tuple[Array, Reg
         If the array in the store is another one by now.
     """
     axis = _axis(target, along)
-    meta = current(target.store, target.path, target.node_format, target.meta, target.options)
+    meta = current(site.store, target.path, target.node_format, target.meta, target.options)
     shape, region = appended(meta.shape, values.shape, axis)
     longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
     problems = list(longer.problems())

@@ -82,7 +82,7 @@ class WritePlan:
     has_ended: bool = False
     """Whether all of it was written by a call that died before it had removed its journals."""
     site: Site | None = None
-    """What was at the place of a new array when this was planned."""
+    """What was at the place of the array when this was planned."""
     is_at_once: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
 
@@ -277,7 +277,7 @@ class WritePlan:
         token = token_hex(8)
         if self.has_ended:
             return self._nothing(token)
-        ArrayTarget(target, self.creates, self.before, token=token).check_place()
+        self._check_place(token, held=held)
         if self.swap is None:
             self._make_room()
             if self.before is not None:  # here: what a worker warns of, nobody at the client sees
@@ -330,6 +330,20 @@ class WritePlan:
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
         return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
+
+    def _check_place(self, token: str, *, held: bool) -> None:
+        """Whether the array is what this was planned for; tasks of this process need not ask again.
+
+        Those that are computed later do.
+        """
+        target = self.target
+        if self.is_at_once and self.site is not None:
+            target = replace(target, store=self.site.store)
+        asked = ArrayTarget(target, self.creates, self.before, token=token)
+        if held:
+            asked.check_place_once()
+        else:
+            asked.check_place()
 
     def _make_room(self) -> None:
         """Remove what is replaced, and make the groups above."""

@@ -140,7 +140,8 @@ class ArrayTarget:
         """Whether this job, and no other one, has made the array longer."""
         return (job is not None and job.growing) or has_grown(self.token)
 
-    def _check_place_once(self) -> None:
+    def check_place_once(self) -> None:
+        """As `check_place`, once in each process."""
         if self.creates or self.token in _CHECKED:
             return
         self.check_place()
@@ -154,7 +155,7 @@ class ArrayTarget:
         """
         array = self.array
         computed = self._checked(block, region)
-        self._check_place_once()
+        self.check_place_once()
         values = array.cast(computed)
         written: list[StoredObject] = []
         empty: list[str] = []

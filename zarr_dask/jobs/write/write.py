@@ -260,13 +260,12 @@ def _aim(values: da.Array, request: WriteRequest) -> _Aim:
         around = format_around(site.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
         return _Aim(target, checked_region(None, target.shape), site)
-    target = existing_array(request.url, request.component, request.storage_options)
-    site = Site(target.store)
+    target, site = existing_array(request.url, request.component, request.storage_options)
     check_existing(target, request)
     if request.append is None:
         return _Aim(target, _region_in(target, request.region), site)
     before = target.meta
-    target, region = grown(target, values, request.append)
+    target, region = grown(target, values, request.append, site)
     ended = grown_before(values, replace(target, meta=before), region, request.resume)
     if ended is not None:  # but for its journal
         return _Aim(replace(target, meta=before), ended, site, None, ended)
