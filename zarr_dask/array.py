@@ -304,14 +304,20 @@ class Array:
         DaskBackendError
             If dask's array-expr backend is turned on.
         """
-        from zarr_dask.graph import blocks_of, cuts_objects, read_array
+        from zarr_dask.graph import blocks_of, cuts_objects, read_ahead, read_array
 
         meta = self.meta
         names = meta.dimension_names or ()
         itemsize = meta.data_type.typical_itemsize
         blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
         keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
-        return read_array(self.source(None, keep_indices=keep), blocks, self.token, name)
+        source = self.source(None, keep_indices=keep)
+        read = read_ahead if source.reads_ahead else read_array
+        return read(source, blocks, self.token, name)
+
+    def reading_from(self, store: Store) -> Array:
+        """The same array, read from another store."""
+        return replace(self, store=store)
 
     def source(
         self, transform: IndexTransform | None, *, keep_indices: bool = False

@@ -7,9 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.gather import Gathering
 from zarr_dask.grid import Region, Shape
 from zarr_dask.indexing import parse_basic
 from zarr_dask.selection import IndexTransform, has_lists, parse_numpy
+from zarr_dask.stores.ahead import can_read_ahead
+from zarr_dask.stores.base import Store
 from zarr_dask.views import SelectedArray, read_selection
 
 __all__ = ["ArraySource", "SourceArray"]
@@ -22,6 +26,15 @@ class SourceArray(SelectedArray, Protocol):
         self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
     ) -> np.ndarray:
         """A region as a NumPy array."""
+        ...
+
+    @property
+    def options(self) -> ReadOptions:
+        """How to read."""
+        ...
+
+    def reading_from(self, store: Store) -> SourceArray:
+        """The same array, read from another store."""
         ...
 
 
@@ -55,6 +68,34 @@ class ArraySource:
         """A region of it as a source."""
         transform = self.transform or IndexTransform.identity(self.shape)
         return ArraySource(self.array, self.token, transform.within(region))
+
+    # --- reading ahead ----------------------------------------------------------------------------
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it is worth to ask for indices of shards before they are needed."""
+        array = self.array
+        in_shards = array.meta.largest_bound().partial
+        return in_shards and not array.options.index_cache and can_read_ahead(array.store)
+
+    @property
+    def store(self) -> Store:
+        """Where the stored objects are."""
+        return self.array.store
+
+    def reading_from(self, store: Store) -> ArraySource:
+        """The same source, read from another store."""
+        return ArraySource(self.array.reading_from(store), self.token, self.transform)
+
+    def key_of(self, region: Region) -> str | None:
+        """The one stored object that a region of it lies in; None if there are several."""
+        wanted: Region | None = region
+        if self.transform is not None:
+            wanted = Gathering(self.transform.within(region)).region
+        only = None if wanted is None else self.array.meta.grid.only_cell(wanted)
+        return None if only is None else self.array.reader.key_of(only[0])
+
+    # --- what tasks do ----------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
         """Elements by NumPy's indexing."""

@@ -180,6 +180,10 @@ class Reader:
                 return bound.room()
         return np.empty(shape, self._dtype)
 
+    def key_of(self, coords: tuple[int, ...]) -> str:
+        """The key of the stored object at some coordinates."""
+        return self._prefix + self._keys.key(coords)
+
     def sparing(self) -> Reader:
         """As this one, but it holds no more of a chunk than the blocks that are wanted.
 
@@ -235,7 +239,7 @@ class Reader:
             self._read(self._part(out, coords, inside, whole))
             return
         try:
-            buffer = self._store.borrow(self._prefix + self._keys.key(coords))
+            buffer = self._store.borrow(self.key_of(coords))
             if buffer is not None:
                 bound.decode(buffer, inside, out, self._reading)
                 return
@@ -253,7 +257,7 @@ class Reader:
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside, whole = None, True
-        key, cuts = self._prefix + self._keys.key(coords), (Cut(inside, out),)
+        key, cuts = self.key_of(coords), (Cut(inside, out),)
         whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
         return _Object(key, coords, bound, cuts, whole or not self._in_part(bound, cuts))
 
@@ -272,7 +276,7 @@ class Reader:
             or any(piece.whole for piece in pieces)
             or any(region is None for region, _ in cuts)
         )
-        return _Object(self._prefix + self._keys.key(coords), coords, bound, cuts, whole)
+        return _Object(self.key_of(coords), coords, bound, cuts, whole)
 
     def _read_all(
         self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None

@@ -437,7 +437,13 @@ class View:
         name
             Name in the graph; by default it tells the array, its metadata and the selection.
         """
-        from zarr_dask.graph import blocks_of_selection, cuts_objects, read_array, read_shares
+        from zarr_dask.graph import (
+            blocks_of_selection,
+            cuts_objects,
+            read_ahead,
+            read_array,
+            read_shares,
+        )
 
         meta, transform = self.array.meta, self.transform
         itemsize = meta.data_type.typical_itemsize
@@ -447,5 +453,7 @@ class View:
         )
         keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.array.source(transform, keep_indices=keep)
-        read = read_shares if transform.has_lists else read_array
+        if transform.has_lists:
+            return read_shares(source, blocks, source.token, name)
+        read = read_ahead if source.reads_ahead else read_array
         return read(source, blocks, source.token, name)

@@ -8,14 +8,16 @@ inside functions.
 `checks`    what dask arrays must be like, so that anything can be planned
 `wanted`    the blocks that a reader asks for: ``chunks=`` in all its forms
 `regions`   where blocks lie: worked out when asked for, small when pickled
+`sources`   what tasks that read index
 `read`      from a source cut into blocks to a lazy dask array
+`ahead`     tasks whose requests are sent before their turn comes
 `write`     from a dask array to the tasks that write it
 `separate`  blocks that share no ancestor, computed or written one by one
 ==========  ======================================================================
 """
 
 from zarr_dask.graph.checks import check_backend, checked_array
-from zarr_dask.graph.read import read_array, read_shares, sources_of
+from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.separate import (
     BlockWrites,
@@ -41,6 +43,7 @@ __all__ = [
     "cuts_objects",
     "has_separate_blocks",
     "join_writes",
+    "read_ahead",
     "read_array",
     "read_shares",
     "separate_writes",

@@ -1,14 +1,13 @@
 """From a source cut into blocks to a lazy dask array.
 
 One `Blockwise` layer of constant size: every task is dask's own ``getter`` on a small source that
-is part of the task, so that dask pushes slices down into it. A source is anything with ``shape``,
-``dtype`` and ``__getitem__``.
+is part of the task, so that dask pushes slices down into it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -19,36 +18,14 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask.flags import check_given
+from zarr_dask.graph.ahead import AheadBlocks
 from zarr_dask.graph.checks import check_backend
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
-from zarr_dask.grid import Blocks, Shape
+from zarr_dask.graph.sources import AheadSource, DivisibleSource, Source
+from zarr_dask.grid import Blocks
 
-__all__ = ["DivisibleSource", "Source", "read_array", "read_shares", "sources_of"]
-
-
-class Source(Protocol):
-    """What read tasks index."""
-
-    @property
-    def shape(self) -> Shape:
-        """Elements along each dimension."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type of the elements."""
-        ...
-
-    def __getitem__(self, key: Any) -> Any: ...
-
-
-class DivisibleSource(Source, Protocol):
-    """A source that is too large to be part of every task."""
-
-    def within(self, region: tuple[slice, ...]) -> DivisibleSource:
-        """A region of it, as another source."""
-        ...
+__all__ = ["read_ahead", "read_array", "read_shares", "sources_of"]
 
 
 class BlockSources(ArrayBlockwiseDep):
@@ -103,31 +80,49 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
     TypeError
         If the name is no text.
     """
-    return _read_layer(source, blocks, token, name, None)
+    return _read_layer(source, blocks, token, name, (source, None))
+
+
+def read_ahead(
+    source: AheadSource, blocks: Blocks, token: str, name: str | None = None
+) -> da.Array:
+    """As `read_array`, where tasks ask for indices of shards before others need them."""
+    ahead = AheadBlocks(blocks, source)
+    return _read_layer(source, blocks, token, name, (ahead, _indices(source)))
 
 
 def read_shares(
     source: DivisibleSource, blocks: Blocks, token: str, name: str | None = None
 ) -> da.Array:
     """As `read_array`, where each task is given a source of its own block only."""
-    return _read_layer(source, blocks, token, name, BlockSources(blocks, source, token))
+    shares, everything = BlockSources(blocks, source, token), (slice(None),) * len(source.shape)
+    return _read_layer(source, blocks, token, name, (shares, _indices(source)), (everything, None))
+
+
+_Argument = tuple[Any, tuple[int, ...] | None]
+"""What each task is given; something else for each block where there are indices."""
+
+
+def _indices(source: Source) -> tuple[int, ...]:
+    return tuple(range(len(source.shape)))
 
 
 def _read_layer(
-    source: Source, blocks: Blocks, token: str, name: str | None, shares: BlockSources | None
+    source: Source,
+    blocks: Blocks,
+    token: str,
+    name: str | None,
+    read: _Argument,
+    index: _Argument | None = None,
 ) -> da.Array:
+    """One task for each block, which indexes what it reads; by the region of the block."""
     check_backend()
     check_given("name", name, str, "a text")
     share_with_current_client(source)
-    shape, dtype = source.shape, source.dtype
+    shape, dtype, indices = source.shape, source.dtype, _indices(source)
     regions = BlockRegions(blocks, (0,) * len(shape))
     name = name or f"zarr-read-{tokenize(token, regions)}"
-    indices = tuple(range(len(shape)))
-    arguments = (
-        (source, None, regions, indices)
-        if shares is None
-        else (shares, indices, (slice(None),) * len(shape), None)
-    )
+    arguments = (*read, *(index or (regions, indices)))
     layer = blockwise(getter, name, indices, *arguments, numblocks={}, _data_producer=True)
     graph = HighLevelGraph({name: layer}, {name: set()})
     return da.Array(graph, name, blocks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))

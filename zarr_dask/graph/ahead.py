@@ -1,0 +1,82 @@
+"""Tasks that read parts of shards one after the other, whose indices are asked for ahead.
+
+While dask makes the tasks of a layer it asks for the source of each block that is wanted; so these
+blocks are known, whatever else was left out of the graph. In another process than that in which
+they were made, tasks read by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask.layers import ArrayBlockwiseDep
+
+from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.sources import AheadSource
+from zarr_dask.grid import Blocks
+from zarr_dask.stores.ahead import Part, ReadAhead
+
+__all__ = ["AheadBlocks"]
+
+
+class AheadBlocks(ArrayBlockwiseDep):
+    """For each block the source, which knows the blocks that follow.
+
+    Parameters
+    ----------
+    chunks
+        Sizes of the blocks along each dimension.
+    value
+        The source of all of them.
+    here
+        Whether its tasks are for this process; else each of them is given the source itself.
+    """
+
+    def __init__(self, chunks: Blocks, value: AheadSource, *, here: bool = True) -> None:
+        super().__init__(chunks)
+        self.value = value
+        self._here = here
+        self._regions = BlockRegions(chunks, (0,) * len(chunks))
+        self._ahead: ReadAhead | None = None
+
+    def __getitem__(self, idx: Part) -> AheadSource | _AheadBlock:
+        if not self._here:
+            return self.value
+        ahead = self._ahead
+        if ahead is None or ahead.expects(idx):  # else the tasks of a graph that never ended
+            ahead = self._ahead = ReadAhead(self.value.store, self._key_of)
+        ahead.expect(idx)
+        return _AheadBlock(self.value, ahead, idx)
+
+    def _key_of(self, block: Part) -> str | None:
+        return self.value.key_of(self._regions[block])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _elsewhere, (self._regions, self.value)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        regions, value = self._regions.__dask_tokenize__(), self.value.__dask_tokenize__()
+        return "AheadBlocks", regions, value
+
+
+def _elsewhere(regions: BlockRegions, value: AheadSource) -> AheadBlocks:
+    return AheadBlocks(regions.chunks, value, here=False)
+
+
+class _AheadBlock:
+    """The source as the task of one block sees it; in another process it is the source itself."""
+
+    __slots__ = ("_ahead", "_block", "_source")
+
+    def __init__(self, source: AheadSource, ahead: ReadAhead, block: Part) -> None:
+        self._source, self._ahead, self._block = source, ahead, block
+
+    def __getitem__(self, key: Any) -> Any:
+        with self._ahead.reading(self._block) as store:
+            return self._source.reading_from(store)[key]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._source.__reduce__()
+
+    def __dask_tokenize__(self) -> Any:
+        return self._source.__dask_tokenize__()

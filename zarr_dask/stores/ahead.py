@@ -1,0 +1,276 @@
+"""Indices of shards, asked for before the tasks of a graph need them.
+
+Whoever reads a part of a shard asks for its index, and then for chunks: two requests, one after the
+other. A graph knows which parts its tasks are going to read. As soon as one of them has asked for
+an index, others are on their way, so that most later tasks wait once. Which task comes next is
+dask's matter, and guessed: parts beside the one that has just begun, and then those that follow in
+the order in which dask breaks ties. Wrong guesses cost nothing but room, of which there is more the
+more guesses were right.
+
+Nothing is asked for twice: a task is handed the index that was asked for in its place. It is older
+than the task, and taken for true only if the chunks that it leads to come from the same value
+(`read_versions`); where it leads to none, the store is asked whether the value is still the same.
+What could not be confirmed is never read ahead: absent values, and whole ones. Where a graph turns
+out to read such, or fails, nothing more is asked for ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from operator import add
+from typing import NamedTuple
+
+from zarr_dask.errors import ObjectReplacedError
+from zarr_dask.pool import waiting_threads
+from zarr_dask.stores.base import (
+    Buffer,
+    IndexRange,
+    OpenValue,
+    Range,
+    ReopenedValue,
+    Store,
+    Version,
+    VersionReader,
+    VersionRequest,
+    is_far,
+    read_versions,
+    validator_of,
+)
+from zarr_dask.stores.wrappers import Wrapper
+
+__all__ = ["Part", "ReadAhead", "can_read_ahead"]
+
+_SIDE_BY_SIDE = 8
+"""Requests ahead that are on their way, so that those of tasks need not wait for many."""
+_FIRST, _MORE = 16, 2
+"""Indices that are kept until their tasks come: so many, and more for each that was of use."""
+_MOST, _MOST_BYTES = 1024, 1 << 22
+"""That are kept at most."""
+_MOST_BESIDE = 4
+"""Dimensions up to which all neighbours of a part are looked at."""
+
+Part = tuple[int, ...]
+"""Coordinates of a block of the graph."""
+
+
+def can_read_ahead(store: Store) -> bool:
+    """Whether requests take their time, and answers may tell which value they are of."""
+    return is_far(store) and isinstance(store, VersionReader)
+
+
+class _Early(NamedTuple):
+    """An index that was asked for before its task."""
+
+    key: str
+    wanted: Range
+    answer: Future[Version | None]
+
+    def version(self) -> Version | None:
+        """What has come, as soon as it has; None if the task had better ask by itself."""
+        return None if self.answer.exception() is not None else self.answer.result()
+
+
+class ReadAhead:
+    """The parts of stored objects that the tasks of a graph read in this process.
+
+    Parameters
+    ----------
+    store
+        Where they are.
+    key_of
+        The one stored object that a part lies in; None if there are several.
+    """
+
+    def __init__(self, store: Store, key_of: Callable[[Part], str | None]) -> None:
+        self._store, self._key_of = store, key_of
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._parts: dict[Part, None] = {}
+        self._begun = 0
+        self._expected: set[Part] = set()
+        self._new: list[Part] = []
+        self._order: deque[Part] = deque()
+        self._latest: Part = ()
+        self._wanted: Range | None = None
+        self._early: dict[Part, _Early] = {}
+        self._most = _FIRST
+        self._sending = 0
+        self._useless = False
+
+    def expect(self, part: Part) -> None:
+        """A task is going to read a part."""
+        with self._lock:
+            self._parts[part] = None
+            self._expected.add(part)
+            self._new.append(part)
+
+    def expects(self, part: Part) -> bool:
+        """Whether the task that is going to read a part has not begun yet."""
+        return part in self._expected
+
+    @contextmanager
+    def reading(self, part: Part) -> Iterator[Store]:
+        """The store from which a task reads a part, whose index may be on its way already."""
+        if self._process != os.getpid():  # answers come to the process that was forked
+            yield self._store
+            return
+        turn = _Turn(self, self._begin(part))
+        useful = False
+        try:
+            yield _AheadStore(self._store, turn)
+            useful = turn.early is None
+        finally:
+            self._useless |= not useful
+
+    def _begin(self, part: Part) -> _Early | None:
+        with self._lock:
+            if not self._expected and self._begun % len(self._parts) == 0:  # all tasks once more
+                self._new = [*self._parts]
+                self._expected.update(self._new)
+            self._begun += 1
+            self._expected.discard(part)
+            self._latest = part
+            early = self._early.pop(part, None)
+            if early is not None:
+                self._most += _MORE
+            self._ask()
+        return early
+
+    def ask_ahead(self, wanted: Range) -> None:
+        """Ask for the indices of other parts, too, as a task is about to ask for its own."""
+        with self._lock:
+            self._wanted = wanted
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask for as many indices as may be on their way."""
+        wanted = self._wanted
+        if wanted is None:
+            return
+        nbytes = wanted.stop or -wanted.start
+        most = min(self._most, _MOST, _MOST_BYTES // nbytes)
+        parts = self._next_parts()
+        while not self._useless and self._sending < _SIDE_BY_SIDE and len(self._early) < most:
+            part = next(parts, None)
+            if part is None:
+                return
+            key = self._key_of(part)
+            if key is not None:
+                self._sending += 1
+                answer = waiting_threads().submit(self._fetch, key, wanted)
+                self._early[part] = _Early(key, wanted, answer)
+
+    def _next_parts(self) -> Iterator[Part]:
+        """Parts that have neither begun nor been asked for, the one that may come next first."""
+        at = self._latest
+        for step in _steps(len(at)):
+            part = tuple(map(add, at, step))
+            if part in self._expected and part not in self._early:
+                yield part
+        if self._new:
+            self._order.extend(_from_on(at, self._new))
+            self._new = []
+        while self._order:
+            part = self._order.popleft()
+            if part in self._expected and part not in self._early:
+                yield part
+
+    def _fetch(self, key: str, wanted: Range) -> Version | None:
+        useful = False
+        try:
+            (found,) = read_versions(self._store, [(key, wanted, None)])
+            useful = found is not None and None not in found
+            return found if useful else None
+        finally:
+            with self._lock:
+                self._useless |= not useful
+                self._sending -= 1
+                self._ask()
+
+
+def _from_on(part: Part, parts: Iterable[Part]) -> Sequence[Part]:
+    """Parts in the order in which dask takes tasks that it has no reason to prefer, from one on."""
+    ordered = sorted(parts, key=_text, reverse=True)
+    first = bisect(ordered, -1, key=lambda one: -1 if _text(one) >= _text(part) else 0)
+    return ordered[first:] + ordered[:first]
+
+
+def _text(part: Part) -> tuple[str, ...]:
+    return tuple(map(str, part))
+
+
+@cache
+def _steps(ndim: int) -> Sequence[Part]:
+    """From a part to those beside it, the nearest first."""
+    steps = product((-1, 0, 1), repeat=ndim) if 0 < ndim <= _MOST_BESIDE else ()
+    return sorted((step for step in steps if any(step)), key=lambda step: sum(map(abs, step)))
+
+
+class _Turn:
+    """What a task finds when its turn has come."""
+
+    def __init__(self, ahead: ReadAhead, early: _Early | None) -> None:
+        self._ahead = ahead
+        self.early = early
+        """What has not been of use yet."""
+
+    def index(self, key: str, wanted: Range) -> Version | None:
+        """The index that was asked for ahead; if there is none, ask for those that follow."""
+        early = self.early
+        if early is None:
+            self._ahead.ask_ahead(wanted)
+            return None
+        found = early.version() if (early.key, early.wanted) == (key, wanted) else None
+        if found is not None:
+            self.early = None
+        return found
+
+
+@dataclass(frozen=True)
+class _AheadStore(Wrapper):
+    """A store as one task sees it."""
+
+    turn: _Turn = field(repr=False)
+
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.open_value`."""
+        return _AheadValue(self, key, self.turn)
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`."""
+        return read_versions(self.store, requests)
+
+
+class _AheadValue(ReopenedValue):
+    """A value whose index may have come already."""
+
+    def __init__(self, store: Store, key: str, turn: _Turn) -> None:
+        super().__init__(store, key)
+        self._turn = turn
+        self._confirmed = True
+
+    def __exit__(self, *failed: object) -> None:
+        super().__exit__(*failed)
+        guessed = not self._confirmed and failed[0] is None
+        if guessed and validator_of(self._store, self._key) != self._tag:
+            raise ObjectReplacedError(f"{self._key!r} in {self._store.url} was replaced.")
+
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
+        if self._tag is None and len(ranges) == 1 and isinstance(ranges[0], IndexRange):
+            index = self._turn.index(self._key, ranges[0])
+            if index is not None and index.content is not None:
+                self._tag, self._confirmed = index.tag, False
+                return [index.content]
+        found = super().get_ranges(ranges)
+        self._confirmed = True
+        return found
