@@ -37,6 +37,9 @@ FAULTS = {
     "shortened": 1,
 }
 """What can happen to a request, and how often compared to the others."""
+REFUSED = {"throttled": 429, "unavailable": 503, "failed": 500, "astray": 404}
+"""Those that are answered at once. "astray", which is not drawn unless it is asked for, is what a
+gateway says of a service that it does not know at the moment."""
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
 
@@ -134,8 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "reset before":
             self.reset()
             return
-        elif fault in {"throttled", "unavailable", "failed"}:
-            self.refuse({"throttled": 429, "unavailable": 503, "failed": 500}[fault])
+        elif fault in REFUSED:
+            self.refuse(REFUSED[fault])
             return
         status, headers, content = self.ask(body)
         if fault == "reset after":
@@ -184,7 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         if self.faults.retry_after and status != 500:
             self.send_header("Retry-After", self.faults.retry_after)
-        content = b"" if self.command == "HEAD" else SLOW_DOWN if status != 500 else b"oops"
+        said = {500: b"oops", 404: b""}.get(status, SLOW_DOWN)
+        content = b"" if self.command == "HEAD" else said
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

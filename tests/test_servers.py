@@ -338,6 +338,11 @@ AZURE_OPTIONS = {
         "account_key": object_stores.AZURE_KEY,
         "endpoint_url": endpoint,
     },
+    "endpoint with a slash": lambda endpoint: {
+        "account_name": object_stores.AZURE_ACCOUNT,
+        "account_key": object_stores.AZURE_KEY,
+        "endpoint_url": f"{endpoint}/",
+    },
 }
 
 
@@ -349,6 +354,36 @@ def test_azure_in_each_way(azurite, how, backend):
     store.set("a", [b"123"])
     assert as_bytes(store.get_ranges([("a", Range(-2))])[0]) == b"23"
     assert_without_secrets(store)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_azure_by_the_environment(azurite, backend, monkeypatch):
+    told = object_stores.connection_string(azurite.endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", told)
+    store = open_store(f"az://bucket/{next(NUMBERS)}", {"backend": backend})
+    store.set("a", [b"123"])
+    assert as_bytes(store.get("a")) == b"123"
+
+
+def test_a_public_container_over_http(azurite):
+    """It answers 500 to ranges from the end, where indices of shards are."""
+    from azure.storage.blob import BlobServiceClient
+
+    admin = BlobServiceClient.from_connection_string(
+        object_stores.connection_string(azurite.endpoint)
+    )
+    with admin:
+        admin.create_container("public", public_access="blob")
+    zd.to_zarr(
+        da.from_array(VALUES),
+        "az://public/a.zarr",
+        chunks=(2, 5),
+        shards=(6, 10),
+        storage_options=azurite.options,
+    )
+    array = zd.open(f"{azurite.endpoint}/public/a.zarr")
+    assert array.chunks == (2, 5)
+    assert np.array_equal(array[1:4, ::3], VALUES[1:4, ::3])
 
 
 def test_obstore_reads_what_gcsfs_has_written(gcs):

@@ -112,6 +112,30 @@ def test_a_part_that_is_too_short_is_fetched_again(store, faults):
     assert faults.happened["shortened"] == 2
 
 
+def test_what_a_gateway_says_is_no_absence(store, faults):
+    """A 404 that is not the service's own: the value is there, as its listing says."""
+    keys = ("c/a", "c/0", "c/10", "c/b/zarr.json")
+    for key in keys:
+        store.set(key, [VALUE])
+    faults.rate, faults.kinds, faults.methods = 1.0, {"astray": 1}, "GET"
+    faults.only = "bucket/faults"  # values, not listings
+    for key in keys:
+        faults.times = 2
+        assert bytes(store.get(key)) == VALUE
+        assert faults.times == 0
+        faults.times = 2
+        assert bytes(store.get_ranges([(key, Range(-7))])[0]) == VALUE[-7:]
+    faults.times = 1 << 60
+    assert store.get("c/1") is None
+    patient = open_store(store.url, {**store.settings(), "retry": {"attempts": 2, "wait": 0.01}})
+    with pytest.raises(StoreUnavailableError, match=r"could not read 'c/0' .*the service lists it"):
+        patient.get("c/0")
+    faults.only = ""
+    for key in ("c/0", "no"):
+        with pytest.raises(StoreError, match=rf"could not read '{key}'"):
+            patient.get(key)
+
+
 def test_a_large_value_is_put_in_parts_that_are_tried_again(store, faults, options):
     value = np.random.default_rng(1).bytes((1 << 25) + 54321)
     in_parts = options["backend"] == "obstore"  # s3fs puts it at once

@@ -185,6 +185,30 @@ def test_headers_and_tokens_are_sent_and_not_shown():
             open_store(url).get("secret")
 
 
+class NoEnds(Files):
+    """Knows no ranges from the end, and says so by the status that is asked for."""
+
+    def answer_part(self, value, wanted):
+        if wanted[1]:
+            super().answer_part(value, wanted)
+        else:
+            self.answer(int(self.path.rsplit("/", 2)[1]))
+
+    do_HEAD = Files.do_GET  # noqa: N815
+
+
+@pytest.mark.parametrize("status", [400, 416, 500, 501])
+def test_servers_that_know_no_ranges_from_the_end(status):
+    values = {f"{status}/a": bytes(range(100)), f"{status}/short": b"12", f"{status}/empty": b""}
+    with serving(NoEnds, values) as (url, seen):
+        store = open_store(f"{url}/{status}", {"retry": None})
+        wanted = [(key, Range(-7)) for key in ("a", "short", "empty", "no")]
+        assert store.get_ranges(wanted) == [bytes(range(93, 100)), b"12", b"", None]
+        assert ("GET", f"{status}/a", "bytes=93-99") in seen
+    with serving(Odd, {}) as (url, _), pytest.raises(StoreError, match=f"answers {status}"):
+        open_store(url, {"retry": None}).get_ranges([(f"{status}", Range(-7))])
+
+
 class Endless(Files):
     """Ignores ranges and does not say how much it sends, nor stop."""
 
@@ -228,6 +252,8 @@ def test_nobody_is_there():
 def test_unknown_options(options):
     with pytest.raises(StoreError, match="mean nothing"):
         open_store("http://localhost/x", options)
+    with pytest.raises(StoreError, match=r"nothing to http://localhost/x: HTTP takes"):
+        open_store("http://me:hunter2@localhost/x?signature=1", options)
     with pytest.raises(StoreError, match="names no host"):
         HTTPStore.from_url("http:///x", {})
 

@@ -404,8 +404,20 @@ def test_options_in_the_words_of_fsspec(options, want, monkeypatch):
                 '"private_key_id": "", "disable_oauth": true}',
             },
         ),
-        ("gs://bucket/a", {"token": {"a": 1}}, {"service_account_key": '{"a": 1}'}),
+        (
+            "gs://bucket/a",
+            {"token": {"private_key": "1"}},
+            {"service_account_key": '{"private_key": "1"}'},
+        ),
+        ("gs://bucket/a", {"token": {"refresh_token": "1"}}, None),  # of a user
         ("gs://bucket/a", {"token": "browser"}, None),
+        ("gs://bucket/a", {"token": "cloud"}, {}),
+        ("gs://bucket/a", {}, None),  # gcsfs goes in as nobody then
+        (
+            "az://container/a",
+            {"account_name": "n", "endpoint_url": "http://host/n/"},
+            {"account_name": "n", "endpoint": "http://host/n"},
+        ),
         (
             "az://container/a",
             {"account_name": "n", "account_key": "k"},
@@ -417,10 +429,57 @@ def test_options_in_the_words_of_fsspec(options, want, monkeypatch):
         ("sftp://host/a", {}, None),
     ],
 )
-def test_options_of_other_services(url, options, want, monkeypatch):
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+def test_options_of_other_services(url, options, want, monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith(("AZURE_", "GOOGLE_", "GCE_", "K_SERVICE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     found = translated(url, options)
     assert (None if found is None else found.config) == want
+
+
+def test_credentials_of_google_that_the_machine_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    (tmp_path / "application_default_credentials.json").write_text("{}")
+    assert translated("gs://bucket/a", {}).config == {}
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
+    assert translated("gs://bucket/a", {}) is None  # which obstore does not look at
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec", None])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"key": 5}, r"\['key'\] is of type int, expected a text"),
+        ({"endpoint_url": ["http://host"]}, r"\['endpoint_url'\] is of type list, expected a text"),
+        ({"client_kwargs": "x"}, r"\['client_kwargs'\] is of type str, expected an object"),
+        ({"config_kwargs": 1}, r"\['config_kwargs'\] is of type int, expected an object"),
+        ({"client_kwargs": {"region_name": 1}}, r"\['client_kwargs'\]\['region_name'\] is of type"),
+        ({"session": object()}, r"\['session'\] is of type object, which cannot travel"),
+        ({"a": [1, b"2"]}, r"\['a'\]\[1\] is of type bytes, which cannot travel"),
+        ({3: 4}, "has the name 3, expected a text"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_named(url, given, says, backend):
+    chosen = {} if backend is None else {"backend": backend}
+    with pytest.raises(StoreError, match=says) as caught:
+        open_store(url, {"secret": SECRET, **given, **chosen}).get("a")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+def test_a_profile_that_is_not_there(url, backend):
+    client = {"region_name": "us-east-1"}
+    with pytest.raises(StoreError, match=r"profile \(nobody\) could not be found"):
+        open_store(url, {"profile": "nobody", "client_kwargs": client, "backend": backend}).get("a")
+
+
+def test_what_obstore_cannot_do_is_named(url, server):
+    options = {**server.options, "default_block_size": 1, "backend": "obstore"}
+    options["client_kwargs"] = {**options["client_kwargs"], "verify": False}
+    says = r"options \[\"client_kwargs\['verify'\]\", 'default_block_size'\] ask for"
+    with pytest.raises(StoreError, match=says):
+        open_store(url, options)
 
 
 def test_a_profile_is_read_by_boto3(server, url, tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ from zarr_dask.stores.base import WHOLE, Range
 
 __all__ = ["Span", "is_part", "range_header", "span_of", "span_of_unsatisfied"]
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_UNSATISFIED = re.compile(r"bytes \*/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
+_UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.IGNORECASE)
 
 
 class Span(NamedTuple):

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import scrypt, sha256
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from zarr_dask.errors import CredentialsMissingError
 
@@ -103,11 +104,20 @@ def redacted(text: str, options: Mapping[str, Any]) -> str:
     --------
     >>> redacted("bad key AKIA123 at https://host/a?sig=x", {"key": "AKIA123"})
     'bad key *** at https://host/a'
+    >>> redacted("no such token in /info?token=a%2Fbcd%3D%3D", {"token": "a/bcd=="})
+    'no such token in /info?token=***'
     """
     text = _SIGNED.sub(r"\1", text)
-    for value in sorted(_credentials(options), key=len, reverse=True):
+    given = _credentials(options)
+    # libraries show them as they stand in requests, too
+    spellings = given | {way(value) for value in given for way in (_quoted, quote, quote_plus)}
+    for value in sorted(spellings, key=len, reverse=True):
         text = text.replace(value, "***")
     return text
+
+
+def _quoted(value: str) -> str:
+    return quote(value, safe="")
 
 
 def _credentials(options: Mapping[str, Any], *, all_of_them: bool = False) -> set[str]:

@@ -55,6 +55,16 @@ _S3_CLIENT_KEYS = {
     "endpoint_url": "endpoint",
     "region_name": "region",
 }
+_GOOGLE_CREDENTIALS = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GCE_METADATA_HOST",
+    "K_SERVICE",  # Cloud Run
+)
+_GCLOUD_FILE = "application_default_credentials.json"
+_GOOGLES_MACHINE = Path("/sys/class/dmi/id/product_name")
 _AZURE_KEYS = {
     "account_name": "account_name",
     "account_key": "account_key",
@@ -146,14 +156,19 @@ def translated(url: str, options: Mapping[str, Any]) -> Client | None:
     >>> translated("s3://bucket/a", {"anon": True, "version_aware": True}) is None
     True
     """
+    client, left = _parted(url, options)
+    return None if left else client
+
+
+def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[str, Any]]:
+    """What obstore needs to serve a URL, if it can, and options that have no translation."""
     place = place_of(url)
     translate = SCHEMES.get(place.scheme)
     if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
-        return None
+        return None, {}
     given = {**fsspec_configuration(place.scheme), **options}
     left = {name: value for name, value in given.items() if name not in UNIMPORTANT}
-    client = translate(left)
-    return None if left else client  # what has not been taken has no translation
+    return translate(left), left
 
 
 def fsspec_configuration(scheme: str) -> dict[str, Any]:
@@ -192,16 +207,20 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
     """
     from obstore import store
 
-    client = translated(place.url, json.loads(options))
-    if client is None:
-        names = sorted(json.loads(options))
+    client, left = _parted(place.url, json.loads(options))
+    if client is None or left:
+        names = sorted(_names(left) or json.loads(options))
         raise ValueError(f"obstore cannot do what the options {names} ask for; fsspec may")
     given: dict[str, Any] = {**client.config}
     if client.profile is not None:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
 
-        session = boto3.Session(profile_name=client.profile or None)
+        try:
+            session = boto3.Session(profile_name=client.profile or None)
+        except BotoCoreError as error:  # there is no such profile
+            raise ValueError(str(error)) from error
         if session.get_credentials() is None:
             raise ValueError(
                 "no credentials were found: give key and secret, a profile, or anon=True for "
@@ -225,6 +244,13 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
     )
 
 
+def _names(options: Mapping[str, Any]) -> list[str]:
+    """What options are called, those of botocore's client included."""
+    inner = options.get("client_kwargs")
+    outer = [name for name in options if name != "client_kwargs"]
+    return outer + [f"client_kwargs[{name!r}]" for name in inner or ()]
+
+
 # --- services -------------------------------------------------------------------------------------
 
 
@@ -242,7 +268,9 @@ def _s3(left: dict[str, Any]) -> Client | None:
         config["request_payer"] = True
     if left.pop("anon", False):
         config["skip_signature"] = True
-    if kwargs or ("access_key_id" in config) != ("secret_access_key" in config):
+    if kwargs:
+        left["client_kwargs"] = kwargs
+    if ("access_key_id" in config) != ("secret_access_key" in config):
         return None
     own = bool({"skip_signature", "access_key_id"} & config.keys())
     own = own or (not profile and _first(_AWS_CREDENTIALS) is not None)
@@ -303,6 +331,8 @@ def _gcs(left: dict[str, Any]) -> Client | None:
     config: dict[str, Any] = {}
     left.pop("project", None)  # asked for when buckets are made only
     endpoint = left.pop("endpoint_url", None)
+    if not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
+        return None
     if endpoint:
         config["base_url"] = endpoint.rstrip("/")
     token = left.pop("token", None)
@@ -311,12 +341,36 @@ def _gcs(left: dict[str, Any]) -> Client | None:
         # without it the library asks the machine's metadata server for a token to write with
         config["service_account_key"] = _nobody(config.get("base_url"))
     elif isinstance(token, Mapping):
+        if "private_key" not in token:  # of a user, not of a service account
+            return None
         config["service_account_key"] = json.dumps(dict(token))
     elif isinstance(token, str) and Path(token).is_file():
         config["application_credentials"] = token
-    elif token not in {None, "google_default", "cloud"}:
+    elif token is None:
+        # gcsfs goes in as nobody where there are no credentials, obstore would not
+        if find_spec("gcsfs") and not _finds_google_credentials():
+            return None
+    elif token not in ("google_default", "cloud"):
         return None
     return Client("GCSStore", config, str(endpoint).startswith("http:"))
+
+
+def _finds_google_credentials() -> bool:
+    """Whether the environment, gcloud's folder or Google's own machine have credentials."""
+    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
+    return (
+        _first(_GOOGLE_CREDENTIALS) is not None
+        or Path(folder, _GCLOUD_FILE).expanduser().is_file()
+        or _is_googles_machine()
+    )
+
+
+@lru_cache(maxsize=1)
+def _is_googles_machine() -> bool:
+    try:
+        return _GOOGLES_MACHINE.read_text(errors="replace").startswith("Google")
+    except OSError:
+        return False
 
 
 def _nobody(base_url: str | None) -> str:
@@ -327,10 +381,13 @@ def _nobody(base_url: str | None) -> str:
 
 def _azure(left: dict[str, Any]) -> Client | None:
     """Options of adlfs."""
-    config = _taken(left, _AZURE_KEYS) | _connection(left.pop("connection_string", None))
+    told = left.pop("connection_string", None) or _first(("AZURE_STORAGE_CONNECTION_STRING",))
+    config = _taken(left, _AZURE_KEYS) | _connection(told)
     host = left.pop("account_host", None)
     if host:
         config.setdefault("endpoint", f"https://{host}")
+    if "endpoint" in config:
+        config["endpoint"] = config["endpoint"].rstrip("/")
     if left.pop("anon", False):
         config["skip_signature"] = True
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):

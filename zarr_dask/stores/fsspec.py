@@ -53,7 +53,7 @@ from zarr_dask.stores.fsspec_files import (
     read_file,
     reads_through_files,
 )
-from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, read_parts
+from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, lists, read_parts
 from zarr_dask.stores.logins import check_endpoints, login_apart, with_query
 from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
 
@@ -337,7 +337,10 @@ class FsspecStore:
         answer = getattr(error.__cause__, "response", None)
         told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
         told = told or getattr(error.__cause__, "error_code", None)
-        if told is None:
+        fs, _ = self._file_system()
+        if doing == "read" and told not in {None, "NoSuchKey", *_LOST} and is_s3(fs):
+            lost = self._is_lost(key, error)
+        elif told is None:
             lost = not _bucket_is_there(self.url, self._given(), int(time.monotonic()))
         else:
             lost = str(getattr(told, "value", told)) in _LOST
@@ -346,6 +349,32 @@ class FsspecStore:
                 f"could not {doing} {key!r} in {self.url}: there is no such bucket "
                 f"({redacted(str(error), self.settings())})"
             ) from self._public(error)
+
+    def _is_lost(self, key: str, error: BaseException) -> bool:
+        """Whether there is no bucket, where an answer that should be S3's has no code of S3.
+
+        What stands before a service may answer 404 in its place while it is restarted.
+
+        Raises
+        ------
+        StoreUnavailableError
+            If the service lists the key.
+        StoreError
+            If it does not let us know.
+        """
+        fs, root = self._file_system()
+        try:
+            listed = _run(fs, lists(fs, join(root, key)))
+        except FileNotFoundError:
+            return True
+        except library_errors() as failure:
+            raise self._failed("read", key, failure) from self._public(failure)
+        if listed:
+            raise StoreUnavailableError(
+                f"could not read {key!r} in {self.url}: the service lists it, and says that it is "
+                f"not there ({redacted(str(error), self.settings())})."
+            )
+        return False
 
     def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
         """Refuse an empty listing of a bucket that is not there, or of a server that lists nothing.

@@ -20,7 +20,7 @@ from zarr_dask.stores.answers import Span, is_part, range_header, span_of
 from zarr_dask.stores.base import Range, Version
 from zarr_dask.stores.failures import codes_of, statuses_of
 
-__all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "read_parts"]
+__all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "lists", "read_parts"]
 
 S3Request = tuple[str, Range, Hashable]
 """Full path, part, and the tag that the value must have."""
@@ -117,3 +117,11 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
         [one["Prefix"] for one in found.get("CommonPrefixes", ())],
         found["NextContinuationToken"] if found.get("IsTruncated") else None,
     )
+
+
+async def lists(fs: Any, path: str) -> bool:
+    """Whether a key is listed."""
+    bucket, key, _ = fs.split_path(path)
+    asked = {"Bucket": bucket, "Prefix": key, "MaxKeys": 1}
+    found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
+    return any(one["Key"] == key for one in found.get("Contents", ()))

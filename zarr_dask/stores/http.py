@@ -37,6 +37,8 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.credentials import is_reference, packed, resolved, unpacked
 from zarr_dask.stores.failures import as_store_error, retry_after
+from zarr_dask.stores.given import check_number
+from zarr_dask.stores.logins import shown
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy, retried
 from zarr_dask.stores.versioned import Versioned
 
@@ -47,6 +49,8 @@ _MOVED = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 5
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
+_NO_END = {400, 416, 500, 501}
+"""What servers answer that know ranges, but none from the end."""
 _SECONDS = DEFAULT.timeout
 _REQUEST_SECONDS = 900.0  # with bytes that come slowly
 _LARGEST = (1 << 31) + (1 << 24)  # a chunk of the default limit, and what its encoding may add
@@ -117,15 +121,17 @@ class HTTPStore(Versioned):
         unknown = sorted(options.keys() - {"headers", "timeout", "largest"})
         if unknown:
             raise StoreError(
-                f"storage_options {unknown} mean nothing to {url}: HTTP takes 'headers' (an object "
-                "of strings), 'timeout' (seconds) and 'largest' (bytes of a value)."
+                f"storage_options {unknown} mean nothing to {shown(url)}: HTTP takes 'headers' (an "
+                "object of strings), 'timeout' (seconds) and 'largest' (bytes of a value)."
             )
         if not urlsplit(url).hostname:
-            raise StoreError(f"{url!r} names no host.")
+            raise StoreError(f"{shown(url)!r} names no host.")
         headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
         policy = policy or DEFAULT
-        timeout = float(options.get("timeout", policy.timeout))
-        return HTTPStore(url, headers, timeout, int(options.get("largest", _LARGEST)), policy)
+        place = shown(url)
+        timeout = check_number(place, "timeout", options.get("timeout", policy.timeout), float)
+        largest = check_number(place, "largest", options.get("largest", _LARGEST), int)
+        return HTTPStore(url, headers, timeout, largest, policy)
 
     def with_policy(self, policy: RetryPolicy) -> HTTPStore:
         """The same place, with other retries."""
@@ -222,6 +228,8 @@ class HTTPStore(Versioned):
         if answer.status == HTTPStatus.PRECONDITION_FAILED and "If-Match" in headers:
             return Version(None, None)
         content, size = answer.body, None
+        if start < 0 and answer.status in _NO_END and not _is_empty(answer):
+            return self._try_end(key, -start, tag, answer.status)
         if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
             content, size = b"", self._size_behind(key, wanted, answer)
         elif answer.status == HTTPStatus.OK:
@@ -236,6 +244,27 @@ class HTTPStore(Versioned):
         if found is None:
             found = tag  # not every answer of every server tells it
         return Version(None if tag is not None and found != tag else content, found)
+
+    def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> Version | None:
+        """The last bytes of a value, found through its size."""
+        answer = self._try_ask("HEAD", key, {}, WHOLE)
+        if answer is None:
+            return None
+        if answer.status != HTTPStatus.OK or answer.length is None:
+            raise self._failed(
+                key,
+                f"the server answers {said} {_phrase(said)} to a range from the end, and does not "
+                "tell how long the value is",
+            )
+        size = answer.length
+        found = self._try_version(
+            key, Range(max(size - nbytes, 0), size), _tag(answer, size) if tag is None else tag
+        )
+        if tag is None and found is not None and found.content is None:
+            raise StoreUnavailableError(
+                f"could not read {key!r} from {self.url}: it was replaced while its end was read."
+            )
+        return found
 
     def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
         """Bytes of a value that ends before a range begins, as far as the server says."""
@@ -305,7 +334,8 @@ class HTTPStore(Versioned):
             raise as_store_error(
                 f"could not read {key!r} from {self.url}: {words}", error
             ) from error
-        if answer.status in _PASSING:
+        no_end = wanted.start < 0 and answer.status in _NO_END
+        if answer.status in _PASSING and not no_end:
             raise self._unavailable(key, answer)
         return answer
 
@@ -327,6 +357,11 @@ class HTTPStore(Versioned):
             f"{self.url}/{prefix} cannot be listed: HTTP has no listing. Open a node by its path, "
             "or a group that has consolidated metadata (zarr_dask.consolidate)."
         )
+
+
+def _is_empty(answer: _Answer) -> bool:
+    """Whether a server says that a value has no bytes, so that there is no end of it."""
+    return span_of_unsatisfied(answer.headers.get("content-range", "")) == 0
 
 
 def _phrase(status: int) -> str:

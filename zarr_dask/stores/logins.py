@@ -16,7 +16,14 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.dialect import WEB
 
-__all__ = ["QUERY_DIGEST", "check_endpoints", "check_no_login", "login_apart", "with_query"]
+__all__ = [
+    "QUERY_DIGEST",
+    "check_endpoints",
+    "check_no_login",
+    "login_apart",
+    "shown",
+    "with_query",
+]
 
 _QUERY = "token_query"
 """The option that a query becomes; by its name it is a credential."""
@@ -26,6 +33,7 @@ _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
 """Schemes whose file systems take ``username`` and ``password``."""
 _NO_PASSWORD = {"git", "github"}
 """Schemes whose URLs have something else before the ``@``: an owner and a repository, a path."""
+_LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^/?#]*@")
 _USER = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.-]*)://([^/?#@]*)@")
 
 
@@ -60,6 +68,17 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
     if not (chained and mark and urlsplit(url.rpartition("::")[2]).scheme in WEB):
         return url, {}
     return place, {_QUERY: query, QUERY_DIGEST: sha256(query.encode()).hexdigest()[:16]}
+
+
+def shown(url: str) -> str:
+    """A URL as it may be shown before anything else is known of it: without logins and queries.
+
+    Examples
+    --------
+    >>> shown("zip::https://me:hunter2@host/a.zip?signature=1234")
+    'zip::https://host/a.zip'
+    """
+    return _LOGIN.sub(r"\1://", url).partition("?")[0]
 
 
 def with_query(url: str, options: dict[str, Any]) -> str:

@@ -57,6 +57,8 @@ _PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced again and again
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
+_LISTS_FROM_A_KEY = {"s3", "s3a"}
+"""Schemes of services that begin a listing behind a key by themselves."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
@@ -294,8 +296,24 @@ class ObstoreRequests(Versioned):
             if place_of(self.url).scheme in WEB:
                 return None
             if not codes & _ABSENT_CODES:  # answers to HEAD have no body, a listing has
-                obs.list_with_delimiter(client, at)
+                self._check_absence(obs, client, at, error)
         return None
+
+    def _check_absence(self, obs: Any, client: Any, at: str, error: Exception) -> None:
+        """Refuse what says that a key is not there, but may mean the bucket or nothing at all.
+
+        What stands before a service may answer 404 in its place while it is restarted.
+        """
+        if place_of(self.url).scheme not in _LISTS_FROM_A_KEY:
+            obs.list_with_delimiter(client, at)
+            return
+        folder = at.rpartition("/")[0] or None
+        page = next(iter(obs.list(client, folder, offset=_shortly_before(at))), ())
+        if any(one["path"] == at for one in page):
+            raise StoreUnavailableError(
+                f"could not read {_below(place_of(self.url).path, at)!r} in {self.url}: the "
+                f"service lists it, and says that it is not there: {_words(error)}"
+            ) from _public(error)
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
         return self._do("inspect", key, lambda: self._try_head(key))
@@ -394,6 +412,20 @@ def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
     return [view.cast("B") for view in views if view.nbytes] or [memoryview(b"")]
 
 
+def _shortly_before(key: str) -> str | None:
+    """A key behind which a key is on the first page of a listing, if it is there.
+
+    Examples
+    --------
+    >>> _shortly_before("a/c/7"), _shortly_before("a/c/0"), _shortly_before("a")
+    ('a/c/6~', 'a/c', '`~')
+    """
+    rest, last = key[:-1], key[-1]
+    if last.isalnum() and last != "0" and ord(last) < 128:
+        return f"{rest}{chr(ord(last) - 1)}~"
+    return rest.rstrip("/") or None
+
+
 def _below(root: str, path: str) -> str:
     return path[len(root) + 1 :] if root else path
 
@@ -451,6 +483,11 @@ def _failed(what: str, error: Exception) -> StoreError:
     status = int(told[1]) if told else 0
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
+    if "performing token request" in said:
+        return StoreError(
+            f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
+            "storage_options; what is public is read with anon=True among these."
+        )
     if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
         return StoreError(f"{what}: {_words(error)}")
     passing = StoreUnavailableError(f"{what}: {_words(error)}")

@@ -12,10 +12,12 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.cache import Cache
 from zarr_dask.stores.dialect import SCHEMES, WEB, place_of, serves
+from zarr_dask.stores.given import check_number, check_options
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.logins import shown
 from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.plain import completed
-from zarr_dask.stores.retry import DEFAULT, Retrying, policy_of
+from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, policy_of
 from zarr_dask.stores.spelling import absolute, spelled
 from zarr_dask.stores.wrappers import Below, Wrapper, innermost
 from zarr_dask.stores.zarr_python import place_in_zarr_python, store_of_zarr_python
@@ -89,14 +91,15 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if not scheme:
         return _local(text, options)
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
-        raise StoreError(f"{text!r} names no place: expected {scheme}://NAME/PATH.")
+        raise StoreError(f"{shown(text)!r} names no place: expected {scheme}://NAME/PATH.")
+    policy = policy_of(options.pop("retry", DEFAULT))
+    check_options(shown(text), options)
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.http import HTTPStore
 
         options.pop("backend", None)
-        policy = policy_of(options.pop("retry", DEFAULT))
         return HTTPStore.from_url(text, options, policy)
-    return _remote(text, options)
+    return _remote(text, options, policy)
 
 
 def open_alike(url: Location, like: Store) -> Store:
@@ -127,12 +130,11 @@ def _shortened(given: Any) -> str:
 _LONGEST_SHOWN = 200
 
 
-def _remote(url: str, options: dict[str, Any]) -> Store:
+def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     """The store at a URL by obstore, which is faster, or by fsspec, which knows more."""
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
-    policy = policy_of(options.pop("retry", DEFAULT))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
         raise StoreError(
@@ -165,9 +167,13 @@ def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
     root = absolute(path)
     archive, folder = _archive_of(root)
     if archive:
-        largest = {"largest": int(options.pop("largest"))} if "largest" in options else {}
+        largest = {}
+        if "largest" in options:
+            largest["largest"] = check_number(root, "largest", options.pop("largest"), int)
         return _without_options(ZipStore.from_path(archive, folder, **largest), options)
-    fsync = bool(options.pop("fsync", False))
+    fsync = options.pop("fsync", False)
+    if not isinstance(fsync, bool):
+        raise StoreError(f"{root}: storage_options['fsync'] is {fsync!r:.100}, expected a bool.")
     options.pop("auto_mkdir", None)  # fsspec's: folders are always made
     return _without_options(LocalStore(root, fsync), options)
 
