@@ -5,6 +5,7 @@ import pickle
 import shutil
 import warnings
 
+import dask.array as da
 import numpy as np
 import pytest
 import xarray
@@ -532,6 +533,36 @@ def test_every_change_below_warns(store, change):
     zd.consolidate(store)
     array[...] = values  # chunks are not described: no warning
     assert zd.open_group(store)["a/b/x"][...].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("inner", ["m", "m/a"])
+@pytest.mark.parametrize("node_format", ["v2", "v3"])
+@pytest.mark.parametrize("change", ["resize", "append", "attributes", "to_zarr"])
+def test_groups_that_local_files_lie_in_are_looked_at(tmp_path, node_format, inner, change):
+    """An array that is opened by its own path is described by the group above all the same."""
+    group = zd.create_group(tmp_path / "g.zarr", format=node_format)
+    group.create_array("m/a", shape=(8,), dtype="i4", chunks=4)
+    zd.consolidate(tmp_path / "g.zarr")
+    path = "m/a".removeprefix(inner).strip("/")
+    array = zd.open_array(tmp_path / "g.zarr" / inner, path, mode="r+")
+    ones = np.ones(4, "i4")
+    act = {
+        "resize": lambda: array.resize((4,)),
+        "append": lambda: array.append(ones, 0),
+        "attributes": lambda: array.update_attributes({"k": 1}),
+        "to_zarr": lambda: zd.to_zarr(da.from_array(ones), array, append=0),
+    }[change]
+    with pytest.warns(ConsolidatedMetadataWarning, match=r"of \S*g\.zarr have not: whoever"):
+        act()
+    assert zd.open_group(tmp_path / "g.zarr").stale() == ["m/a"]
+
+
+def test_folders_above_that_are_no_groups_are_nobodys(tmp_path, recwarn):
+    zd.create_group(tmp_path).create_array("old", shape=(8,), dtype="i4")
+    zd.consolidate(tmp_path)
+    array = zd.create_array(tmp_path / "no group" / "a", shape=(8,), dtype="i4", chunks=4)
+    array.resize((4,))
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_attributes_of_the_group_itself(store):

@@ -18,12 +18,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MetadataError,
     Problem,
+    StoreError,
     StoreKeyError,
 )
 from zarr_dask.formats.base import (
@@ -52,6 +54,8 @@ from zarr_dask.stores.base import (
     read_versions,
 )
 from zarr_dask.stores.listed import below_of, listing_of
+from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.urls import local_path
 from zarr_dask.stores.wrappers import Wrapper
 
 __all__ = [
@@ -425,11 +429,13 @@ def _in_order(keys: Iterable[str]) -> list[str]:
 def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
     """Warn if a node that has just changed is described by consolidated metadata somewhere above.
 
-    One batch of requests for the documents of the groups above.
+    One batch of requests for the documents of the groups above. Of local files, those of groups
+    that the store lies in are looked at as well: a node may have been opened by its own path.
     """
-    for above in consolidated_groups(store, path, node_format):
+    found = [where(store, one) for one in consolidated_groups(store, path, node_format)]
+    for above in (*found, *_consolidated_around(store, node_format)):
         _warn(
-            f"{where(store, path)} has changed, the consolidated metadata of {where(store, above)} "
+            f"{where(store, path)} has changed, the consolidated metadata of {above} "
             "have not: whoever reads those sees what was there before. "
             "zarr_dask.consolidate writes them anew."
         )
@@ -443,6 +449,28 @@ def consolidated_groups(store: Store, path: str, node_format: Format) -> list[st
     }
     check = checks.get(node_format.name)
     return list(check(store, path)) if check else []
+
+
+def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
+    """Groups with consolidated metadata that a folder lies in, the innermost first.
+
+    Folders above are looked into as long as they hold nodes of the format.
+    """
+    place = local_path(store, "")
+    if place is None or not has_consolidated(node_format):
+        return
+    below = Path(place)
+    for above in below.parents:
+        around = LocalStore(str(above))
+        try:
+            documents = read_documents(around, node_format.node_keys(""), Limits())
+            if all(text is None for text in documents.values()):
+                return
+            if "" in consolidated_groups(around, below.name, node_format):
+                yield where(around, "")
+        except (StoreError, MetadataError):  # nothing that can be looked into, or of ours
+            return
+        below = above
 
 
 def has_consolidated(node_format: Format) -> bool:
