@@ -51,6 +51,7 @@ __all__ = [
     "Translation",
     "default_keys",
     "former_keys",
+    "masked_otherwise",
     "older",
     "translate",
 ]
@@ -138,12 +139,6 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
     if fill is None:
         fill = meta.data_type.zero
         work.notes.append("fill value: there is none (null); it becomes zero, as which it is read")
-    elif _marks_missing_values(meta):
-        work.notes.append(
-            f"fill value: xarray takes elements equal to {fill} for missing values before v3, and "
-            "in v3 the attribute _FillValue, which there is none of: they become numbers to it. If "
-            f'they are missing values, update_attributes({{"_FillValue": {fill}}}) afterwards'
-        )
     translated = replace(
         meta, codecs=codecs, keys=keys, fill=fill, attributes=_attributes(meta, work), extra={}
     )
@@ -184,7 +179,38 @@ class _Work:
     notes: list[str] = field(default_factory=list)
 
 
-def _marks_missing_values(meta: ArrayMeta) -> bool:
+def masked_otherwise(
+    old: NodeMeta, old_format: Format, new: NodeMeta, new_format: Format
+) -> tuple[str, ...]:
+    """What is said of an array of which xarray masks other elements in another format.
+
+    Parameters
+    ----------
+    old, old_format
+        What there was.
+    new, new_format
+        What comes of it.
+    """
+    if not (isinstance(old, ArrayMeta) and isinstance(new, ArrayMeta)):
+        return ()
+    was_v3, is_v3 = old_format == V3, new_format == V3
+    if is_v3 and not was_v3 and _has_a_mask(old):
+        return (
+            f"fill value: xarray takes elements equal to {new.fill} for missing values before v3, "
+            "and in v3 the attribute _FillValue, which there is none of: they become numbers to "
+            f'it. If they are missing values, update_attributes({{"_FillValue": {new.fill}}}) '
+            "afterwards",
+        )
+    if was_v3 and not is_v3 and _has_a_mask(new):
+        return (
+            f"fill value: xarray takes elements equal to {new.fill} for missing values before v3, "
+            "and in v3 only where the attribute _FillValue says so: they are no numbers to it any "
+            "more. If they are numbers, open with use_zarr_fill_value_as_mask=False",
+        )
+    return ()
+
+
+def _has_a_mask(meta: ArrayMeta) -> bool:
     """Whether xarray masks other elements in v3 than before: NaN is missing in any case."""
     fill: Any = meta.fill
     is_number = np.asarray(fill).dtype.kind in "iuf"

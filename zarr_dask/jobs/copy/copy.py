@@ -54,6 +54,7 @@ from zarr_dask.jobs.rechunk.regridding import (
     Wanted,
     memory_budget,
     new_array,
+    notes_of,
     planned,
     says_all,
 )
@@ -535,7 +536,8 @@ class _Work:
                 return planned(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
         self.node_format.documents(same, path)  # raises where the format cannot say it
-        return plan_move(array, target, self.resources.budget)
+        move = plan_move(array, target, self.resources.budget)
+        return replace(move, notes=notes_of(array, target))
 
     def _as_stored(self, array: Array, path: str) -> ArrayMeta | None:
         """What says the same of the same stored bytes; None if the format has no words for it."""

@@ -8,7 +8,7 @@ that cannot list every object is asked for. What is absent stays absent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, prod
@@ -90,8 +90,9 @@ class MovePlan:
     """Tasks with an object to copy."""
     asked: int = 0
     """Objects that these ask for: those that are absent, too."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What users should know."""
 
-    notes = ()
     boxed = ()
     """No stage copies boxes."""
 

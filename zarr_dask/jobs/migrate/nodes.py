@@ -33,7 +33,14 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
 from zarr_dask.formats.draft import ENTRY
-from zarr_dask.formats.migrate import DIMENSIONS, default_keys, former_keys, older, translate
+from zarr_dask.formats.migrate import (
+    DIMENSIONS,
+    default_keys,
+    former_keys,
+    masked_otherwise,
+    older,
+    translate,
+)
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
 from zarr_dask.stores.wrappers import Wrapper
 from zarr_dask.walk import walk
@@ -287,6 +294,7 @@ def _node_plan(route: Route, rewrite: Rewrite | None, found: _Found) -> NodePlan
     if problems:
         return replace(node, problems=problems, notes=notes)
     documents = route.target_format.documents(after, path)
+    notes += masked_otherwise(meta, node_format, translated.meta, route.target_format)
     return replace(node, after=after, documents=documents, notes=notes)
 
 

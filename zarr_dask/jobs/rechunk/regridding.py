@@ -17,6 +17,7 @@ from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.migrate import masked_otherwise
 from zarr_dask.grid import Cells, Fixed, Grid, Region
 from zarr_dask.hierarchy import is_shown_first
 from zarr_dask.indexing import checked_region
@@ -43,6 +44,7 @@ __all__ = [
     "layout_of",
     "memory_budget",
     "new_array",
+    "notes_of",
     "planned",
     "says_all",
 ]
@@ -156,7 +158,8 @@ def new_array(
     """
     part, cut = _cut(array, wanted)
     try:
-        return NewArray(part, _new_array(cut, store, path, node_format, wanted))
+        made = _new_array(cut, store, path, node_format, wanted)
+        return NewArray(part, made, notes_of(array, made))
     except MetadataError as error:
         if node_format == array.node_format or wanted.codecs is not None:
             raise
@@ -165,10 +168,20 @@ def new_array(
         except (MetadataError, DataTypeError):
             raise error from None  # it is not the codecs that the format does not have
         lost = "; ".join(map(str, error.problems))
-        name = array.path or "the array"
         codecs = ", ".join(codec.name for codec in made.meta.codecs.codecs)
-        note = f"{name} is encoded anew ({codecs}), because of {lost}"
-        return NewArray(part, made, (note,))
+        note = f"{_named(array)} is encoded anew ({codecs}), because of {lost}"
+        return NewArray(part, made, (note, *notes_of(array, made)))
+
+
+def notes_of(array: Array, made: Array) -> tuple[str, ...]:
+    """What others will see differently in the new array."""
+    notes = masked_otherwise(array.meta, array.node_format, made.meta, made.node_format)
+    return tuple(f"{_named(array)}: {note}" for note in notes)
+
+
+def _named(array: Array) -> str:
+    """What an array is called in notes."""
+    return array.path or "the array"
 
 
 def _new_array(
