@@ -374,3 +374,19 @@ def test_plates_refused(tmp_path, case):
     with pytest.raises(error, match=words):
         zd.ome.write_plate(wells, tmp_path / "plate", **{"axes": "zyx"[-2:], **options})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("image", "cells", np.ones((4, 4), "u1")),
+        (np.ones((4, 4), "u1"), "image", "cells"),
+        ("image", "labels", "cells"),
+    ],
+    ids=["name before labels", "labels before image", "path for labels"],
+)
+@pytest.mark.parametrize("add", [zd.ome.write_labels, zd.ome.plan_write_labels])
+def test_arguments_that_have_changed_places_are_named(add, given):
+    """As a user of `write`, which takes the pixels first, may give them."""
+    with pytest.raises(TypeError, match="The order is: where the image is, the labels, their name"):
+        add(*given)

@@ -205,10 +205,26 @@ def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
 
 
-@pytest.mark.parametrize("resume", ["", 3, None, b"x"])
-def test_what_is_no_job_to_be_resumed(tmp_path, resume):
-    with pytest.raises(ValueError, match="resume="):
-        zd.to_zarr(source(), tmp_path / "a", resume=resume)
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda place, stored, **options: zd.to_zarr(source(), place, **options),
+        lambda place, stored, **options: zd.rechunk(source(), place, chunks=3, **options),
+        lambda place, stored, **options: zd.rechunk(stored, place, chunks=2, **options),
+        lambda place, stored, **options: zd.rechunk(
+            [stored], place, path=["a"], chunks=2, **options
+        ),
+        lambda place, stored, **options: zd.ome.write(source(), place, axes="yx", **options),
+    ],
+    ids=["write", "rechunk dask", "rechunk", "rechunk several", "image"],
+)
+@pytest.mark.parametrize(
+    ("resume", "error"), [("", ValueError), (3, TypeError), (None, TypeError), (b"x", TypeError)]
+)
+def test_what_is_no_job_to_be_resumed(tmp_path, job, resume, error):
+    stored = zd.create_array({}, shape=4, dtype="i2", chunks=4)
+    with pytest.raises(error, match=r"resume=.*: expected True, False, or a name for the job"):
+        job(tmp_path / "a", stored, resume=resume)
     assert not list(tmp_path.iterdir())
 
 

@@ -737,3 +737,16 @@ def test_the_option_of_fsspec_that_makes_folders_is_taken_for_local_files(tmp_pa
     store = open_store(f"file://{tmp_path}/a/b.zarr", {"auto_mkdir": True})
     store.set("c/0", [b"1"])
     assert (tmp_path / "a" / "b.zarr" / "c" / "0").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"a": 1}, "the value of 'a' is of the type int"),
+        ({"a": "text"}, "the value of 'a' is of the type str"),
+        ({3: b"1"}, "the key 3 is of the type int"),
+    ],
+)
+def test_mappings_of_something_else_are_no_stores(values, said):
+    with pytest.raises(StoreError, match=said):
+        zd.survey(values)

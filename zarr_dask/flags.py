@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_count", "check_flags", "check_given"]
+__all__ = ["check_count", "check_flags", "check_given", "check_resume"]
 
 
 def check_flags(**flags: object) -> None:
@@ -30,6 +30,29 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}={value!r}: expected True or False.")
+
+
+def check_resume(resume: object) -> None:
+    """Refuse what says neither whether to go on with a job nor with which.
+
+    Raises
+    ------
+    TypeError
+        If it is neither True nor False nor a text.
+    ValueError
+        If the text is empty.
+
+    Examples
+    --------
+    >>> check_resume(1)
+    Traceback (most recent call last):
+    TypeError: resume=1: expected True, False, or a name for the job.
+    """
+    error = f"resume={resume!r}: expected True, False, or a name for the job."
+    if not isinstance(resume, bool | np.bool_ | str):
+        raise TypeError(error)
+    if isinstance(resume, str) and not resume:
+        raise ValueError(error)
 
 
 def check_count(name: str, value: object, otherwise: str) -> None:

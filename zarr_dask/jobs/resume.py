@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.flags import check_resume
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid import Blocks, Region
@@ -82,12 +83,10 @@ class ResumeOptions:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If `resume` is neither a truth value nor a name.
         """
-        resume: Any = self.resume
-        if not isinstance(resume, bool) and not (isinstance(resume, str) and resume):
-            raise ValueError(f"resume={resume!r}: expected True, False, or a name for the job.")
+        check_resume(self.resume)
 
     def manifest_place(self, target: Store) -> ManifestPlace | None:
         """Where the receipts of what is written to a store are kept after the job."""

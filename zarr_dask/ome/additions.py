@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -118,6 +119,7 @@ def plan_write_labels(
     ValueError
         If the method makes values that are no labels.
     """
+    _check_order(url, values, name)
     image = _opened(url, path, storage_options)
     group = image.group
     if not name or "/" in name:
@@ -154,6 +156,19 @@ def plan_write_labels(
         ),
         consolidated=_consolidated_around(group, [below]),
     )
+
+
+def _check_order(url: Any, values: Any, name: Any) -> None:
+    """Refuse arguments that have changed places: `write` takes the pixels first."""
+    order = "The order is: where the image is, the labels, their name."
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"name= is a {kind}: expected the name of the label image. {order}")
+    if isinstance(values, str | os.PathLike) or hasattr(url, "dtype"):
+        raise TypeError(
+            f"url= is a {type(url).__name__} and values= a {type(values).__name__}: expected the "
+            f"place of an image, and labels as an array. {order}"
+        )
 
 
 def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
@@ -254,6 +269,7 @@ def write_labels(
     >>> zd.ome.open(store).labels["cells"].levels[1].array[60, 60]
     np.uint32(7)
     """
+    _check_order(url, values, name)
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
     with archive_or_place(url, place_options) as (place, known):

@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     StoreError,
     StoreKeyError,
 )
+from zarr_dask.flags import check_resume
 from zarr_dask.formats.base import Limits, prefix_of, read_documents, where
 from zarr_dask.hierarchy import (
     check_place,
@@ -135,6 +136,7 @@ def _sizes(plan: Contents) -> dict[str, int]:
 
 def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
     """Go on with the same job if that is asked for and there is one; else begin."""
+    check_resume(resume)
     at = where(plan.store, plan.path)
     if resume:
         check_resumable(plan.store, at)

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 from secrets import token_hex
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
@@ -80,7 +80,23 @@ class MemoryStore:
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         check_key(key)
-        return self.values.get(key)
+        value: Any = self.values.get(key)
+        if value is not None and type(value) is not bytes:
+            self._check_value(key, value)
+        return cast("Buffer | None", value)
+
+    def _check_value(self, key: str, value: Any) -> None:
+        """Refuse what is no bytes; arrays of them are, as some mappings hold."""
+        try:
+            memoryview(value)
+        except TypeError:
+            raise self._no_store(f"the value of {key!r}", value) from None
+
+    def _no_store(self, what: str, found: object) -> StoreError:
+        return StoreError(
+            f"{self.url}: {what} is of the type {type(found).__name__}; a mapping is a store if "
+            "its keys are texts and its values bytes."
+        )
 
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
@@ -133,7 +149,12 @@ class MemoryStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        return iter([key for key in tuple(self.values) if key.startswith(prefix)])
+        keys: tuple[Any, ...] = tuple(self.values)
+        try:
+            return iter([key for key in keys if key.startswith(prefix)])
+        except AttributeError:
+            odd = next(key for key in keys if not isinstance(key, str))
+            raise self._no_store(f"the key {odd!r}", odd) from None
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
-from zarr_dask.flags import check_count, check_flags, check_given
+from zarr_dask.flags import check_count, check_flags, check_given, check_resume
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.group import Group
 from zarr_dask.group import open as open_node
@@ -368,6 +368,7 @@ def rechunk(
     1024.0
     """
     check_flags(overwrite=overwrite, verify=verify)
+    check_resume(resume)
     plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
         source,
         target,
