@@ -353,3 +353,31 @@ def test_large_streams_are_decoded_in_place(name):
     with pytest.raises(CorruptObjectError, match="more than 262144"):
         codec.decode_into(compress(b"") * 300_000, np.zeros(2_000_000, np.uint8))
     assert time.process_time() - start < 3
+
+
+def gzip_member(data, extra=b"", name=b"", comment=b""):
+    """A member with a header that has all that RFC 1952 knows, a checksum too."""
+    header = b"\x1f\x8b\x08\x1e\0\0\0\0\0\xff" + struct.pack("<H", len(extra)) + extra
+    header += name + b"\0" + comment + b"\0"
+    header += struct.pack("<H", zlib.crc32(header) & 0xFFFF)
+    return header + zlib.compress(data, wbits=-15) + struct.pack("<II", zlib.crc32(data), len(data))
+
+
+@pytest.mark.parametrize("sizes", [(0, 0, 0), (65_535, 0, 0), (65_510, 0, 0), (9, 60_000, 200_000)])
+def test_headers_of_gzip_of_any_length(sizes):
+    """However large what is handed to the library at a time."""
+    texts = [b"x" * size for size in sizes]
+    noise = np.random.default_rng(1).bytes(1_500_000)
+    for data in ([noise], [b"", noise[:5], noise], [noise[:5000]] * 3):
+        encoded = b"".join(gzip_member(one, *texts) for one in data)
+        whole = gzip.decompress(encoded)
+        assert whole == b"".join(data)
+        assert bytes(Gzip().decode(encoded, Size.of(len(whole)))) == whole
+        out = np.zeros(len(whole), np.uint8)
+        Gzip().decode_into(encoded, out)
+        assert out.tobytes() == whole
+    damaged = bytearray(gzip_member(noise, *texts))
+    damaged[4] ^= 1
+    for wrong in (bytes(damaged), gzip_member(noise, *texts)[: 12 + sum(sizes)]):
+        with pytest.raises(CorruptObjectError):
+            Gzip().decode_into(wrong, np.zeros(len(noise), np.uint8))

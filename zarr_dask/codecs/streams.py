@@ -37,8 +37,17 @@ class _Inflater(_Decompressor, Protocol):
     def unconsumed_tail(self) -> bytes: ...
 
 
+_Header = Callable[[memoryview], int]
+"""Bytes that a stream must be given at once at its beginning."""
+
+
 def _inflate(
-    what: str, new: Callable[[], _Decompressor], buffer: Buffer, size: Size, failures: Any
+    what: str,
+    new: Callable[[], _Decompressor],
+    buffer: Buffer,
+    size: Size,
+    failures: Any,
+    header: _Header,
 ) -> bytes:
     """Decompress one stream, or several one after the other, up to the expected size."""
     view = memoryview(buffer).cast("B")
@@ -48,6 +57,7 @@ def _inflate(
     try:
         while position < len(view):
             stream = new()
+            window = max(window, header(view[position:]))
             fed = view[position : position + window]
             piece = stream.decompress(fed, size.most - total + 1)
             if total + len(piece) > size.most:
@@ -71,7 +81,12 @@ def _inflate(
 
 
 def _inflate_into(
-    what: str, new: Callable[[], _Inflater], buffer: Buffer, out: np.ndarray, failures: Any
+    what: str,
+    new: Callable[[], _Inflater],
+    buffer: Buffer,
+    out: np.ndarray,
+    failures: Any,
+    header: _Header,
 ) -> None:
     """As `_inflate`, piece by piece into memory: there is no second copy of a large chunk."""
     view = memoryview(buffer).cast("B")
@@ -79,6 +94,7 @@ def _inflate_into(
     window = _FED
     while position < len(view):
         stream, begun, fed = new(), position, view[:0]
+        window = max(window, header(view[position:]))
         streams += 1
         if streams > _MOST_STREAMS:
             raise CorruptObjectError(f"it has more than {_MOST_STREAMS} {what} streams")
@@ -112,6 +128,41 @@ _NARROWEST = 1 << 12
 _WIDER = 64
 _MOST_STREAMS = 1 << 18
 
+_CHECKED, _EXTRA, _TEXTS = 2, 4, (8, 16)
+"""Flags of a gzip header (RFC 1952): a checksum of its own, extra bytes, a name and a comment."""
+_FIXED = 10
+
+
+def _gzip_header(view: memoryview) -> int:
+    """Bytes of the header of a gzip member that has a checksum of its own; of others 0.
+
+    isal takes such a header for damaged if it does not come at once.
+    """
+    if len(view) < _FIXED or not view[3] & _CHECKED:
+        return 0
+    end = _FIXED
+    if view[3] & _EXTRA:
+        end += 2 + int.from_bytes(view[end : end + 2], "little")
+    for flag in _TEXTS:
+        if view[3] & flag:
+            end = _behind_zero(view, end)
+    return end + 2
+
+
+def _behind_zero(view: memoryview, start: int) -> int:
+    """Where a text ends; the end of all if it does not."""
+    for first in range(start, len(view), _FED):
+        found = bytes(view[first : first + _FED]).find(0)
+        if found >= 0:
+            return first + found + 1
+    return len(view)
+
+
+def _no_header(view: memoryview) -> int:  # noqa: ARG001
+    """Nothing need come at once."""
+    return 0
+
+
 _ISAL_LEVELS = range(1, 4)
 """Where isal compresses as well as zlib at the same level, several times as fast."""
 
@@ -139,6 +190,10 @@ class Gzip(Compressor):
     name: ClassVar[str] = "gzip"
     wbits: ClassVar[int] = 31
 
+    @property
+    def _header(self) -> _Header:
+        return _gzip_header
+
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"level": self.level}
@@ -149,7 +204,8 @@ class Gzip(Compressor):
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
-        return _inflate(self.name, _isal_decompressor(self.wbits), buffer, size, _ISAL_FAILURES)
+        new = _isal_decompressor(self.wbits)
+        return _inflate(self.name, new, buffer, size, _ISAL_FAILURES, self._header)
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
@@ -157,7 +213,7 @@ class Gzip(Compressor):
             super().decode_into(buffer, out)
             return
         new = _isal_decompressor(self.wbits)
-        _inflate_into(self.name, new, buffer, out, _ISAL_FAILURES)
+        _inflate_into(self.name, new, buffer, out, _ISAL_FAILURES, self._header)
 
     def held_into(self, nbytes: int) -> int:
         """See `BytesCodec.held_into`: a large chunk comes in pieces, which grow by doubling."""
@@ -170,6 +226,10 @@ class Zlib(Gzip):
 
     name: ClassVar[str] = "zlib"
     wbits: ClassVar[int] = 15
+
+    @property
+    def _header(self) -> _Header:
+        return _no_header
 
 
 @dataclass(frozen=True)
@@ -194,7 +254,8 @@ class Bz2(Compressor):
 
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
         """See `BytesCodec.decode`."""
-        return _inflate("bz2", _bz2.BZ2Decompressor, buffer, size, (OSError, EOFError))
+        failures = (OSError, EOFError)
+        return _inflate("bz2", _bz2.BZ2Decompressor, buffer, size, failures, _no_header)
 
 
 @dataclass(frozen=True)
@@ -249,7 +310,7 @@ class Lzma(Compressor):
             limit = None if filters else _LZMA_DICTIONARY + size.most
             return _lzma.LZMADecompressor(self.format, limit, filters)
 
-        return _inflate("lzma", new, buffer, size, (_lzma.LZMAError, EOFError))
+        return _inflate("lzma", new, buffer, size, (_lzma.LZMAError, EOFError), _no_header)
 
 
 _LZMA_MOST_HASHED = 1 << 25
