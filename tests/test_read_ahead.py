@@ -90,14 +90,23 @@ class Gate(Wrapper):
 
 
 @pytest.mark.parametrize("number", [0, 2, 8])
-def test_the_same_is_asked_for_once(store, number):
+def test_no_more_is_asked_for(store, number):
     x, recording = halves(store)
     with threads(number):
         np.testing.assert_array_equal(x.compute(), VALUES)
     indices = asked(recording)
-    assert set(indices.values()) == {2}
-    assert indices.total() == PARTS
-    assert len(recording.requests) == 2 * PARTS  # an index and a run of chunks for each
+    assert set(indices.values()) <= {1, 2}  # parts of a shard may share its index
+    assert len(recording.requests) == indices.total() + PARTS  # a run of chunks for each
+
+
+def test_parts_of_a_shard_share_its_index(store):
+    recording = Recording(store)
+    x = zd.open_array(recording).to_dask(chunks=(2, 12))  # three of each shard
+    recording.clear()
+    with threads(0):
+        np.testing.assert_array_equal(x.compute(), VALUES)
+    assert len(asked(recording)) == 12
+    assert asked(recording).total() <= 12 + 2
 
 
 def test_later_tasks_find_their_indices_on_the_way(store):
@@ -106,7 +115,7 @@ def test_later_tasks_find_their_indices_on_the_way(store):
     with threads(0):
         found = zd.open_array(gate).to_dask(chunks=(6, 6)).compute()
     np.testing.assert_array_equal(found, VALUES)
-    assert len(gate.arrived) == PARTS
+    assert 12 <= len(gate.arrived) <= PARTS
 
 
 GRAPHS = {
@@ -140,6 +149,15 @@ def test_views_read_ahead_too(store):
         np.testing.assert_array_equal(view.to_dask(chunks=(6, 3)).compute(), VALUES[::-1, ::2])
 
 
+def test_blocks_that_dask_makes_smaller_than_shards_read_ahead(store):
+    """Elsewhere they keep the index of their shard, which here would have to be asked about."""
+    gate = Gate(store, 9)
+    with dask.config.set({"array.chunk-size": "200B"}), threads(0):
+        x = zd.open_array(gate).to_dask()
+        assert x.npartitions > 12
+        np.testing.assert_array_equal(x.compute(), VALUES)
+
+
 def test_tasks_that_run_once_more_read_ahead_once_more(store):
     x, recording = halves(store)
     (x,) = dask.optimize(x)
@@ -147,8 +165,8 @@ def test_tasks_that_run_once_more_read_ahead_once_more(store):
         recording.clear()
         with threads(2):
             np.testing.assert_array_equal(x.compute(), VALUES)
-        assert asked(recording).total() == PARTS
-        assert len(recording.requests) == 2 * PARTS
+        assert 12 <= asked(recording).total() <= PARTS
+        assert len(recording.requests) == asked(recording).total() + PARTS
 
 
 def test_a_part_of_a_graph_asks_for_nothing_else(store):
@@ -156,7 +174,7 @@ def test_a_part_of_a_graph_asks_for_nothing_else(store):
     with threads(2):
         np.testing.assert_array_equal(x[:6].compute(), VALUES[:6])
     assert {one.key for one in recording.requests} == {"c/0/0", "c/0/1", "c/0/2"}
-    assert asked(recording).total() == 6
+    assert asked(recording).total() <= 6
 
 
 def test_whole_shards_have_no_index_that_is_asked_for(store):
@@ -209,7 +227,7 @@ def read_while_written(store, write):
     x = zd.open_array(gate).to_dask(chunks=(6, 6))
     with threads(0):
         found = x.map_blocks(rewrite, dtype="i4", meta=x._meta).compute()
-    assert len(gate.arrived) >= PARTS
+    assert len(gate.arrived) >= 12
     return cut(found)
 
 
@@ -398,6 +416,6 @@ def test_every_part_is_read_once_however_many_dimensions(server):
     recording.clear()
     with threads(2):
         np.testing.assert_array_equal(x.compute(), values)
-    assert set(asked(recording).values()) == {2}
+    assert set(asked(recording).values()) <= {1, 2}
     sums = partial(np.sum, dtype="i8")
     assert sums(values) == x.sum(dtype="i8").compute(scheduler="threads")

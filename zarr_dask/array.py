@@ -36,7 +36,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
-from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.base import Store, is_far, list_sizes
 from zarr_dask.tree import facts_table, named_shape
 from zarr_dask.views import (
     Selector,
@@ -329,10 +329,12 @@ class Array:
         transform
             The selection; None for everything.
         keep_indices
-            Whether each process keeps the indices of shards, as `ReadOptions.index_cache` does.
+            Whether each process keeps the indices of shards at hand, as `ReadOptions.index_cache`
+            does; to ask whether one is still true takes as long as to ask for it where each request
+            takes its time.
         """
         options, token = self.options, self.token
-        if keep_indices and not options.index_cache:
+        if keep_indices and not options.index_cache and not is_far(self.store):
             options = replace(options, index_cache=_KEPT_INDICES)
         if transform is not None:
             token = f"{token}-{transform.token}"

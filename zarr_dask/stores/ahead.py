@@ -7,8 +7,8 @@ dask's matter, and guessed: parts beside the one that has just begun, and then t
 the order in which dask breaks ties. Wrong guesses cost nothing but room, of which there is more the
 more guesses were right.
 
-Nothing is asked for twice: a task is handed the index that was asked for in its place. It is older
-than the task, and taken for true only if the chunks that it leads to come from the same value
+A task is handed the index that was asked for in its place, and asks for no other. It is older than
+the task, and taken for true only if the chunks that it leads to come from the same value
 (`read_versions`); where it leads to none, the store is asked whether the value is still the same.
 What could not be confirmed is never read ahead: absent values, and whole ones. Where a graph turns
 out to read such, or fails, nothing more is asked for ahead.
@@ -55,6 +55,8 @@ _FIRST, _MORE = 16, 2
 """Indices that are kept until their tasks come: so many, and more for each that was of use."""
 _MOST, _MOST_BYTES = 1024, 1 << 22
 """That are kept at most."""
+_SHARED = 16
+"""Indices that are handed to further parts of their shards."""
 _MOST_BESIDE = 4
 """Dimensions up to which all neighbours of a part are looked at."""
 
@@ -102,6 +104,7 @@ class ReadAhead:
         self._latest: Part = ()
         self._wanted: Range | None = None
         self._early: dict[Part, _Early] = {}
+        self._answers: dict[str, Future[Version | None]] = {}
         self._most = _FIRST
         self._sending = 0
         self._useless = False
@@ -143,6 +146,8 @@ class ReadAhead:
             if early is not None:
                 self._most += _MORE
             self._ask()
+            if not self._expected:  # nothing is kept for another time
+                self._answers.clear()
         return early
 
     def ask_ahead(self, wanted: Range) -> None:
@@ -165,9 +170,18 @@ class ReadAhead:
                 return
             key = self._key_of(part)
             if key is not None:
-                self._sending += 1
-                answer = waiting_threads().submit(self._fetch, key, wanted)
-                self._early[part] = _Early(key, wanted, answer)
+                self._early[part] = _Early(key, wanted, self._answer(key, wanted))
+
+    def _answer(self, key: str, wanted: Range) -> Future[Version | None]:
+        """One for all parts of a stored object that are read about the same time."""
+        answer = self._answers.pop(key, None)
+        if answer is None:
+            self._sending += 1
+            answer = waiting_threads().submit(self._fetch, key, wanted)
+        self._answers[key] = answer
+        if len(self._answers) > _SHARED:
+            del self._answers[next(iter(self._answers))]
+        return answer
 
     def _next_parts(self) -> Iterator[Part]:
         """Parts that have neither begun nor been asked for, the one that may come next first."""
