@@ -2,9 +2,11 @@
 
 ``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
 threads of dask; contenders take turns. "obstore alone" sends the very requests that zarr_dask
-sends, with as many at a time (32 when reading, 10 when writing), and does nothing with the answers.
+sends, with as many at a time (32 when reading, 10 when writing), and does nothing with the answers;
+when writing once the shards alone, and once with what must come before and after them.
 Blocks that are read are left as they are computed (`persist`): a result of `compute` is copied by
-dask, whoever has read it. Whoever writes does so to a new place each time, with the same codecs.
+dask, whoever has read it. Whoever writes does so to a new place each time, or into an array that is
+open before, with the same codecs.
 What each has read or written is compared with what it should be, outside of the measured time.
 """
 
@@ -15,10 +17,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import dask.array as da
@@ -27,6 +31,7 @@ import numpy as np
 import zarr_dask as zd
 from benchmarks.s3_nginx import find_nginx, s3_nginx
 from benchmarks.s3_server import s3_server
+from zarr_dask.formats.detect import FORMATS
 from zarr_dask.jobs.run.lending import MOST_SENDING
 from zarr_dask.stores import Range, Recording, open_store
 
@@ -215,87 +220,204 @@ def read_with_tensorstore(endpoint: str) -> Callable[[], object]:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def writing(endpoint: str) -> None:
-    import zarr
+class Shards(NamedTuple):
+    """What is written."""
 
-    given = options(endpoint)
-    shape, shard, chunk = (64 * 512, 512), (512, 512), (128, 128)
-    print("writing 64 shards of 1 MiB", flush=True)
-    values = np.random.default_rng(2).random(shape, "f4")
-    x = da.from_array(values, chunks=shard, name=False)
-    numbers = count()
-    written: dict[str, str] = {}
-    replaced: list[str] = []
+    x: da.Array
+    """A dask array of 64 MiB in memory, whose blocks are the shards."""
+    stored: Sequence[tuple[str, bytes]]
+    """Keys and bytes of the shards."""
+    document: bytes
+    """The metadata of the array."""
+    created: Mapping[str, Any]
+    """How zarr_dask makes that array."""
 
-    def place(name: str) -> str:
-        if name in written:
-            replaced.append(written[name])
-        written[name] = f"s3://bucket/{name}{next(numbers)}"
-        return written[name]
+    def with_zarr_python(self, url: str, given: Mapping[str, Any]) -> Any:
+        """An array of zarr-python that they fit in."""
+        import zarr
 
-    def tidy() -> None:
-        """Remove what has been replaced: a server whose memory fills up becomes slower."""
-        while replaced:
-            old = open_store(replaced.pop(), given)
-            with ThreadPoolExecutor(32) as pool:
-                list(pool.map(old.delete, list(old.list(""))))
-
-    def write() -> None:
-        url = place("w")
-        zd.to_zarr(x, url, shards=shard, chunks=chunk, mode="w", storage_options=given)
-
-    write()
-    store = open_store(written["w"], given)
-    stored = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
-    document = store.get("zarr.json")
-    assert len(stored) == 64
-    assert document is not None
-    client = client_of(endpoint)
-
-    def put() -> None:
-        root = place("o").removeprefix("s3://bucket/")
-        with ThreadPoolExecutor(PUTS) as pool:
-            list(pool.map(lambda one: client.put(f"{root}/{one[0]}", one[1]), stored))
-
-    def with_zarr_python() -> None:
         blosc = zarr.codecs.BloscCodec(typesize=4, cname="lz4", clevel=5, shuffle="shuffle")
-        target = zarr.create_array(
-            place("z"),
-            shape=shape,
-            chunks=chunk,
-            shards=shard,
+        return zarr.create_array(
+            url,
+            shape=self.x.shape,
+            chunks=self.created["chunks"],
+            shards=self.created["shards"],
             dtype="f4",
             compressors=[blosc],
             overwrite=True,
             storage_options=given,
         )
-        da.store(x, target, lock=False)
 
-    def with_tensorstore() -> None:
-        path = place("t").removeprefix("s3://bucket/") + "/"
-        made = {"create": True, "delete_existing": True, "metadata": json.loads(bytes(document))}
-        target = open_with_tensorstore(endpoint, path, **made).result()
+    def with_tensorstore(self, endpoint: str, path: str) -> Any:
+        """An array of tensorstore that they fit in."""
+        made = {"create": True, "delete_existing": True, "metadata": json.loads(self.document)}
+        return open_with_tensorstore(endpoint, path, **made).result()
+
+    def put_with_tensorstore(self, target: Any) -> None:
+        rows = self.x.chunksize[0]
         tasks = [
-            dask.delayed(lambda block, n: target[n * 512 : n * 512 + 512].write(block).result())(
+            dask.delayed(lambda block, n: target[n * rows : (n + 1) * rows].write(block).result())(
                 block, n
             )
-            for n, block in enumerate(x.to_delayed().ravel())
+            for n, block in enumerate(self.x.to_delayed().ravel())
         ]
         dask.compute(*tasks)
+
+    def check(self, url: str, given: Mapping[str, Any]) -> None:
+        """Whether an array holds them."""
+        found = zd.open_array(url, storage_options=given)[...]
+        assert np.array_equal(found, self.x.compute())
+
+    def check_copied(self, url: str, given: Mapping[str, Any]) -> None:
+        """Whether the shards are there, byte for byte."""
+        copies = open_store(url, given)
+        assert all(copies.get(key) == value for key, value in self.stored)
+
+
+def shards_to_write(given: Mapping[str, Any]) -> Shards:
+    created = {"chunks": (128, 128), "shards": (512, 512)}
+    values = np.random.default_rng(2).random((64 * 512, 512), "f4")
+    x = da.from_array(values, chunks=created["shards"], name=False)
+    url = "s3://bucket/encoded"
+    zd.to_zarr(x, url, mode="w", storage_options=given, **created)
+    store = open_store(url, given)
+    stored = [(key, bytes(store.get(key) or b"")) for key in store.list("c/")]
+    document = store.get("zarr.json")
+    assert len(stored) == 64
+    assert document is not None
+    return Shards(x, stored, bytes(document), created)
+
+
+class Alone:
+    """Requests of obstore, without anything else."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.client = client_of(endpoint)
+
+    def get(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.client.get(path).bytes()
+
+    def list(self, prefix: str) -> None:
+        self.client.list_with_delimiter(prefix)
+
+    def look(self, paths: Iterable[str], prefixes: Iterable[str]) -> None:
+        """Ask for values and listings, all at once."""
+        requests = [partial(self.get, path) for path in paths]
+        requests += [partial(self.list, prefix) for prefix in prefixes]
+        with ThreadPoolExecutor(len(requests)) as pool:
+            for asked in [pool.submit(request) for request in requests]:
+                asked.result()
+
+    def put(self, root: str, values: Iterable[tuple[str, bytes]]) -> None:
+        with ThreadPoolExecutor(PUTS) as pool:
+            list(pool.map(lambda one: self.client.put(f"{root}/{one[0]}", one[1]), values))
+
+
+class Places:
+    """Where contenders write to, a new place each time."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self.last: dict[str, str] = {}
+        """Where each has written to at last."""
+        self._numbers = count()
+        self._replaced: list[str] = []
+
+    def new(self, name: str) -> str:
+        if name in self.last:
+            self._replaced.append(self.last[name])
+        self.last[name] = f"s3://bucket/{name}{next(self._numbers)}"
+        return self.last[name]
+
+    def new_path(self, name: str) -> str:
+        """In the bucket."""
+        return self.new(name).removeprefix("s3://bucket/")
+
+    def tidy(self) -> None:
+        """Remove what has been replaced: a server whose memory fills up becomes slower."""
+        while self._replaced:
+            old = open_store(self._replaced.pop(), self.given)
+            with ThreadPoolExecutor(32) as pool:
+                list(pool.map(old.delete, list(old.list(""))))
+
+
+def writing(endpoint: str) -> None:
+    """Into a new array: a look at the place, the shards, and the document at last."""
+    given = options(endpoint)
+    shards = shards_to_write(given)
+    print("writing 64 shards of 1 MiB", flush=True)
+    places, alone = Places(given), Alone(endpoint)
+
+    def write() -> None:
+        zd.to_zarr(shards.x, places.new("w"), mode="w", storage_options=given, **shards.created)
+
+    def put() -> None:
+        alone.put(places.new_path("o"), shards.stored)
+
+    def put_with_look() -> None:
+        root = places.new_path("l")
+        keys = [key for one in FORMATS for key in one.node_keys("")]
+        alone.look([*keys, *(f"{root}/{key}" for key in keys)], [root, f"{root}.zarr-dask"])
+        alone.put(root, shards.stored)
+        alone.put(root, [("zarr.json", shards.document)])
+
+    def with_zarr_python() -> None:
+        da.store(shards.x, shards.with_zarr_python(places.new("z"), given), lock=False)
+
+    def with_tensorstore() -> None:
+        path = places.new_path("t")
+        shards.put_with_tensorstore(shards.with_tensorstore(endpoint, f"{path}/"))
 
     show(
         {
             "zarr_dask, dask threads": threads(write),
             f"obstore alone, {PUTS} puts at a time": put,
+            "obstore alone, the same requests": put_with_look,
             "dask + zarr-python + s3fs": threads(with_zarr_python),
             f"tensorstore, {PUTS} writes at a time": threads(with_tensorstore, PUTS),
         },
-        tidy,
+        places.tidy,
     )
-    copies = open_store(written["o"], given)
-    assert all(copies.get(key) == value for key, value in stored)
+    for name in "ol":
+        shards.check_copied(places.last[name], given)
     for name in "wzt":
-        assert np.array_equal(zd.open_array(written[name], storage_options=given)[...], values)
+        shards.check(places.last[name], given)
+
+
+def writing_into(endpoint: str) -> None:
+    """Into an array that is there, and that everybody has opened before."""
+    given = options(endpoint)
+    shards = shards_to_write(given)
+    print("writing 64 shards of 1 MiB into an array that is there", flush=True)
+    alone = Alone(endpoint)
+    urls = [f"s3://bucket/into-{name}" for name in ("zarr_dask", "zarr-python", "tensorstore")]
+    zd.create_array(
+        urls[0], shape=shards.x.shape, dtype="f4", storage_options=given, **shards.created
+    )
+    ours = zd.open_array(urls[0], mode="r+", storage_options=given)
+    theirs = shards.with_zarr_python(urls[1], given)
+    googles = shards.with_tensorstore(endpoint, urls[2].removeprefix("s3://bucket/") + "/")
+
+    def put_with_look() -> None:
+        alone.look(["into-zarr_dask/zarr.json"], ["into-zarr_dask.zarr-dask"])
+        alone.put("into-alone", shards.stored)
+
+    show(
+        {
+            "zarr_dask, dask threads": threads(lambda: zd.to_zarr(shards.x, ours)),
+            f"obstore alone, {PUTS} puts at a time": lambda: alone.put("into-o", shards.stored),
+            "obstore alone, the same requests": put_with_look,
+            "dask + zarr-python + s3fs": threads(lambda: da.store(shards.x, theirs, lock=False)),
+            f"tensorstore, {PUTS} writes at a time": threads(
+                lambda: shards.put_with_tensorstore(googles), PUTS
+            ),
+        }
+    )
+    for root in ("into-o", "into-alone"):
+        shards.check_copied(f"s3://bucket/{root}", given)
+    for url in urls:
+        shards.check(url, given)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -360,7 +482,13 @@ def streaming(endpoint: str) -> None:
     )
 
 
-PARTS = {"reading": reading, "writing": writing, "opening": opening, "streaming": streaming}
+PARTS = {
+    "reading": reading,
+    "writing": writing,
+    "writing-into": writing_into,
+    "opening": opening,
+    "streaming": streaming,
+}
 
 
 def main(wanted: list[str]) -> None:
