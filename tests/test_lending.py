@@ -12,6 +12,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import StoreError
 from zarr_dask.jobs.run import lending
+from zarr_dask.pool import SIDE_BY_SIDE
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Coalescing
 
@@ -230,3 +231,10 @@ def test_who_computes_again_waits_for_a_place():
         pool.submit(compute).result(10)
         first.result(10)
         assert order == ["other", "again"]
+
+
+def test_of_small_blocks_more_are_sent_at_a_time():
+    """What bounds them is how many there are, and leaves requests for tasks that read."""
+    store = Far(patience=24)
+    write(store, da.ones((96, 4), chunks=(1, 4), dtype="i4"))
+    assert store.sent.most == 24 < SIDE_BY_SIDE

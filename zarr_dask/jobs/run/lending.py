@@ -27,8 +27,11 @@ __all__ = ["MOST_SENDING", "LendingPool", "computing", "most_sending", "sending"
 
 _Result = TypeVar("_Result")
 
-MOST_SENDING = 8
-"""Tasks that have lent their places, of each pool, whatever they hold."""
+MOST_SENDING = 22
+"""Tasks that have lent their places, of each pool, however little they hold.
+
+Of the requests that a process may have on their way (`zarr_dask.pool.SIDE_BY_SIDE`) some are left
+for tasks that read what they compute."""
 _MOST_BYTES = 1 << 23
 """Decoded bytes of their blocks; a service's library may hold each of them twice more."""
 _BACK, _NEW = range(2)
