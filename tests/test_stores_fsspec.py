@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import pickle
 import zipfile
 from itertools import count
 
+import dask
 import dask.array as da
 import numpy as np
+import obstore.store
 import pytest
 import zarr
 
 import zarr_dask as zd
 from tests import object_stores
 from tests.http_server import Files, serving
-from zarr_dask.errors import ReadOnlyError, StoreError
+from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.fsspec import FsspecStore
@@ -237,6 +240,35 @@ def test_options_of_a_chain_are_named_by_scheme(s3, monkeypatch):
     flat = {"client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
     with pytest.raises(StoreError, match=r"zip::s3://bucket/x\.zip.*named by scheme"):
         open_store("zip::s3://bucket/x.zip", flat)
+
+
+IN_MEMORY = {
+    "URL": lambda name: f"memory://{name}",
+    "chain": lambda name: f"simplecache::memory://{name}",
+    "zarr-python's": lambda name: zarr.storage.FsspecStore.from_url(f"memory://{name}"),
+    "obstore's": lambda _: zarr.storage.ObjectStore(obstore.store.MemoryStore()),
+}
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+def test_memory_is_of_one_process(kind):
+    """Elsewhere it is empty: what is missing would be fill values, what is written lost."""
+    place = IN_MEMORY[kind](f"one-process-{next(NUMBERS)}")
+    source = place.rpartition("::")[2] if kind == "chain" else place
+    zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), source, "a")
+    read = zd.from_zarr(place, "a")
+    assert np.array_equal(read.compute(scheduler="threads"), VALUES)
+    again = pickle.dumps(open_store(place)) if kind != "obstore's" else None
+    assert again is None or pickle.loads(again).get("a/zarr.json") is not None
+    with pytest.raises(StoreError, match=r"is in the memory of another process|lives in this"):
+        read.compute(scheduler="processes", num_workers=1)
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(StoreOutOfReachError, match="what it writes would be lost"),
+    ):
+        zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), place, "b")
+    with pytest.raises(NodeNotFoundError):
+        zd.open(source, "b")
 
 
 def test_a_remote_archive_of_another_kind(s3, tmp_path):

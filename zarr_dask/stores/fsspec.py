@@ -55,6 +55,7 @@ from zarr_dask.stores.fsspec_files import (
 )
 from zarr_dask.stores.fsspec_s3 import Page, config_for, is_s3, list_page, lists, read_parts
 from zarr_dask.stores.logins import check_endpoints, login_apart, with_query
+from zarr_dask.stores.memory import MemoryStore, only_here, this_process
 from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
 
 __all__ = ["FsspecStore"]
@@ -136,7 +137,15 @@ class FsspecStore:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.url, packed(self.options), self.policy)
+        given = self.url, packed(self.options), self.policy
+        return (
+            (_same_memory, (this_process(), *given)) if self.is_in_memory else (_unpickled, given)
+        )
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no other process finds the values."""
+        return urlsplit(self.url.rpartition("::")[2]).scheme == "memory"
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -613,6 +622,12 @@ class FsspecStore:
 
 def _unpickled(url: str, options: str, policy: RetryPolicy) -> FsspecStore:
     return FsspecStore(url, unpacked(options, url), policy)
+
+
+def _same_memory(
+    process: str, url: str, options: str, policy: RetryPolicy
+) -> FsspecStore | MemoryStore:
+    return only_here(process, url, partial(_unpickled, url, options, policy))
 
 
 def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:

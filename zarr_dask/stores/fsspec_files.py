@@ -13,7 +13,14 @@ from typing import Any
 
 from zarr_dask.stores.failures import library_errors
 
-__all__ = ["RANGES", "as_absence", "is_read_only", "read_file", "reads_through_files"]
+__all__ = [
+    "RANGES",
+    "as_absence",
+    "is_in_memory",
+    "is_read_only",
+    "read_file",
+    "reads_through_files",
+]
 
 _READ_ONLY = {"libarchive", "reference", "tar", "zip"}
 _SFTP = ("asyncssh", "paramiko")  # servers have one and the same code for many failures
@@ -49,6 +56,16 @@ def is_read_only(fs: Any) -> bool:
     """Whether what is written would not be there for others."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     return bool(protocols & _READ_ONLY)
+
+
+def is_in_memory(fs: Any) -> bool:
+    """Whether values are in the memory of this process, behind whatever file systems."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    inner = fs
+    while inner is not None and not isinstance(inner, MemoryFileSystem):
+        inner = getattr(inner, "sync_fs", None) or getattr(inner, "fs", None)
+    return inner is not None
 
 
 def reads_through_files(fs: Any) -> bool:

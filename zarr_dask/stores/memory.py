@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from secrets import token_hex
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
 from zarr_dask.stores.conditional import tag_of
 
-__all__ = ["MemoryStore", "elsewhere"]
+__all__ = ["MemoryStore", "elsewhere", "only_here", "this_process"]
 
 
 class MemoryStore:
@@ -187,6 +187,47 @@ def _same_store(identity: str, process: int) -> MemoryStore:
 def elsewhere(message: str) -> MemoryStore:
     """A store that says to whoever uses it why it cannot be reached here."""
     return MemoryStore(_Elsewhere(message))
+
+
+class _Process:
+    """A name of this process that no other one has, not on another machine nor after a fork."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.name = token_hex(8)
+
+
+_PROCESS = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PROCESS.renew)
+_Made = TypeVar("_Made")
+
+
+def this_process() -> str:
+    """What `only_here` is to be told in the process whose memory a store is in."""
+    return _PROCESS.name
+
+
+def only_here(process: str, url: str, make: Callable[[], _Made]) -> _Made | MemoryStore:
+    """A store in the memory of one process, or in others one that says so to whoever uses it.
+
+    Parameters
+    ----------
+    process
+        The process, as it calls itself.
+    url
+        Of the store, for messages.
+    make
+        Makes the store, where it is.
+    """
+    if process == _PROCESS.name:
+        return make()
+    return elsewhere(
+        f"{url} is in the memory of another process; use a local or remote store to share data "
+        "between processes."
+    )
 
 
 class _Elsewhere(MutableMapping[str, bytes]):

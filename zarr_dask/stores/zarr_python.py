@@ -43,8 +43,9 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.credentials import redacted
 from zarr_dask.stores.failures import library_errors
+from zarr_dask.stores.fsspec_files import is_in_memory
 from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.memory import MemoryStore, only_here, this_process
 from zarr_dask.stores.wrappers import ReadOnly
 
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
@@ -134,6 +135,22 @@ def _prototype() -> Any:
     return sys.modules["zarr"].core.buffer.default_buffer_prototype()
 
 
+def _innermost(store: Any) -> Any:
+    """What wrappers of zarr-python wrap."""
+    while hasattr(store, "_store"):
+        store = store._store  # noqa: SLF001
+    return store
+
+
+def _is_obstores_memory(store: Any) -> bool:
+    inner = type(getattr(store, "store", None))
+    return inner.__module__.startswith("obstore") and inner.__name__ == "MemoryStore"
+
+
+def _same_memory(process: str, url: str, store: Any) -> ZarrPythonStore | MemoryStore:
+    return only_here(process, url, partial(ZarrPythonStore, store))
+
+
 @dataclass(frozen=True, eq=False)
 class ZarrPythonStore:
     """Any store of zarr-python, through its own interface.
@@ -159,15 +176,24 @@ class ZarrPythonStore:
         return f"{type(self.store).__name__}:{self.store}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        innermost = self.store
-        while hasattr(innermost, "_store"):
-            innermost = innermost._store  # noqa: SLF001  (what a wrapper of zarr-python wraps)
-        if hasattr(innermost, "_store_dict"):
+        innermost = _innermost(self.store)
+        if hasattr(getattr(innermost, "fs", None), "protocol") and self.is_in_memory:
+            return _same_memory, (this_process(), self.url, self.store)
+        if self.is_in_memory:
             raise StoreError(
                 f"{self.url} lives in this process: what another one wrote into a copy of it would "
                 "be lost. Use a local or remote store to share data between processes."
             )
         return ZarrPythonStore, (self.store,)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no other process finds the values."""
+        innermost = _innermost(self.store)
+        if hasattr(innermost, "_store_dict") or _is_obstores_memory(innermost):
+            return True
+        fs = getattr(innermost, "fs", None)
+        return hasattr(fs, "protocol") and is_in_memory(fs)
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""

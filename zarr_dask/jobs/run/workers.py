@@ -91,7 +91,9 @@ def check_in_reach(store: Store, client: Client | None = None, *, merges: bool =
         If tasks would write to forks of the store, and it cannot be forked now.
     """
     forks = forkable(store) is not None
-    alone = isinstance(innermost(store), MemoryStore | ZipWriter) or (forks and not merges)
+    inner = innermost(store)
+    alone = isinstance(inner, MemoryStore | ZipWriter) or getattr(inner, "is_in_memory", False)
+    alone = alone or (forks and not merges)
     if not (alone or forks) or not _is_elsewhere(client):
         return
     if not alone:
