@@ -23,7 +23,7 @@ from distributed import Client, Scheduler, Worker
 
 import zarr_dask as zd
 from zarr_dask.grid import Grid
-from zarr_dask.jobs.rechunk.regridding import layout_between
+from zarr_dask.jobs.rechunk.layouts import layout_between
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers import Wrapper

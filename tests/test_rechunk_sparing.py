@@ -15,7 +15,7 @@ import tensorstore as ts
 
 import zarr_dask as zd
 from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.jobs.rechunk.regridding import layout_of
+from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import LocalStore
 

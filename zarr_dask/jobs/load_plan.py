@@ -31,9 +31,9 @@ from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.plan import format_bytes, format_region
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
+from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, digest
 from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_apart
-from zarr_dask.jobs.rechunk.regridding import layout_between, layout_of
 from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import CostModel, Layout, StagePlan
 from zarr_dask.jobs.write.sources import meet

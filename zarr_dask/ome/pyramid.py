@@ -25,7 +25,7 @@ from zarr_dask.array import Array
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid import Fixed, Grid, Region, Shape
 from zarr_dask.jobs.plan import format_bytes
-from zarr_dask.jobs.rechunk.rechunk import layout_of
+from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.ome.downsample import Method
 

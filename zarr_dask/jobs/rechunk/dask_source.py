@@ -31,15 +31,9 @@ from zarr_dask.jobs.bars import rechunk_bars
 from zarr_dask.jobs.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.rechunk.between import FORMAT, Between, Room, base_for, grids_between
 from zarr_dask.jobs.rechunk.job import resume as resumed
+from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
-from zarr_dask.jobs.rechunk.regridding import (
-    NewArray,
-    Resources,
-    Wanted,
-    layout_of,
-    new_array,
-    planned,
-)
+from zarr_dask.jobs.rechunk.regridding import NewArray, Resources, Wanted, new_array, planned
 from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
 from zarr_dask.jobs.rechunk.sampling import Ratios
 from zarr_dask.jobs.rechunk.stages import block_memory

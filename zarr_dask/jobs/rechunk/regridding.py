@@ -1,7 +1,7 @@
 """What an array becomes that is laid out anew, and with what a plan for that may reckon.
 
 From the words of users (grids by name or by position, a data type, codecs, a format, a region) to
-the metadata of the new array, and from two arrays to their layouts and the plan between them.
+the metadata of the new array, and from two arrays to the plan between them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_dask.array import Array
-from zarr_dask.codecs.base import Codec
-from zarr_dask.create import converted, plain_chain, quick_chain, regridded
+from zarr_dask.create import converted, regridded
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
@@ -23,25 +22,21 @@ from zarr_dask.hierarchy import is_shown_first
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.given_cells import cells_given, check_not_empty, region_given
 from zarr_dask.jobs.plan import format_bytes, format_region, parse_bytes
-from zarr_dask.jobs.rechunk.job import narrower
+from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
 from zarr_dask.jobs.rechunk.sampling import Ratios, ratios
-from zarr_dask.jobs.rechunk.speeds import speeds_of
-from zarr_dask.jobs.rechunk.stages import CostModel, Layout, left_for_tasks
+from zarr_dask.jobs.rechunk.stages import CostModel, left_for_tasks
 from zarr_dask.jobs.run import Workers
-from zarr_dask.stores.base import Store, can_peek
-from zarr_dask.stores.pieces import takes_pieces
-from zarr_dask.stores.urls import Location, open_alike
-from zarr_dask.surroundings import check_folder, format_of_group_around
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.urls import Location
+from zarr_dask.surroundings import format_of_group_around
 
 __all__ = [
     "NewArray",
     "Resources",
     "Wanted",
     "format_to_come",
-    "layout_between",
-    "layout_of",
     "memory_budget",
     "new_array",
     "notes_of",
@@ -326,107 +321,6 @@ def _cells_anew(grid: Grid, region: Region) -> Grid:
             for dimension, s in zip(grid.dimensions, region, strict=True)
         )
     )
-
-
-def layout_of(array: Array, region: Region | None = None) -> Layout:
-    """How an array, or a region of it, is stored, for the planner."""
-    part = array.meta.grid.everything if region is None else region
-    if [(s.start, s.stop) for s in part] == [(0, n) for n in array.shape]:
-        region = None
-    grid = array.meta.grid.window(part)
-    bound = array.meta.largest_bound()
-    chunk = array.chunks if bound.partial else array.write_chunks
-    cut = None
-    if bound.partial:
-        cut = Grid.regular(array.shape, chunk).window(part)
-    elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
-        cut = grid
-    uneven = not bound.partial and array.meta.grid.cell_shape is None
-    itemsize = array.meta.data_type.typical_itemsize
-    speeds = speeds_of(array.meta.codecs)
-    kind = repr(array.meta.data_type)
-    stored = None if region is None else array.write_chunks
-    clipped = None
-    if region is not None:
-        clipped = tuple(
-            (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
-            for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
-        )
-    return Layout(
-        grid,
-        chunk,
-        itemsize,
-        bound.working,
-        *speeds,
-        kind=kind,
-        chunks=cut,
-        uneven=uneven,
-        stored=stored,
-        clipped=clipped,
-        indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
-        in_flight=_in_flight(array.store),
-        in_pieces=bound.in_pieces and takes_pieces(array.store),
-        tables=bound.tables,
-        decoding=bound.decoding,
-        reading=bound.reading,
-        turned=bound.turned,
-        block=bound.block if can_peek(array.store) and cut is None and not uneven else 0,
-    )
-
-
-def _depth(codecs: Sequence[Codec]) -> int:
-    """How many shards lie around the innermost chunks."""
-    inner = [getattr(codec, "inner_codecs", ()) for codec in codecs]
-    return max((1 + _depth(within) for within in inner if within), default=0)
-
-
-def _in_flight(store: Store) -> int:
-    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
-    policy = store.coalescing
-    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
-
-
-def layout_between(
-    source: Array,
-    target: Array,
-    temp: Location | None = None,
-    *,
-    compressed: bool = False,
-    ratio: float = 1.0,
-) -> Layout:
-    """How intermediate arrays are encoded; the grid is chosen by the planner.
-
-    Raises
-    ------
-    StoreError
-        If they have no place.
-    """
-    store = target.store
-    if temp is not None:
-        store = open_alike(temp, target.store)
-        check_folder(store, "", "temp=")
-    meta = narrower(source, target).meta
-    chain = quick_chain(meta) if compressed else plain_chain(meta)
-    working = 0
-    if meta.data_type.variable:
-        working = replace(meta, codecs=chain).largest_bound().working
-    return Layout(
-        meta.grid,
-        meta.grid.largest_cell,
-        meta.data_type.typical_itemsize,
-        working,
-        *speeds_of(chain),
-        ratio=ratio,
-        kind=repr(meta.data_type),
-        compressed=compressed,
-        in_flight=_in_flight(store),
-        tables=max((codec.tables(_LARGE) for codec in chain.bytes), default=0),
-        decoding=max((codec.decoding(_LARGE) for codec in chain.bytes), default=0),
-    )
-
-
-_LARGE = 1 << 30
-"""Bytes of a chunk that has blocks of all sizes."""
 
 
 def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
