@@ -395,6 +395,7 @@ def load(url, options, faults, most, seconds):
         storage_options=options,
     )
     store = open_store(url, options)
+    lazy = array.to_dask(chunks=(16, 10))  # halves of shards, whose indices are read ahead
     conditional = options["backend"] == "obstore"
     counted = [0] * threads
     end = time.monotonic() + seconds
@@ -414,6 +415,7 @@ def load(url, options, faults, most, seconds):
             y, x = int(random.integers(16)), int(random.integers(60))
             assert np.array_equal(array[16 * number + y, x:], expected[y, x:])
             assert np.array_equal(array[rows], expected)
+            assert np.array_equal(lazy[rows].compute(scheduler="sync"), expected)
             if conditional:
                 done = False
                 while not done and time.monotonic() < end:
