@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and how it ends."""
 
 import functools
+import io
 import json
 import os
 import pty
@@ -18,12 +19,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from http_server import Files, serving
+from rich.console import Console
 
 import zarr_dask as zd
 from zarr_dask.cli import main
+from zarr_dask.cli.interrupts import told_to_stop
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import Lines
 from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.jobs.bars import stage_bars
 from zarr_dask.jobs.rechunk.rechunk import Progress
 
 PROGRAM = Path(sys.executable).with_name("zarr-dask")
@@ -803,6 +807,18 @@ def test_a_signal_ends_a_job_when_its_tasks_have(large, target, number, name, co
     )
     assert job.returncode == code
     assert not (Path(target) / "zarr.json").exists()
+
+
+def test_what_a_signal_says_stands_above_the_bars():
+    """They are drawn anew every moment, over all lines that they know."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=200)
+    with stage_bars(console, {"one": 5, "two": 5}), told_to_stop("something") as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told()
+    shown = stream.getvalue()
+    above = shown[: shown.index("SIGTERM: waiting for something to end")]
+    assert above.endswith(f"{ESCAPE}[2K{ESCAPE}[1A{ESCAPE}[2K")  # both lines are wiped before
 
 
 def test_a_second_signal_ends_a_job_at_once(large, target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ class Commands(click.Group):
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {printable(str(message))}", err=True)
+    sys.stderr.write(f"Warning: {printable(str(message))}\n")  # above bars, where there are some
 
 
 def as_options(message: str) -> str:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-import click
-
 from zarr_dask.cli.base import Interrupted, Terminated
 
 __all__ = ["Told", "interruptible", "told_to_stop"]
@@ -131,10 +129,11 @@ def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[No
 
 
 def _say(message: str) -> None:
-    """Above bars if there are some; whatever the signal has come upon."""
+    """Above bars if there are some, which stand in for `sys.stderr`; they know no `click.echo`."""
     try:
-        click.echo(message, err=True)
-    except RuntimeError:  # it came while this thread was writing there
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
+    except RuntimeError:  # the signal came while this thread was writing there
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"{message}\n".encode())
 
 
