@@ -25,8 +25,8 @@ from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.census import Cells
-from zarr_dask.journal import Journal
-from zarr_dask.stores import MemoryStore
+from zarr_dask.journal import Journal, default_place, open_journals
+from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.wrappers import Recording
 
 VALUES = np.arange(1, 97, dtype="i4").reshape(8, 12)
@@ -533,6 +533,20 @@ def test_a_journal_that_was_left_when_all_was_written(tmp_path, monkeypatch, kin
     assert report.ok
     assert report.swept == 1
     assert not (tmp_path / "run.zarr-dask").exists()
+
+
+def test_a_document_alone_does_not_end_a_job_that_keeps_receipts(tmp_path):
+    """Another library may have written it, where this job would have."""
+    zd.create_group(tmp_path / "run")
+    blocks = [da.from_array(VALUES[:4], (4, 6)), da.full((4, 12), np.nan, chunks=(4, 6))]
+    broken = da.concatenate(blocks).map_blocks(raises_on_nan, dtype="f8", meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="sync"), pytest.raises(ZeroDivisionError):
+        zd.to_zarr(broken, tmp_path / "run", "a", resume="name")
+    ((_, job),) = open_journals(default_place(LocalStore(str(tmp_path / "run")), "a"))
+    for key, text in job.documents.items():
+        (tmp_path / "run" / key).write_text(text)
+    (finding,) = zd.verify(tmp_path / "run", sweep=True).findings
+    assert "has not ended: it is running, or was killed" in finding.reason
 
 
 def test_a_journal_of_what_was_changed_since_is_not_swept(tmp_path, monkeypatch):

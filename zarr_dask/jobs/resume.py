@@ -53,6 +53,7 @@ __all__ = [
     "is_done",
     "missing_blocks",
     "plan_resume",
+    "sizes_of",
 ]
 
 Resume = bool | str
@@ -164,10 +165,10 @@ class ResumePlan:
         """The receipts of the job so far that hold; None for a job that begins."""
         if self.resumed is None:
             return None
-        return self.resumed[0].valid_receipts(_sizes(target))
+        return self.resumed[0].valid_receipts(sizes_of(target))
 
 
-def _sizes(target: Array) -> dict[str, int]:
+def sizes_of(target: Array) -> dict[str, int]:
     """Bytes of all that lies below the data prefix, by key below it."""
     prefix = target.node_format.data_prefix(target.path)
     return {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
@@ -468,7 +469,7 @@ def is_done(journal: Journal, other: Job, target: Array) -> bool:
     reaches = all(
         stop <= extent for (_, stop), extent in zip(other.region, meta.grid.shape, strict=True)
     )
-    return reaches and len(journal.valid_receipts(_sizes(target))) == other.objects
+    return reaches and len(journal.valid_receipts(sizes_of(target))) == other.objects
 
 
 def _is_there(target: Array) -> bool:
@@ -497,7 +498,7 @@ def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, J
         read_node(target.store, target.path, None, ReadOptions())
     except NodeNotFoundError:
         return found
-    done = journal.valid_receipts(_sizes(target))
+    done = journal.valid_receipts(sizes_of(target))
     return found if len(done) == job.objects else None
 
 

@@ -9,9 +9,19 @@ from typing import Protocol, runtime_checkable
 from zarr_dask.array import Array
 from zarr_dask.errors import ManifestError, ResumeError
 from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
-from zarr_dask.jobs.resume import is_done
+from zarr_dask.hierarchy import is_shown_first
+from zarr_dask.jobs.resume import is_done, sizes_of
 from zarr_dask.jobs.verify.outputs import receipts_of_outputs
-from zarr_dask.journal import STAGES, Job, Journal, Place, default_place, given_place, open_journals
+from zarr_dask.journal import (
+    LAST,
+    STAGES,
+    Job,
+    Journal,
+    Place,
+    default_place,
+    given_place,
+    open_journals,
+)
 from zarr_dask.manifest import Manifest
 from zarr_dask.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
@@ -116,12 +126,11 @@ class OpenJobs:
         array = next((one for one in self.arrays if one.path == path), None)
         if array is None or journal.is_held() or job.swap or job.facts.get(STAGES, 1) != 1:
             return False
-        if job.creates and job.documents:  # they come last
-            keys = list(job.documents)
-            there = read_documents(array.store, keys, Limits())
-            if all(there[key] == job.documents[key].encode() for key in keys):
-                return True
-        return is_done(journal, job, array)
+        if STAGES in job.facts:
+            found = collect(journal.receipts(), f"{job.creation}{LAST}", sizes_of(array))
+            return _has_documents(array, job) and len(found) == job.objects
+        keeps_none = job.creates and not job.resume and not is_shown_first(array.store)
+        return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)
 
     def _beside(self) -> Iterator[tuple[str, Journal, Job]]:
         """Jobs with journals beside the hierarchy, by the path of what they write."""
@@ -159,3 +168,10 @@ class OpenJobs:
         if place is not None:
             yield from open_journals(place)
         yield from self._given(path)
+
+
+def _has_documents(array: Array, job: Job) -> bool:
+    """Whether the documents are there that a job writes last, just as it would write them."""
+    there = read_documents(array.store, list(job.documents), Limits())
+    written = [there[key] == text.encode() for key, text in job.documents.items()]
+    return bool(written) and all(written)
