@@ -237,19 +237,29 @@ def test_why_there_is_no_plan_file(source, tmp_path):
     assert "is a zip archive, which one process writes" in cli(*words, code=1)
 
 
-def test_sigterm_ends_a_comparison_too(source, tmp_path, monkeypatch):
+@pytest.fixture
+def taken():
+    """Both signals are taken, as in a terminal; a shell's background has ignored Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_comparison_too(source, tmp_path, monkeypatch, number, code):
     """It comes when the first box is compared; the target is not visible then."""
     file = planned(source, tmp_path, "--chunks=1,8,8", "--max-mem", "20MB", "--threads", "1")
     compared = []
     compare = Matching.__call__
 
-    def compare_and_signal(self, number):
-        compared.append(number)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return compare(self, number)
+    def compare_and_signal(self, box):
+        compared.append(box)
+        os.kill(os.getpid(), number)
+        return compare(self, box)
 
     monkeypatch.setattr(Matching, "__call__", compare_and_signal)
-    cli("run", file, "--verify", "--threads", 1, code=143)
+    cli("run", file, "--verify", "--threads", 1, code=code)
     assert len(compared) == 1
     assert not (tmp_path / "b.zarr" / "zarr.json").exists()
     monkeypatch.undo()

@@ -868,7 +868,7 @@ def test_jobs_in_a_group_of_another_format_are_found_again(tmp_path, how):
 # --- what xarray masks ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["copy", "rechunk", "copy of an array"])
+@pytest.mark.parametrize("how", ["copy", "rechunk", "rechunk several", "copy of an array"])
 @pytest.mark.parametrize(("old", "new"), [("v2", "v3"), ("v3", "v2"), ("v2", "v2"), ("v3", "v3")])
 def test_what_xarray_masks_otherwise_is_noted(tmp_path, old, new, how):
     """Where a note says so, and there alone, xarray reads other values; what it advises helps."""
@@ -884,10 +884,14 @@ def test_what_xarray_masks_otherwise_is_noted(tmp_path, old, new, how):
     elif how == "rechunk":
         zd.create_group(tmp_path / "b", format=new)
         plan = zd.plan_rechunk(group["t"], tmp_path / "b", path="t", chunks=3, format=new)
+    elif how == "rechunk several":
+        zd.create_group(tmp_path / "b", format=new)
+        plan = zd.plan_rechunk([group["t"]], tmp_path / "b", path=["t"], chunks=3, format=new)
     else:
         zd.create_group(tmp_path / "b", format=new)
         plan = zd.plan_copy(group["t"], tmp_path / "b", path="t", format=new)
     notes = [line for line in plan.explain().splitlines() if "missing values" in line]
+    assert plan._repr_html_().count("xarray takes elements equal to") == len(notes)
     plan.run()
 
     def seen(place, **options):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from heapq import nlargest
+from html import escape
 from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import Location
+from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -401,6 +403,10 @@ class JointRechunkPlan(JointPlan):
         for number, stage in enumerate(self.stages, 1):
             lines.append(f"  stage {number}: {counted(stage.tasks, 'task')} of all arrays")
         return "\n".join([*lines, *(member.explain() for member in self.members)])
+
+    def _repr_html_(self) -> str:
+        said = [printable(note) for member in self.members for note in member.notes]
+        return super()._repr_html_() + "".join(f"<p>{escape(note)}</p>" for note in said)
 
     def check_room(self) -> None:
         """Refuse to write where something is that may not be replaced."""

@@ -35,6 +35,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.described import describe
 from zarr_dask.stores.urls import Location, open_alike, real_place
+from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -274,7 +275,8 @@ class RechunkPlan:
     def _repr_html_(self) -> str:
         names = self.source.dimension_names
         title = f"rechunk {self.source.where} to {self.target.where}: {self._title()}"
-        why = "".join(f"<p>{escape(line.strip())}</p>" for line in self._reasons())
+        said = [*map(str.strip, self._reasons()), *map(printable, self.notes)]
+        why = "".join(f"<p>{escape(line)}</p>" for line in said)
         table = stages_html(title, self.stages, names, self.max_mem, self.threads_per_process)
         return table + why
 
