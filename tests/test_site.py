@@ -231,6 +231,31 @@ def test_of_an_array_that_is_there_the_document_is_asked_for_once(way):
     np.testing.assert_array_equal(zd.open(store)[...], VALUES)
 
 
+def test_of_several_arrays_each_document_is_asked_for_once():
+    store = Recording(Far())
+    for path in "ab":
+        array(store, path)
+    store.clear()
+    zd.to_zarr([X, X + 1], store, ["a", "b"], mode="r+")
+    asked = [one.key for one in store.requests if one.method == "get"]
+    assert asked == ["a/zarr.json", "b/zarr.json"]
+    np.testing.assert_array_equal(zd.open_array(store, "b")[...], VALUES + 1)
+
+
+def test_several_arrays_may_be_replaced_at_a_time():
+    """Each is looked at again when it is begun, and nothing of what was there stays."""
+    store = Far()
+    for path in "ab":
+        array(store, path)
+    zd.to_zarr([X + 1, X + 2], store, ["a", "b"], mode="w", chunks=8)
+    for more, path in enumerate("ab", 1):
+        np.testing.assert_array_equal(zd.open_array(store, path)[...], VALUES + more)
+        assert sorted(key for key in store.values if key.startswith(f"{path}/c")) == [
+            f"{path}/c/0",
+            f"{path}/c/1",
+        ]
+
+
 def test_an_append_asks_for_the_document_before_and_after():
     store = Recording(Far())
     array(store)

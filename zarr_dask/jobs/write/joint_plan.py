@@ -32,8 +32,13 @@ class JointWritePlan:
     plans: tuple[WritePlan, ...]
 
     def at_once(self) -> JointWritePlan:
-        """As `WritePlan.at_once`; but the arrays are begun one after the other."""
-        return self
+        """As `WritePlan.at_once`; but new arrays are begun one after the other.
+
+        What one of them takes the place of may be where another one is.
+        """
+        if any(plan.creates for plan in self.plans):
+            return self
+        return JointWritePlan(tuple(plan.at_once() for plan in self.plans))
 
     @property
     def tasks(self) -> int:
