@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -472,6 +473,30 @@ def test_a_profile_that_is_not_there(url, backend):
     client = {"region_name": "us-east-1"}
     with pytest.raises(StoreError, match=r"profile \(nobody\) could not be found"):
         open_store(url, {"profile": "nobody", "client_kwargs": client, "backend": backend}).get("a")
+
+
+def test_clients_of_old_tokens_are_given_up(server, url):
+    """A client of s3fs takes 13 MB, and a long job may get a new token every hour."""
+    before = {id(one) for one in file_systems()}
+    for number in range(60):
+        FsspecStore.from_url(url, {**server.options, "token": f"token-{number}"})
+    assert len([one for one in file_systems() if id(one) not in before]) < 30
+
+
+def file_systems():
+    from s3fs import S3FileSystem
+
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is S3FileSystem]
+
+
+def test_the_environment_chooses_where_there_is_a_choice(server, url, monkeypatch):
+    monkeypatch.setenv("ZARR_DASK_BACKEND", "obstore")
+    assert isinstance(open_store(url, server.options), ObstoreStore)
+    for other in ("memory://a", "simplecache::memory://a"):
+        assert open_store(other).get("a") is None
+        with pytest.raises(StoreError, match=f"{other} cannot be served by obstore"):
+            open_store(other, {"backend": "obstore"})
 
 
 def test_what_obstore_cannot_do_is_named(url, server):

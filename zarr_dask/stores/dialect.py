@@ -26,6 +26,7 @@ __all__ = [
     "client_of",
     "for_fsspec",
     "fsspec_configuration",
+    "in_reach_of_obstore",
     "in_words_of_fsspec",
     "place_of",
     "serves",
@@ -169,6 +170,17 @@ def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[s
     given = {**fsspec_configuration(place.scheme), **options}
     left = {name: value for name, value in given.items() if name not in UNIMPORTANT}
     return translate(left), left
+
+
+def in_reach_of_obstore(url: str) -> bool:
+    """Whether obstore serves places of this kind, whatever the options are.
+
+    Examples
+    --------
+    >>> in_reach_of_obstore("s3://bucket/a"), in_reach_of_obstore("zip::s3://bucket/a.zip")
+    (True, False)
+    """
+    return "::" not in url and place_of(url).scheme in SCHEMES
 
 
 def fsspec_configuration(scheme: str) -> dict[str, Any]:

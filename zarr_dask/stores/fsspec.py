@@ -44,7 +44,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
-from zarr_dask.stores.dialect import WEB, for_fsspec, in_words_of_fsspec
+from zarr_dask.stores.dialect import SCHEMES, WEB, for_fsspec, in_words_of_fsspec
 from zarr_dask.stores.failures import as_store_error, is_absence, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
     RANGES,
@@ -69,6 +69,7 @@ _REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of i
 _MULTIPART = 1 << 25  # values from this size on may be sent in parts
 _NO_INDEX = {403, 405}  # what nginx and others answer where a folder would be listed
 _PART_RETRIES = 4
+_MOST_SERVICES = 16  # file systems, with all that belongs to them, that a process keeps
 _PARTS_AT_ONCE = 4
 _BATCH = 1000  # keys that are deleted at once
 
@@ -711,33 +712,51 @@ def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG0
     return True
 
 
-@lru_cache(maxsize=64)
 def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
     """The file system of this process and the path of the root on it.
 
     It waits so long for an answer, and tries a request so often by itself, where it can be told.
     """
-    from fsspec.core import url_to_fs
-
-    given = for_fsspec(url, json.loads(options))
-    place = with_query(url, given)
-    plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
-    if plain:
-        given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
+    scheme, _, place = url.partition("://")
+    service = scheme in SCHEMES and scheme not in WEB and "::" not in url
     try:
-        fs, root = url_to_fs(place, **given)
+        if not service or set(place) & {"@", "?"}:  # which tell file systems something
+            fs, root = _opened(url, options, timeout, retries)
+        else:
+            fs, _ = _opened(f"{scheme}://", options, timeout, retries)
+            root = fs._strip_protocol(url)  # noqa: SLF001  (what fsspec's own function returns)
     except ImportError as error:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"
         ) from error
-    except (ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise _no_store(url, options, error) from None
     except library_errors() as error:
         raise _no_store(url, options, error) from None
-    if plain and is_s3(fs):
-        fs.retries = 1
     return fs, root.rstrip("/")
 
 
+@lru_cache(maxsize=_MOST_SERVICES)
+def _opened(url: str, options: str, timeout: float, retries: int) -> tuple[Any, str]:
+    """A file system and a path on it.
+
+    Those of services are kept here, so many of them, and not by fsspec, which keeps each one as
+    long as the process lives, one for each thread: the clients of S3 take 13 MB each.
+    """
+    from fsspec.core import url_to_fs
+
+    given = for_fsspec(url, json.loads(options))
+    place = with_query(url, given)
+    if "::" not in url and urlsplit(url).scheme in {*SCHEMES} - WEB:
+        given["skip_instance_cache"] = True
+    plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
+    if plain:
+        given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
+    fs, root = url_to_fs(place, **given)
+    if plain and is_s3(fs):
+        fs.retries = 1
+    return fs, root
+
+
 if hasattr(os, "register_at_fork"):  # a child has file systems of its own
-    os.register_at_fork(after_in_child=_file_system.cache_clear)
+    os.register_at_fork(after_in_child=_opened.cache_clear)

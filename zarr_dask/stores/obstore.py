@@ -19,6 +19,7 @@ from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Version, VersionRequest
 from zarr_dask.stores.conditional import ConditionalStore, conditional
 from zarr_dask.stores.credentials import identity_of, packed, resolved, unpacked
+from zarr_dask.stores.dialect import in_reach_of_obstore
 from zarr_dask.stores.fsspec import FsspecStore
 from zarr_dask.stores.logins import check_endpoints, check_no_login
 from zarr_dask.stores.obstore_requests import ObstoreRequests, forked_from
@@ -62,6 +63,11 @@ class ObstoreStore:
         """
         check_no_login(url)
         check_endpoints(options)
+        if not in_reach_of_obstore(url):
+            raise StoreError(
+                f"{url} cannot be served by obstore, only URLs of S3, Google Cloud Storage, Azure "
+                "and HTTP can, not in chains: leave backend='obstore' out."
+            )
         text = json.dumps(dict(options), sort_keys=True)
         store = ObstoreStore(url.rstrip("/"), text, policy or DEFAULT)
         requests = store._served()

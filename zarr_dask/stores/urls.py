@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.cache import Cache
-from zarr_dask.stores.dialect import SCHEMES, WEB, place_of, serves
+from zarr_dask.stores.dialect import SCHEMES, WEB, in_reach_of_obstore, place_of, serves
 from zarr_dask.stores.given import check_number, check_options
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.logins import shown
@@ -135,12 +135,15 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
+    by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
         raise StoreError(
             f"storage_options['backend'], or the environment's {BACKEND}, is {chosen!r}: expected "
             "'fsspec' or 'obstore', or none."
         )
+    if chosen == "obstore" and not by_name and not in_reach_of_obstore(url):
+        chosen = None  # the environment chooses where there is a choice
     if chosen == "obstore" or (chosen is None and serves(url, options)):
         return ObstoreStore.from_url(url, options, policy)
     return FsspecStore.from_url(url, options, policy)
