@@ -235,6 +235,6 @@ def test_who_computes_again_waits_for_a_place():
 
 def test_of_small_blocks_more_are_sent_at_a_time():
     """What bounds them is how many there are, and leaves requests for tasks that read."""
-    store = Far(patience=24)
+    store = Far(patience=16)
     write(store, da.ones((96, 4), chunks=(1, 4), dtype="i4"))
-    assert store.sent.most == 24 < SIDE_BY_SIDE
+    assert store.sent.most == 16 < SIDE_BY_SIDE
