@@ -30,8 +30,8 @@ _Result = TypeVar("_Result")
 MOST_SENDING = 14
 """Tasks that have lent their places, of each pool, however little they hold.
 
-Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec: some
-megabytes where it compresses well. And of the requests that a process may have on their way
+Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec:
+some megabytes where it compresses well. And of the requests that a process may have on their way
 (`zarr_dask.pool.SIDE_BY_SIDE`) some are left for tasks that read what they compute."""
 _MOST_BYTES = 1 << 23
 """Decoded bytes of their blocks; a service's library may hold each of them twice more."""
