@@ -6,6 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreOutOfReachError
@@ -51,6 +52,31 @@ def test_a_session_is_its_store(written):
     assert zd.open_array(reader, "c")[...].tolist() == [1] * 4
     with pytest.raises(ReadOnlyError):
         zd.to_zarr(da.ones(4, chunks=2), reader, "d")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_nodes_with_the_name_of_the_folder_of_chunks(repository, tmp_path, wrapped):
+    """Icechunk takes "c" for a value of the node above, wherever that is asked for."""
+    from zarr.storage import WrapperStore
+
+    session = repository.writable_session("main")
+    scalar = np.float32(3)
+    for path in ("c", "g/c", "g/d"):
+        zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), session.store, path)
+    zd.create_array(session.store, "g/scalar", shape=(), dtype="f4")[...] = scalar
+    session.commit("c")
+    store = repository.readonly_session("main").store
+    store = WrapperStore(store) if wrapped else store
+    names = ["c", "g/c", "g/d", "g/scalar"]
+    assert sorted(path for path, _ in zd.open(store).arrays(recursive=True)) == names
+    assert zd.verify(store).ok
+    zd.copy(store, tmp_path / "whole.zarr")
+    whole = zarr.open_group(tmp_path / "whole.zarr", mode="r")
+    assert all(np.array_equal(whole[path][...], VALUES) for path in names[:3])
+    assert whole["g/scalar"][...] == scalar
+    again = repository.writable_session("main")
+    zd.copy(tmp_path / "whole.zarr", again.store, overwrite=True)
+    assert np.array_equal(zarr.open_group(again.store, mode="r")["g/c"][...], VALUES)
 
 
 def test_zarr_python_reads_it(written):

@@ -142,6 +142,16 @@ def _innermost(store: Any) -> Any:
     return store
 
 
+def _is_of_icechunk(store: Any) -> bool:
+    """Whether a store is one of Icechunk, wrapped or not."""
+    kind = getattr(sys.modules.get("icechunk"), "IcechunkStore", None)
+    while isinstance(kind, type) and store is not None:
+        if isinstance(store, kind):
+            return True
+        store = getattr(store, "_store", None)
+    return False
+
+
 def _is_obstores_memory(store: Any) -> bool:
     inner = type(getattr(store, "store", None))
     return inner.__module__.startswith("obstore") and inner.__name__ == "MemoryStore"
@@ -256,13 +266,15 @@ class ZarrPythonStore:
         names = self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix)
         if not names:
             self._check_bucket("list", prefix)
+        nodes_only = _is_of_icechunk(self.store)  # it fails where "c" is asked for as a value
         for name in names or ():
             key = join(folder, name.strip("/"))
-            # the name alone does not say whether it is a key; some stores name what is empty
-            if self.size(key) is not None:
-                keys.add(key)
-            if next(self.list(f"{key}/"), None) is not None:
+            is_folder = next(self.list(f"{key}/"), None) is not None
+            if is_folder:
                 prefixes.add(f"{key}/")
+            # the name alone does not say whether it is a key; some stores name what is empty
+            if not (is_folder and nodes_only) and self.size(key) is not None:
+                keys.add(key)
         return Listing(sorted(keys), sorted(prefixes))
 
     def size(self, key: str) -> int | None:
@@ -375,7 +387,7 @@ async def _fetched(store: Any, requests: Sequence[tuple[str, Range]]) -> list[by
 
 async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
     # Icechunk has documents in memory, and its ranges of them are wrong or end its request
-    whole = key.endswith(".json") and type(store).__module__.startswith("icechunk")
+    whole = key.endswith(".json") and _is_of_icechunk(store)
     try:
         found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
     except _ABSENT:
