@@ -10,6 +10,8 @@ import subprocess
 import sys
 from itertools import count
 
+import fsspec
+import fsspec.config
 import numpy as np
 import obstore
 import obstore.store
@@ -140,6 +142,31 @@ def opened_by_zarr_python(request, server):
         client_options={"allow_http": True},
     )
     return zarr.storage.ObjectStore(client), bucket
+
+
+def test_a_bucket_deleted_under_a_mapping_of_fsspec(server):
+    """The mapping says that there is no such value, as it does of chunks that were left out."""
+    bucket = f"mapped-{next(NUMBERS)}"
+    server.admin.create_bucket(Bucket=bucket)
+    mapping = fsspec.get_mapper(f"s3://{bucket}/a.zarr", **server.options)
+    zarr.create_array(
+        f"s3://{bucket}/a.zarr",
+        shape=(4, 6),
+        chunks=(2, 3),
+        dtype="i4",
+        storage_options=server.options,
+    )[...] = 7
+    array = zd.open(mapping)
+    assert (array[...] == 7).all()
+    zd.open(mapping, mode="r+")[0] = 8
+    assert bytes(mapping["c/0/0"]) == bytes(open_store(mapping).get("c/0/0"))
+    assert SECRET not in repr(open_store(mapping))
+    for found in server.admin.list_objects_v2(Bucket=bucket)["Contents"]:
+        server.admin.delete_object(Bucket=bucket, Key=found["Key"])
+    assert (array[...] == 0).all()
+    server.admin.delete_bucket(Bucket=bucket)
+    with pytest.raises(StoreError, match="no such bucket"):
+        array[...]
 
 
 def test_a_bucket_deleted_under_a_store_of_zarr_python(opened_by_zarr_python, server):
@@ -466,6 +493,12 @@ def test_options_of_a_wrong_kind_are_named(url, given, says, backend):
     with pytest.raises(StoreError, match=says) as caught:
         open_store(url, {"secret": SECRET, **given, **chosen}).get("a")
     assert SECRET not in str(caught.value)
+
+
+def test_configurations_of_fsspec_of_a_wrong_kind_are_named(url, monkeypatch):
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": 5})
+    with pytest.raises(StoreError, match=r"configuration of 's3': .*\['endpoint_url'\] is of type"):
+        open_store(url)
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])

@@ -41,7 +41,7 @@ _HINT = (
 )
 
 
-def check_options(url: str, options: Mapping[str, Any]) -> None:
+def check_options(url: str, options: Mapping[str, Any], where: str = "storage_options") -> None:
     """Refuse options of a kind that no store is opened with.
 
     Parameters
@@ -50,6 +50,8 @@ def check_options(url: str, options: Mapping[str, Any]) -> None:
         Where they lead, for messages.
     options
         As they were given; in a chain, those of each scheme by its name.
+    where
+        Where they were given, for messages.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def check_options(url: str, options: Mapping[str, Any]) -> None:
     zarr_dask.errors.StoreError: s3://bucket/a: storage_options['client_kwargs']['region_name'] is \
 of type int, expected a text.
     """
-    _check_object(url.partition("?")[0], "storage_options", options)
+    _check_object(url.partition("?")[0], where, options)
 
 
 def check_number(url: str, name: str, value: Any, kind: type[int | float]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,7 +12,14 @@ from urllib.parse import urlsplit
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.cache import Cache
-from zarr_dask.stores.dialect import SCHEMES, WEB, in_reach_of_obstore, place_of, serves
+from zarr_dask.stores.dialect import (
+    SCHEMES,
+    WEB,
+    fsspec_configuration,
+    in_reach_of_obstore,
+    place_of,
+    serves,
+)
 from zarr_dask.stores.given import check_number, check_options
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.logins import shown
@@ -79,7 +87,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if own is not None:
         return _without_options(own, options)
     if isinstance(url, MutableMapping):
-        return _without_options(MemoryStore.over(url), options)
+        return _without_options(_mapped(url) or MemoryStore.over(url), options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the folder that the process happens to be in: it is rather a name not filled in
     if not isinstance(text, str) or not text or "\0" in text:
@@ -121,6 +129,28 @@ def open_alike(url: Location, like: Store) -> Store:
     return open_store(url)
 
 
+def _mapped(mapping: Any) -> Store | None:
+    """What a mapping of fsspec shows of an object store; None for all else.
+
+    The mapping itself would say of a bucket that is gone that it has no values.
+    """
+    mapper = getattr(sys.modules.get("fsspec.mapping"), "FSMap", None)
+    fs: Any = getattr(mapping, "fs", None)
+    if mapper is None or type(mapping) is not mapper or fs.storage_args:
+        return None
+    scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    url = f"{scheme}://{mapping.root}"
+    if scheme not in SCHEMES or scheme in WEB or set(mapping.root) & {"@", "?"}:
+        return None
+    from zarr_dask.stores.fsspec import FsspecStore
+
+    try:
+        check_options(url, fs.storage_options)
+        return FsspecStore.from_url(url, fs.storage_options)
+    except StoreError:  # it was made with what cannot travel, or must not be shown
+        return None
+
+
 def _shortened(given: Any) -> str:
     """What was given, on one short line: an array prints many."""
     text = " ".join(repr(given).split())
@@ -135,6 +165,8 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
+    scheme = place_of(url).scheme
+    check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
