@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -22,6 +23,7 @@ from zarr_dask.array_source import ArraySource
 from zarr_dask.errors import ChunkMissingError, StoreError
 from zarr_dask.graph import read_array
 from zarr_dask.stores import Recording, open_store
+from zarr_dask.stores.ahead import ReadAhead
 from zarr_dask.stores.base import IndexRange
 from zarr_dask.stores.wrappers import Wrapper
 
@@ -361,6 +363,16 @@ def test_graphs_stay_as_small(server):
         assert ahead.name == plain.name
         sizes = [len(cloudpickle.dumps(x.dask)) for x in (ahead, plain)]
         assert sizes[0] <= sizes[1] + 200
+
+
+def test_nothing_is_held_when_tasks_are_gone(store):
+    array = zd.open_array(store)
+    x = array.to_dask(chunks=(6, 6))
+    with threads(2):
+        assert x[1:].sum().compute() == VALUES[1:].sum()
+    gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, ReadAhead)]
+    assert not [one for one in held if one._store is store]
 
 
 def test_services_without_tags_are_asked_by_tasks():

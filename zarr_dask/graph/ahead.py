@@ -8,6 +8,7 @@ they were made, tasks read by themselves.
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 from dask.layers import ArrayBlockwiseDep
 
@@ -37,14 +38,15 @@ class AheadBlocks(ArrayBlockwiseDep):
         self.value = value
         self._here = here
         self._regions = BlockRegions(chunks, (0,) * len(chunks))
-        self._ahead: ReadAhead | None = None
+        self._ahead: ref[ReadAhead] | None = None
 
     def __getitem__(self, idx: Part) -> AheadSource | _AheadBlock:
         if not self._here:
             return self.value
-        ahead = self._ahead
+        ahead = None if self._ahead is None else self._ahead()  # it lives as long as its tasks
         if ahead is None or ahead.expects(idx):  # else the tasks of a graph that never ended
-            ahead = self._ahead = ReadAhead(self.value.store, self._key_of)
+            ahead = ReadAhead(self.value.store, self._key_of)
+            self._ahead = ref(ahead)
         ahead.expect(idx)
         return _AheadBlock(self.value, ahead, idx)
 
