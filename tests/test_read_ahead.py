@@ -372,7 +372,8 @@ def test_nothing_is_held_when_tasks_are_gone(store):
         assert x[1:].sum().compute() == VALUES[1:].sum()
     gc.collect()
     held = [one for one in gc.get_objects() if isinstance(one, ReadAhead)]
-    assert not [one for one in held if one._store is store]
+    assert not [one for one in held if one._store == array.store]
+    assert x.shape == SHAPE  # which is here all the time
 
 
 def test_services_without_tags_are_asked_by_tasks():
