@@ -21,7 +21,7 @@ from dask.base import tokenize
 import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
 from zarr_dask.errors import CredentialsMissingError, StoreError
-from zarr_dask.stores import open_store
+from zarr_dask.stores import RetryPolicy, open_store
 from zarr_dask.stores.credentials import redacted, without_credentials
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -330,6 +330,19 @@ def test_options_from_the_configuration_of_fsspec_do_not_travel(url, options, mo
     store.set("a", [b"1"])
     assert bytes(store.get("a")) == b"1"
     assert_clean(pickle.dumps(store))
+
+
+def test_a_configuration_of_fsspec_that_changes_is_seen(url, options, monkeypatch):
+    from fsspec.config import conf
+
+    own = {name: value for name, value in options.items() if name != "backend"}
+    closed = {"endpoint_url": "http://127.0.0.1:1", "region_name": "us-east-1"}
+    given = {"backend": options["backend"], "retry": RetryPolicy(attempts=1)}
+    monkeypatch.setitem(conf, "s3", {**own, "client_kwargs": closed})
+    with pytest.raises(StoreError):
+        open_store(url, given).get("a")
+    monkeypatch.setitem(conf, "s3", own)
+    assert open_store(url, given).get("a") is None
 
 
 @pytest.mark.parametrize(

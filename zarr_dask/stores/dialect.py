@@ -30,6 +30,7 @@ __all__ = [
     "in_words_of_fsspec",
     "place_of",
     "serves",
+    "surroundings",
     "translated",
 ]
 
@@ -191,6 +192,18 @@ def fsspec_configuration(scheme: str) -> dict[str, Any]:
     from fsspec.config import conf
 
     return dict(conf.get(scheme, {}))
+
+
+def surroundings(scheme: str) -> int:
+    """A hash of what libraries go by besides their options: what is set later makes a new client.
+
+    Environment and configuration of fsspec, as far as they speak of services.
+    """
+    environment = [item for item in os.environ.items() if item[0].startswith(_READ)]
+    return hash((*environment, repr(fsspec_configuration(scheme))))
+
+
+_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # of the environment
 
 
 def serves(url: str, options: Mapping[str, Any]) -> bool:

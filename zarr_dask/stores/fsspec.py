@@ -44,7 +44,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.credentials import identity_of, packed, redacted, resolved, unpacked
-from zarr_dask.stores.dialect import SCHEMES, WEB, for_fsspec, in_words_of_fsspec
+from zarr_dask.stores.dialect import SCHEMES, WEB, for_fsspec, in_words_of_fsspec, surroundings
 from zarr_dask.stores.failures import as_store_error, is_absence, library_errors, statuses_of
 from zarr_dask.stores.fsspec_files import (
     RANGES,
@@ -719,11 +719,12 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
     """
     scheme, _, place = url.partition("://")
     service = scheme in SCHEMES and scheme not in WEB and "::" not in url
+    around = surroundings(scheme)
     try:
         if not service or set(place) & {"@", "?"}:  # which tell file systems something
-            fs, root = _opened(url, options, timeout, retries)
+            fs, root = _opened(url, options, timeout, retries, around)
         else:
-            fs, _ = _opened(f"{scheme}://", options, timeout, retries)
+            fs, _ = _opened(f"{scheme}://", options, timeout, retries, around)
             root = fs._strip_protocol(url)  # noqa: SLF001  (what fsspec's own function returns)
     except ImportError as error:
         raise MissingDependencyError(
@@ -737,7 +738,13 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
 
 
 @lru_cache(maxsize=_MOST_SERVICES)
-def _opened(url: str, options: str, timeout: float, retries: int) -> tuple[Any, str]:
+def _opened(
+    url: str,
+    options: str,
+    timeout: float,
+    retries: int,
+    around: int,  # noqa: ARG001
+) -> tuple[Any, str]:
     """A file system and a path on it.
 
     Those of services are kept here, so many of them, and not by fsspec, which keeps each one as

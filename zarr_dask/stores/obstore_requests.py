@@ -42,7 +42,7 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
-from zarr_dask.stores.dialect import WEB, Place, place_of
+from zarr_dask.stores.dialect import WEB, Place, place_of, surroundings
 from zarr_dask.stores.retry import RetryPolicy, put_if, retried, time_to_send
 from zarr_dask.stores.versioned import Versioned
 
@@ -80,7 +80,6 @@ _PASSING_CODES = {
 _UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
-_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # of the environment
 
 _Result = TypeVar("_Result")
 
@@ -260,7 +259,7 @@ class ObstoreRequests(Versioned):
         found = self._clients.get((timeout, retries))
         if found is None:
             bucket = place._replace(path="")
-            found = _client(bucket, self.options, timeout, retries, _environment())
+            found = _client(bucket, self.options, timeout, retries, surroundings(place.scheme))
             self._clients[timeout, retries] = found
         return (*found, place.path)
 
@@ -520,18 +519,13 @@ def forked_from() -> int | None:
     return _ANCESTRY.parent
 
 
-def _environment() -> int:
-    """A hash of what the library reads of the environment: what is set later makes a new client."""
-    return hash(tuple(item for item in os.environ.items() if item[0].startswith(_READ)))
-
-
 @lru_cache(maxsize=64)
 def _client(
     place: Place,
     options: str,
     timeout: float,
     retries: int,
-    environment: int,  # noqa: ARG001
+    around: int,  # noqa: ARG001
 ) -> tuple[Any, Any]:
     """The library and the client of a bucket, one for all stores of this process in it.
 
