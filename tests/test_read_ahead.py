@@ -42,11 +42,20 @@ def server():
         yield running
 
 
-@pytest.fixture(params=["obstore", "fsspec"])
-def store(request, server):
+BACKENDS = pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+
+
+@pytest.fixture
+def backend():
+    """What asks the service where a test does not say so."""
+    return "obstore"
+
+
+@pytest.fixture
+def store(request, server, backend):
     """A store on S3 with an array of shards in it."""
     name = f"{server.root}/{request.node.name}"
-    made = open_store(name, {**server.options, "backend": request.param})
+    made = open_store(name, {**server.options, "backend": backend})
     array = zd.create_array(
         made, shape=SHAPE, chunks=CHUNK, shards=SHARD, dtype="i4", overwrite=True
     )
@@ -91,6 +100,7 @@ class Gate(Wrapper):
 # --- how much is asked for ------------------------------------------------------------------------
 
 
+@BACKENDS
 @pytest.mark.parametrize("number", [0, 2, 8])
 def test_no_more_is_asked_for(store, number):
     x, recording = halves(store)
@@ -111,6 +121,7 @@ def test_parts_of_a_shard_share_its_index(store):
     assert asked(recording).total() <= 12 + 2
 
 
+@BACKENDS
 def test_later_tasks_find_their_indices_on_the_way(store):
     """One thread that reads part by part: without reading ahead nobody else would ask."""
     gate = Gate(store, 9)
@@ -193,6 +204,7 @@ def test_whole_shards_have_no_index_that_is_asked_for(store):
     assert len(recording.requests) == before + 12
 
 
+@BACKENDS
 def test_where_values_are_absent_it_ends(store):
     for row in range(4):
         for column in range(3):
@@ -241,6 +253,7 @@ def cut(values):
 HOLES = np.where(np.arange(36) % 12 < 3, 0, VALUES + 5)  # the first chunks of each row are absent
 
 
+@BACKENDS
 @pytest.mark.parametrize("fresh", [VALUES + 1000, HOLES], ids=["as many", "fewer chunks"])
 def test_what_is_written_before_a_task_begins_is_read(store, fresh):
     """Whatever was asked for ahead: old indices are not used for new chunks."""
@@ -254,6 +267,7 @@ def test_what_is_written_before_a_task_begins_is_read(store, fresh):
     assert (sum(old), sum(new)) == (1, PARTS - 1)
 
 
+@BACKENDS
 def test_what_was_absent_and_is_written_before_a_task_begins_is_read(store):
     """Indices that have no chunk of what is wanted: nobody would ask for one."""
     left = np.arange(36) % 12 < 6
@@ -280,6 +294,7 @@ class Failing(Wrapper):
         return self.store.get_versions(requests)
 
 
+@BACKENDS
 def test_what_fails_ahead_is_asked_for_by_the_task(store):
     with threads(0):
         found = zd.open_array(Failing(store)).to_dask(chunks=(6, 6)).compute()
@@ -315,6 +330,7 @@ def test_a_lost_bucket_is_an_error(server):
 # --- where tasks go -------------------------------------------------------------------------------
 
 
+@BACKENDS
 def test_tasks_for_other_processes_read_by_themselves(store):
     array = zd.open_array(store)
     x = array.to_dask(chunks=(6, 6))
