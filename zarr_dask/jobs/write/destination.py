@@ -1,4 +1,4 @@
-"""Where a dask array goes: an array that exists, one that grows, or a new one with its grids."""
+"""Destination array of a write: an existing one, one that grows, or a new one with its grids."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def existing_array(
     component: str | None,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[Array, Site]:
-    """An array to write into, and what is known of its place.
+    """Return an array to write into, and the content of its location.
 
     Raises
     ------
     NodeNotFoundError
-        If there is none.
+        If there is no array.
     ReadOnlyError
         If it is open for reading only.
     UnknownCodecError
@@ -54,7 +54,7 @@ def existing_array(
     """
     if isinstance(url, Array) and not component:
         target = url
-        open_store(url.store, storage_options)  # refuses them: what is open has its own
+        open_store(url.store, storage_options)  # refuses storage options: an open store has its own
         site = site_of_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
@@ -70,16 +70,16 @@ def existing_array(
 
 
 def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tuple[Array, Region]:
-    """An array with room at its end, as it will be, and where the values go in it.
+    """Return an array as it will be with room at its end, and the region for the values in it.
 
-    `site` is the place of the array as it is now.
+    `site` is the location of the array as it is now.
 
     Raises
     ------
     GridError
         If the shapes do not fit together, or there is no such dimension.
     MetadataChangedError
-        If the array in the store is another one by now.
+        If the array in the store is a different one by now.
     """
     axis = _axis(target, along)
     meta = current(site.store, target.path, target.node_format, target.meta, target.options)
@@ -116,29 +116,29 @@ def new_array(
     keywords: Mapping[str, Any],
     around: str,
 ) -> Array:
-    """An array that is to be made for the values of a dask array; nothing is written.
+    """Return the array to make for the values of a dask array; nothing is written.
 
     Parameters
     ----------
     values
-        Its shape, data type and blocks count.
+        Values with the shape, data type and blocks of the array.
     store, component
-        The place.
+        Store and path of the array.
     wanted
-        What the user says of it; chunks may be left open.
+        Arguments of the user; chunks may be left open.
     keywords
-        What zarr-python's users say besides.
+        Additional keywords of zarr-python.
     around
-        Name of the format if nobody says one.
+        Name of the format if the user gives none.
 
     Raises
     ------
     GridError, DataTypeError, MetadataError
-        If there can be no such array.
+        If such an array is not possible.
     ReadOnlyError
         If the store is open for reading only.
     TypeError
-        For keywords that mean nothing.
+        For unknown keywords.
     """
     path = normalise_path(component)
     if isinstance(store, ReadOnly):
@@ -149,12 +149,12 @@ def new_array(
     named = replace(said, format=node_format.name)
     spec = _with_grids(named, values.chunks, where(store, path))
     meta = array_meta(spec, where(store, path))
-    node_format.documents(meta, path)  # raises where the format cannot say it
+    node_format.documents(meta, path)  # raises if the format cannot express it
     return Array(store, path, meta, node_format)
 
 
 def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
-    """The array with chunks that divide the blocks where the user left them open."""
+    """Return the specification with chunks that divide the blocks, if the user left them open."""
     if spec.chunks is None and spec.shards is not None:
         spec = replace(spec, chunks="auto")
     dividing = tuple(map(_dividing, blocks))
@@ -169,7 +169,7 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
 
 
 def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
-    """A grid that names dimensions, or whole ones (-1), as one that names none; else as it is."""
+    """Return a grid without dimension names or -1; return other grids unchanged."""
     items = given if isinstance(given, list | tuple) else [given]
     whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
     if not (isinstance(given, Mapping) or whole):
@@ -181,7 +181,7 @@ def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any
 
 
 def _dividing(sizes: tuple[int, ...]) -> int:
-    """A length whose multiples meet the borders between blocks, unless it would be tiny."""
+    """Return a length whose multiples meet the block borders, or a common length if it is tiny."""
     if len(sizes) == 1:
         return max(sizes[0], 1)
     common = gcd(*sizes[:-1])
@@ -191,11 +191,11 @@ def _dividing(sizes: tuple[int, ...]) -> int:
 
 
 def _type_to_store(values: da.Array, wanted: ArraySpec, keywords: Mapping[str, Any]) -> Any:
-    """The data type of a new array: that of an array that is copied, else that of the dtype.
+    """Return the data type of a new array: that of a copied array, else that of the dtype.
 
-    Of objects it is told by the elements of their first block. Later blocks are checked when they
-    are written; the array is not visible before all of them are. Whoever names codecs says what
-    becomes of objects.
+    For objects, the elements of their first block determine it. Later blocks are checked when they
+    are written; the array is not visible before all of them are. If the user names codecs, the
+    codecs determine it.
     """
     copied = _data_type_of_copied(values)
     if copied is not None:
@@ -213,7 +213,7 @@ def _type_to_store(values: da.Array, wanted: ArraySpec, keywords: Mapping[str, A
 
 
 def _data_type_of_copied(values: da.Array) -> DataType | None:
-    """The data type of the one array that a graph reads, where it does nothing else to it.
+    """Return the data type of the one array that a graph reads unchanged; None for other graphs.
 
     Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
     """

@@ -1,7 +1,7 @@
-"""What dask's functions for Zarr take, understood: objects of zarr-python, and its keywords.
+"""Arguments of dask's functions for Zarr: objects and keywords of zarr-python.
 
-Codecs may be objects of zarr-python or numcodecs; they are asked for their configuration, so that
-neither package needs to be imported here.
+Codecs may be objects of zarr-python or numcodecs. Only their configuration is used, so neither
+package needs to be imported here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEYWORDS = frozenset(
 def target_of(
     url: Location | Array | Group, component: str | None, keywords: Mapping[str, Any]
 ) -> tuple[Location | Array | Group, str | None, Mapping[str, Any]]:
-    """What to write to: an array of zarr-python as an open `Array`, ``name=`` as the component.
+    """Return the target of a write, with an array of zarr-python opened and ``name=`` applied.
 
     Raises
     ------
@@ -56,12 +56,12 @@ def target_of(
 
 
 def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpec:
-    """The array with zarr-python's keywords taken in.
+    """Return the specification of an array with zarr-python's keywords applied.
 
     Raises
     ------
     TypeError
-        For keywords that are not understood, and for codecs given twice.
+        For unknown keywords, and for codecs given twice.
     """
     unknown = sorted(set(keywords) - _KEYWORDS)
     if unknown:
@@ -92,7 +92,7 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
 
 
 def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
-    """Filters, serializer and compressors in their order; None where nothing is said."""
+    """Return filters, serializer and compressors in their order; None if none are given."""
     steps = ("filters", "serializer", "compressor", "compressors")
     said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
     if not said:
@@ -117,7 +117,7 @@ def _configuration(codec: Any) -> Any:
     for method in ("to_dict", "get_config"):
         if hasattr(codec, method):
             document = dict(getattr(codec, method)())
-            open_ = getattr(codec, "_tunable_attrs", ())  # what zarr-python fills in later
+            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
             if "configuration" in document:
                 configuration = json.loads(json.dumps(document["configuration"]))
                 document["configuration"] = {

@@ -1,9 +1,9 @@
-"""What the tasks of an append know of each other: whether one of them has made the array longer.
+"""Shared state of the tasks of an append: whether one of them has made the array longer.
 
-A task may be run again when a worker dies with its result, in another process, after the end. The
-array is longer then, and only if that was done by its own job is nothing wrong. The process itself
-remembers, an open journal says so, and on a cluster the scheduler: it is what repeats tasks, so
-that it knows as long as that may happen.
+If a worker dies with its result, a task may be run again after the end, in another process. The
+array is longer then, which is right only if the task's own job did it. Three places record it: the
+process itself, an open journal, and on a cluster the scheduler. As the scheduler repeats tasks, its
+record lasts as long as it is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_REMEMBERED = 256
 
 
 class LastTokens:
-    """The last tokens that were added."""
+    """A set of the tokens that were added last."""
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[str, None] = OrderedDict()
@@ -27,7 +27,7 @@ class LastTokens:
         return token in self._tokens
 
     def add(self, token: str) -> None:
-        """Add one; the oldest of too many goes."""
+        """Add a token; the oldest one is removed if there are too many."""
         self._tokens[token] = None
         while len(self._tokens) > _MOST_REMEMBERED:
             self._tokens.popitem(last=False)
@@ -38,23 +38,23 @@ class LastTokens:
 
 
 _GROWN = LastTokens()
-"""The last writes that have made an array longer in this process."""
+"""The last writes that made an array longer in this process."""
 
 
 def note_growth(token: str) -> None:
-    """Say that a write is about to make an array longer.
+    """Record that a write is about to make an array longer.
 
     Raises
     ------
     OSError
-        If the scheduler cannot be told; the array must not grow then.
+        If the scheduler does not receive it; the array must not grow then.
     """
     ask_scheduler("log_event", topic=_topic(token), msg=True)
     _GROWN.add(token)
 
 
 def has_grown(token: str) -> bool:
-    """Whether a write has made an array longer, or was about to."""
+    """True if a write has made an array longer, or was about to."""
     return token in _GROWN or bool(ask_scheduler("events", topic=_topic(token)))
 
 

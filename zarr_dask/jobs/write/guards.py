@@ -1,7 +1,7 @@
-"""What may not be written.
+"""Checks that refuse invalid writes.
 
-What does not fit the array, objects that others may write as well, places that a graph still reads
-lazily, and one place twice.
+They refuse values that do not fit the array, objects that other jobs may write, locations that a
+graph still reads lazily, and two writes to one location.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = [
 
 
 def check_existing(target: Array, request: WriteRequest) -> None:
-    """Refuse to describe an array that exists and keeps what it is.
+    """Refuse arguments of a new array for an array that exists.
 
     Raises
     ------
     NodeExistsError
-        If something is said of a new array.
+        If there are such arguments.
     """
     wanted = request.wanted
     given = {
@@ -64,10 +64,10 @@ def check_existing(target: Array, request: WriteRequest) -> None:
         "attributes": wanted.attributes or None,
     }
     named = [name for name, value in given.items() if value is not None]
-    said = {"compressor", "compressors"}  # of which None says something: there shall be none
+    said = {"compressor", "compressors"}  # None has a meaning for them: no compressor
     named += [key for key, value in request.keywords.items() if value is not None or key in said]
-    default = ArraySpec(shape=None, dtype=None)  # what nobody has said
-    is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare with one
+    default = ArraySpec(shape=None, dtype=None)  # default arguments
+    is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare
     if not is_number or wanted.fill_value != default.fill_value:
         named.append("fill_value")
     if wanted.format not in (None, target.format):
@@ -84,7 +84,7 @@ def check_existing(target: Array, request: WriteRequest) -> None:
 def check_fits(
     values: da.Array, target: Array, region: Region, casting: Casting, given: Any = None
 ) -> None:
-    """Refuse values that have no place in a region; `given` is how the user has said it.
+    """Refuse values that do not fit a region; `given` is the region as the user gave it.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def check_fits(
 
 
 def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
-    """Stored objects that a region covers only in part: they lie at its borders."""
+    """Return the stored objects that a region covers only in part; they lie at its borders."""
     grid = target.meta.grid
     along = [
         [(index, whole) for index, _, _, whole in spans(dimension, selected)]
@@ -125,7 +125,7 @@ def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...
 
 
 def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[int, ...]]:
-    """Coordinates of the cells that are not whole along each dimension, in C order."""
+    """Yield the coordinates of the cells that are not whole along each dimension, in C order."""
     if not along:
         return
     first, rest = along[0], along[1:]
@@ -138,12 +138,12 @@ def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[in
 
 
 def check_whole(plan: WritePlan) -> None:
-    """Refuse to write a part of a stored object, the rest of which another job may be writing.
+    """Refuse to write part of a stored object, the rest of which another job may be writing.
 
     Raises
     ------
     PartialWriteError
-        If the region cuts through one.
+        If the region cuts through an object.
     """
     if not plan.partial:
         return
@@ -158,7 +158,7 @@ def check_whole(plan: WritePlan) -> None:
 
 
 def check_not_read(values: da.Array, store: Store, path: str) -> None:
-    """Refuse to write over what a graph reads lazily.
+    """Refuse to overwrite data that a graph reads lazily.
 
     Raises
     ------
@@ -181,12 +181,12 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
 
 
 def check_apart(plans: Sequence[WritePlan]) -> None:
-    """Refuse writes that would get into each other's way.
+    """Refuse writes that conflict with each other.
 
     Raises
     ------
     NodeExistsError
-        If two of them make one array, or one in another.
+        If two of them make the same array, or one array inside another.
     PartialWriteError
         If two of them would write one stored object.
     SourceIsTargetError
@@ -223,7 +223,7 @@ def _check_pair(one: WritePlan, other: WritePlan) -> None:
 
 
 def _shared_object(one: WritePlan, other: WritePlan) -> tuple[int, ...] | None:
-    """Coordinates of a stored object that two regions of one array meet; None if there is none."""
+    """Return the coordinates of a stored object that two regions of one array share, or None."""
     coords = []
     for dimension, a, b in zip(
         one.target.meta.grid.dimensions, one.region, other.region, strict=True

@@ -1,4 +1,4 @@
-"""What is asked of the write of one array, or of each of several."""
+"""Arguments of a write of one array, or of each of several."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
 @dataclass(frozen=True, kw_only=True)
 class WriteRequest:
-    """What is asked of the write of one array; see `plan_write`."""
+    """Arguments of a write of one array; see `plan_write`."""
 
     url: Location | Array | Group
     component: str | None
@@ -38,12 +38,12 @@ class WriteRequest:
 
     @property
     def creates(self) -> bool:
-        """Whether a new array is asked for."""
+        """True if a new array is to be made."""
         exists = isinstance(self.url, Array) or self.mode == "r+"
         return not exists and self.region is None and self.append is None
 
     def check(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradictory arguments."""
         _check_choice("mode", self.mode, WriteMode)
         _check_choice("casting", self.casting, Casting)
         _check_choice("partial", self.partial, Partial)
@@ -69,7 +69,7 @@ def _check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
-    """What is asked of each of several arrays."""
+    """Return the request for each of several arrays."""
     if not count:
         raise ValueError("there is no array to write: the list of dask arrays is empty.")
     urls = _for_each(request.url, count, "url")
@@ -89,7 +89,7 @@ def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
 
 
 def _several(manifest: Any) -> list[Any]:
-    """One manifest for each array: a second one would take the place of the first."""
+    """Return one manifest for each array: a second one would replace the first."""
     return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
 
 

@@ -24,22 +24,22 @@ __all__ = ["Beginning", "Begun", "end_of", "run_plans"]
 
 @dataclass(frozen=True)
 class Begun:
-    """A write for which there is room."""
+    """A write whose target is ready."""
 
     write: StoredWrite
     journal: Journal | None
-    """Of its job."""
+    """Journal of its job."""
     done: int
-    """Decoded bytes that were written before, by the job that it goes on with."""
+    """Decoded bytes written earlier by the job that it resumes."""
     held: tuple[BinaryIO | Hold, ...] = ()
-    """Say, while they are open, that somebody works on the job, and beside what it replaces."""
+    """Locks and marks that show other jobs, while they are open, that this job is running."""
     swap: Swap | None = None
-    """How it takes the place of another array, if it does."""
+    """Swap that puts the array in place of another one, if any."""
     forks: Forks | None = None
-    """What its tasks write to, where that must be merged."""
+    """Forks that its tasks write to, for a store whose changes must be merged."""
 
     def merged(self, result: Any) -> WriteReport:
-        """What the tasks have reported, when all that they have stored is in the store."""
+        """Return the report of the tasks, after merging all their changes into the store."""
         if self.forks is None:
             report: WriteReport = result
             return report
@@ -48,17 +48,17 @@ class Begun:
         return report
 
     def stop(self) -> None:
-        """Remove what nobody can go on with."""
+        """Remove output that cannot be resumed."""
         if self.swap is not None and self.journal is None:
             self.swap.remove()
 
 
 class Beginning(Protocol):
-    """The plan of a write, as far as running it goes."""
+    """The parts of a write's plan that running it needs."""
 
     @property
     def target(self) -> Array:
-        """What is written to."""
+        """Array to write to."""
         ...
 
     @property
@@ -72,16 +72,16 @@ class Beginning(Protocol):
         ...
 
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
-        """The tasks, after making room at the target."""
+        """Return the tasks, after making room at the target."""
         ...
 
     def withdraw(self) -> None:
-        """Take back what a store was told before its values, because the job has failed."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         ...
 
 
 def end_of(begun: Iterable[Begun]) -> JobsEnd:
-    """What ends the jobs of several arrays when all of them are written."""
+    """Return the end of the jobs of several arrays, to be called when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
     return JobsEnd(journals, tuple(one.swap for one in found if one.swap is not None))
@@ -95,8 +95,8 @@ def run_plans(
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
-    Here, not in the last task: a task may be run again when a worker dies with its result, and an
-    append is known by its journal then.
+    The jobs end here, not in the last task: a task may be run again if a worker dies with its
+    result, and an append is identified by its journal then.
     """
     begun: list[Begun] = []
 

@@ -14,36 +14,38 @@ from zarr_dask.writing import decoded
 __all__ = ["change_part"]
 
 _ATTEMPTS = 1000
-"""Every failed one means that another job has succeeded: as many may share an object."""
+"""Maximum number of attempts. Each failure means that another job has succeeded, so at most this
+many jobs may share an object.
+"""
 
 
 def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | None:
     """Write a part of a stored object while other jobs may be writing other parts of it.
 
-    The object is read, changed, and put back if it is still what was read; else it is read again.
-    An object that holds fill values only is stored too, if there was one: it is not removed, as
-    another job may be about to put it back.
+    The object is read, changed, and put back if it has not changed since; else it is read again. If
+    there was an object before, it is stored even if all values are the fill value. It is not
+    removed, because another job may be about to put it back.
 
     Parameters
     ----------
     array
-        Its store can put on a condition.
+        Array in a store with conditional writes.
     part
-        Which object, and what of it.
+        The object, and the part of it to write.
     values
-        Of the whole region.
+        Values of the whole region.
 
     Returns
     -------
     list of buffers or None
-        The bytes stored; None where there was nothing and all elements have the fill value.
+        The bytes stored; None if there was no object and all elements have the fill value.
 
     Raises
     ------
     ConditionalWriteError
-        If the store cannot, or others have been faster again and again.
+        If the store has no conditional writes, or other jobs have been faster again and again.
     CorruptObjectError
-        If what is there does not decode.
+        If the existing object cannot be decoded.
     """
     key = array.key(part.coords)
     store = conditional(array.store)

@@ -1,9 +1,9 @@
-"""What a dask graph reads lazily: the arrays in stores that its tasks hold, and where they lie.
+"""Sources of a dask graph: the stored arrays that its tasks read lazily, and their locations.
 
-A graph can hide an array deep: as a literal of a layer, in a fused task, in a list that a delayed
-function is given, in the closure of a function that blocks are mapped with, in a variable of its
-module, in xarray's five layers of adapters. So everything that hangs on a task is looked at, each
-object once. What a function opens by a path while it runs cannot be seen.
+A graph can hide an array deep: in a literal of a layer, a fused task, a list argument of a delayed
+function, the closure of a mapped function, a variable of its module, or xarray's five layers of
+adapters. So everything reachable from a task is searched, each object once. A path that a function
+opens while it runs cannot be detected.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LEAVES: tuple[type, ...] = (
     np.dtype, np.generic, ModuleType, BuiltinFunctionType,
 )  # fmt: skip
 _REFERENCES = {("dask._task_spec", "TaskRef"), ("dask._task_spec", "Alias")}
-"""What names other tasks, and holds nothing."""
+"""References to other tasks, which hold nothing themselves."""
 _NAMES = {"__weakref__", "_data_producer", "_dependencies", "_is_coro", "_repr", "key"}
-"""Attributes of tasks that hold names and marks only; there are very many tasks."""
+"""Attributes of tasks that hold only names and marks; skipped because there are very many tasks."""
 _CONTAINERS = (
     dict, list, tuple, set, frozenset, np.ndarray, partial, FunctionType, MethodType,
 )  # fmt: skip
@@ -56,20 +56,20 @@ _ELSEWHERE = {
 }  # fmt: skip
 """Packages whose objects hold no arrays of a graph, but much else."""
 _READERS = {"dask", "tensorstore", "xarray", "zarr", "zarr_dask"}
-"""Packages whose objects are looked at where a function names them as a variable of its module."""
+"""Packages whose objects are searched if a function names them as a global of its module."""
 _MOST_OBJECTS = 200_000
-"""Objects with attributes that are looked into: a closure can hold a whole program."""
+"""Maximum number of objects with attributes to search: a closure can hold a whole program."""
 _MOST_REFERENCES = 1_000_000
-"""Chunks of a file system of references that are looked at."""
+"""Maximum number of chunks of a reference file system to look at."""
 
 
 def lazy_sources(array: da.Array) -> Iterator[Any]:
-    """The arrays of this package, of zarr-python and of tensorstore that a graph holds."""
+    """Yield the arrays of this package, of zarr-python and of tensorstore that a graph holds."""
     return held_objects(array.__dask_graph__().layers.values(), (Array, *_foreign()))
 
 
 def held_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
-    """The objects of some types that hang on others, each once."""
+    """Yield the objects of some types that are reachable from others, each once."""
     ways: dict[type, _Way | None] = {}
     seen: set[int] = set()
     objects = 0
@@ -92,16 +92,16 @@ def held_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any
 
 
 class _Way(NamedTuple):
-    """How to look into the objects of one type."""
+    """Traversal of the objects of one type."""
 
     held: Callable[[Any], Iterable[Any]]
-    """What an object holds."""
+    """Returns the objects that an object holds."""
     counts: bool = False
-    """Whether there might be no end of such objects; there is one to those of a graph."""
+    """True if the number of such objects is unbounded; objects of a graph are bounded."""
 
 
 def _way_into(kind: type) -> _Way | None:
-    """How to look into the objects of a type; None if they hold no arrays."""
+    """Return the traversal for objects of a type; None if they hold no arrays."""
     if issubclass(kind, _LEAVES) or (kind.__module__, kind.__name__) in _REFERENCES:
         return None
     if issubclass(kind, _CONTAINERS):
@@ -119,14 +119,14 @@ def _way_into(kind: type) -> _Way | None:
 
 
 def _foreign() -> tuple[type, ...]:
-    """Whoever reads through another library has imported it."""
+    """Return the array types of other libraries; only a library that is imported can be in use."""
     found = (("zarr", "Array"), ("zarr", "AsyncArray"), ("tensorstore", "TensorStore"))
     kinds = (getattr(sys.modules.get(package), name, None) for package, name in found)
     return tuple(kind for kind in kinds if isinstance(kind, type))
 
 
 def _held(value: Any) -> Iterable[Any]:
-    """What a container or a function holds."""
+    """Return the objects that a container or a function holds."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, np.ndarray):
@@ -143,7 +143,7 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def _globals(function: FunctionType) -> Iterator[Any]:
-    """What a function names that its module holds: arrays, and other functions of that module."""
+    """Yield the globals that a function names: arrays, and other functions of the same module."""
     for name in _names(function.__code__):
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType):
@@ -168,7 +168,7 @@ def _content(cell: Any) -> Any:
 
 
 def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator[Any]:
-    """The attributes that an object holds, without running any code of it."""
+    """Yield the attributes of an object, without running any of its code."""
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict):
         yield from list(held.values())
@@ -179,11 +179,11 @@ def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator
             continue
 
 
-# --- where they lie -------------------------------------------------------------------------------
+# --- locations ------------------------------------------------------------------------------------
 
 
 def place_of_target(store: Store, path: str) -> str:
-    """Where a node lies, so that equal places are equal however their stores were opened."""
+    """Return the location of a node, which is the same however its store was opened."""
     while isinstance(store, Wrapper):
         if isinstance(store, Below):
             path = f"{store.prefix}{path}"
@@ -199,15 +199,15 @@ def place_of_target(store: Store, path: str) -> str:
 
 
 def meet(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
-    """Whether one node, given by its store and its path, is the other or lies within it.
+    """True if one node, given by its store and path, contains or is contained in the other.
 
-    However their stores were opened: from other roots, through links, with other options.
+    Works however the stores were opened: from other roots, through links, with other options.
     """
     return overlap(place_of_target(*one), place_of_target(*other))
 
 
 def places_of_source(source: Any) -> Iterator[str]:
-    """Where an array that a graph reads lies, and what it refers to; nothing if nobody can tell."""
+    """Yield the locations of an array and of the data it refers to; nothing if they are unknown."""
     place: str | None = None
     if isinstance(source, Array):
         place = place_of_target(source.store, source.path)
@@ -221,7 +221,7 @@ def places_of_source(source: Any) -> Iterator[str]:
 
 
 def _file_system_of(source: Any) -> Any:
-    """The file system of fsspec that an array is read through; None if there is none."""
+    """Return the fsspec file system that an array is read through; None if there is none."""
     inner = getattr(source, "store_path", None)
     store = source.store if isinstance(source, Array) else getattr(inner, "store", None)
     while isinstance(store, Wrapper):
@@ -235,7 +235,7 @@ def _file_system_of(source: Any) -> Any:
 
 
 def _references(fs: Any) -> Iterator[str]:
-    """Where the values lie that a file system of references (kerchunk) is made of."""
+    """Yield the locations of the data that a reference file system (kerchunk) is made of."""
     fs, _ = _unwrapped(fs, "")
     references = getattr(fs, "references", None)
     if type(fs).__name__ != "ReferenceFileSystem" or references is None:
@@ -253,7 +253,7 @@ def _references(fs: Any) -> Iterator[str]:
 
 
 def _innermost(store: Any) -> Any:
-    """What a store of zarr-python is a wrapper around."""
+    """Return the innermost store in nested wrapper stores of zarr-python."""
     while (wrapped := getattr(store, "_store", None)) is not None:
         store = wrapped
     return store
@@ -275,7 +275,7 @@ def _zarr_python(store: Any, path: str) -> str | None:
 
 
 def _fsspec(fs: Any, root: str, path: str) -> str:
-    """Below a folder of one of fsspec's file systems, which may be a view of another one."""
+    """Return a location below a folder of an fsspec file system, which may wrap another one."""
     fs, root = _unwrapped(fs, root)
     if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
         return os.path.realpath(f"{root}/{path}")
@@ -293,7 +293,7 @@ def _unwrapped(fs: Any, root: str) -> tuple[Any, str]:
 
 
 def _mapping(values: Any, path: str) -> str:
-    """In a mapping, which may be one over a file system."""
+    """Return a location in a mapping, which may be one over a file system."""
     fs, root = getattr(values, "fs", None), getattr(values, "root", None)
     return _memory(values, path) if fs is None or root is None else _fsspec(fs, root, path)
 
@@ -322,7 +322,7 @@ def _tensorstore(kvstore: Any) -> str | None:
 
 
 def _remote(url: str, options: Mapping[str, Any], path: str) -> str:
-    """A URL with the server it is on, where that is not the usual one."""
+    """Return a URL, preceded by its server if that is not the default one."""
     client = options.get("client_kwargs") or {}
     server = options.get("endpoint_url") or client.get("endpoint_url") or ""
     scheme, _, below = url.rpartition("://")

@@ -1,21 +1,20 @@
-"""Writing an array beside the one whose place it takes at the end: local files only.
+"""Replacing a local array at once: the new one is written beside it and swapped in at the end.
 
-Until then the old array is there, whole, so that it may be what is read. At the end the two folders
-change places in one call of the system (``renameat2`` on Linux, ``renamex_np`` on macOS): whoever
-opens the array finds the old one or the new one, also after a crash at any moment. A file system
-without such a call gets two renames; a crash right between them leaves nothing at the place and
-both arrays beside it.
+Until then the old array stays whole, so it may be the source. At the end the two folders are
+exchanged in one system call (``renameat2`` on Linux, ``renamex_np`` on macOS). A reader that opens
+the array finds the old one or the new one, also after a crash at any moment. A file system without
+such a call gets two renames; a crash right between them leaves both arrays beside the location, and
+nothing at it.
 
-A job that is killed leaves a folder beside the root of the hierarchy,
-``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
-says on which host the array is being written and which journal knows of it, and is locked
-(``flock``) by the process that runs the job for as long as it lives. The mark goes with the array
-to its place, and is removed when the job has ended; a folder without a mark holds the old array,
-after the two have changed places.
+A killed job leaves a folder beside the root of the hierarchy,
+``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, identifies it: it
+names the host that writes the array and the journal of the job. The process that runs the job locks
+the mark (``flock``) for as long as it lives. The mark moves with the array to its location, and is
+removed when the job has ended. After the exchange, a folder without a mark holds the old array.
 
-A job with a journal (``resume=``) finds its folder again, and goes on there. The others are removed
-by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that nobody needs
-them.
+A job with a journal (``resume=``) finds its folder again, and continues there. Other folders are
+removed by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that they
+are not needed.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ _PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
 
 @dataclass(frozen=True)
 class Swap:
-    """The folder of an array, and the one that takes its place."""
+    """The folder of an array, and the folder that replaces it."""
 
     place: str
-    """Of the old array, as an absolute path without links."""
+    """Location of the old array, as an absolute path without links."""
     root: str
-    """What the folder of the new array begins with, as one in the folder around the hierarchy."""
+    """First part of the path of the new array's folder, beside the root of the hierarchy."""
     token: str
     fsync: bool
 
@@ -69,37 +68,37 @@ class Swap:
 
     @property
     def store(self) -> LocalStore:
-        """Where the new array is written, at the root."""
+        """The store of the new array, which lies at its root."""
         return LocalStore(self.beside, self.fsync)
 
     @property
     def is_done(self) -> bool:
-        """Whether the folders have changed places, by a job whose journal is still there."""
+        """True if a job whose journal still exists has exchanged the folders."""
         return Path(self.place, _mark(self.token)).exists()
 
     def begin(
         self, *, held: bool, journal: Journal | None = None, resumed: bool = False
     ) -> BinaryIO | None:
-        """Make the folder of the new array, or go on in it; remove what killed jobs have left.
+        """Make the folder of the new array, or continue in it; remove what killed jobs have left.
 
         Parameters
         ----------
         held
-            Whether this process lives as long as the job.
+            True if this process lives as long as the job.
         journal
-            In which the job keeps its receipts; None if it keeps none.
+            Journal of the job; None if it has none.
         resumed
-            Whether they are of what is in the folder.
+            True if its receipts are for the existing content of the folder.
 
         Returns
         -------
         file or None
-            Open as long as the job is held.
+            Open while the job is held.
 
         Raises
         ------
         StoreError
-            If it cannot be made.
+            If the folder cannot be made.
         """
         around, name = os.path.split(self.root)
         for left in left_beside(around, name[1:]):
@@ -119,14 +118,14 @@ class Swap:
 
     def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
         making = f"{self.beside}{_MAKING}"
-        shutil.rmtree(making, ignore_errors=True)  # of the same job, which died here
+        shutil.rmtree(making, ignore_errors=True)  # left by the same job, which died here
         Path(making).mkdir()
         mark = self._hold(making, says, held=held)
-        Path(making).rename(self.beside)  # so that no folder is without its mark at first
+        Path(making).rename(self.beside)  # so that every folder has its mark from the start
         return mark
 
     def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
-        """Say who writes into a folder; the caller closes what is returned."""
+        """Write and lock the mark of a folder; the caller closes the returned file."""
         with ExitStack() as stack:
             mark = stack.enter_context(Path(folder, _mark(self.token)).open("ab", buffering=0))
             locked = held and _locked(mark)
@@ -139,14 +138,14 @@ class Swap:
         return None
 
     def end(self) -> None:
-        """Let the folders change places, and remove the old array; the mark stays.
+        """Exchange the folders, and remove the old array; the mark stays.
 
         May be called again after a crash at any moment, and after the end.
 
         Raises
         ------
         StoreError
-            If the folders cannot change places; the old array is where it was then.
+            If the folders cannot be exchanged; the old array is then where it was.
         """
         try:
             if Path(self.beside, _mark(self.token)).exists():
@@ -167,38 +166,39 @@ class Swap:
         Path(self.place, _mark(self.token)).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove what lies beside: the old array after the end, else the new one."""
-        if Path(self.place).exists():  # else these are the only arrays that there are
+        """Remove the folder beside: the old array after the end, else the new one."""
+        if Path(self.place).exists():  # else these are the only copies of both arrays
             shutil.rmtree(f"{self.beside}{_AWAY}", ignore_errors=True)
             shutil.rmtree(self.beside, ignore_errors=True)
 
 
-# --- what killed jobs have left -------------------------------------------------------------------
+# --- leftovers of killed jobs ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Left:
-    """A folder beside a hierarchy that belongs to a job."""
+    """A folder beside a hierarchy that belongs to a swap."""
 
     folder: str
     state: State
-    """``"running"``; ``"dead"``, and not needed; ``"resumable"`` where a journal knows of it;
-    ``"unknown"`` where another host may write it."""
+    """``"running"``; ``"dead"``, not needed; ``"resumable"``, known to a journal; ``"unknown"``,
+    perhaps in use by another host.
+    """
 
     def remove(self) -> bool:
-        """Remove it if it is not needed; returns whether that was so."""
+        """Remove the folder if it is not needed; return True if it was not."""
         if self.state == "dead":
             shutil.rmtree(self.folder, ignore_errors=True)
         return self.state == "dead"
 
 
 def left_beside(around: str, name: str) -> list[Left]:
-    """The folders of swaps beside the root of a hierarchy, those at work included.
+    """Return the folders of swaps beside the root of a hierarchy, including those in use.
 
     Parameters
     ----------
     around, name
-        The folder that the root is in, and its name there.
+        The folder that contains the root, and the root's name.
     """
     pattern = re.compile(
         rf"\.{re.escape(name)}{re.escape(_PART)}([0-9a-f]{{16}}){re.escape(_SUFFIX)}(\{_MAKING})?"
@@ -213,9 +213,9 @@ def left_beside(around: str, name: str) -> list[Left]:
 
 
 def _state(folder: str, token: str, *, making: bool) -> State:
-    """Whether somebody writes the new array in a folder, or it is the old one after the end."""
+    """Return the state of a folder: in use, resumable, dead, or unknown."""
     if Path(f"{folder}{_AWAY}").exists():
-        return "unknown"  # a crash between two renames: these are the only arrays that there are
+        return "unknown"  # a crash between two renames: these are the only copies of both arrays
     try:
         with Path(folder, _mark(token)).open("rb", buffering=0) as mark:
             host, _, journal = mark.read().partition(b"\n")
@@ -231,20 +231,20 @@ def _state(folder: str, token: str, *, making: bool) -> State:
 
 
 def _place_of(journal: Journal) -> str:
-    """Of a journal in local files its folder; of others what they are called."""
+    """Return the folder of a journal in local files, or the URL of another one."""
     if isinstance(journal.store, LocalStore):
         return f"{os.path.realpath(journal.store.root)}/{journal.prefix}"
     return journal.url
 
 
 def _is_open(journal: str) -> bool:
-    """Whether a journal is there; of one that is no local file nobody can tell."""
+    """True if a journal exists; journals that are not local files are assumed to exist."""
     local = journal.startswith("/")
     return not local or Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
 
 
 def _locked(mark: BinaryIO) -> bool:
-    """Lock a file until it is closed; False if another process has, or nobody can."""
+    """Lock a file until it is closed; False if it is locked already, or cannot be locked."""
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -257,7 +257,7 @@ def _host() -> bytes:
 
 
 def _mark(token: str) -> str:
-    """Name of a file that no listing shows; it says which of the folders is the new one."""
+    """Return the name of the mark, which no listing shows and only the new array's folder has."""
     return f".zarr-dask-{token}.tmp"
 
 
@@ -265,19 +265,19 @@ def _mark(token: str) -> str:
 
 
 def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
-    """How an array is replaced at once; nothing is written.
+    """Plan the swap of an array; nothing is written.
 
     Parameters
     ----------
     store, path
-        Where it is.
+        Store and path of the array.
     formats
-        Of the old array and of the new one.
+        Formats of the old array and of the new one.
 
     Raises
     ------
     StoreError
-        If the store is not a local one, or the array not in one folder that can be renamed.
+        If the store is not local, or the array is not in one folder that can be renamed.
     """
     if not isinstance(store, LocalStore):
         raise StoreError(
@@ -302,7 +302,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
 
 
 def is_halfway(store: Store) -> bool:
-    """Whether a job was killed right between two renames, in some array of a hierarchy."""
+    """True if a job was killed right between two renames, in any array of a hierarchy."""
     if not isinstance(store, LocalStore):
         return False
     around, name = os.path.split(os.path.realpath(store.root))
@@ -312,7 +312,7 @@ def is_halfway(store: Store) -> bool:
 def _exchange(new: str, old: str) -> None:
     away = f"{new}{_AWAY}"
     if Path(away).exists() or not _exchanged(new, old):
-        if not Path(away).exists():  # else a job was killed right here, and goes on
+        if not Path(away).exists():  # else a job was killed right here; continue it
             Path(old).rename(away)
         try:
             Path(new).rename(old)
@@ -324,7 +324,7 @@ def _exchange(new: str, old: str) -> None:
 
 
 def _exchanged(new: str, old: str) -> bool:
-    """Let two folders change places at once; returns False if the system cannot."""
+    """Exchange two folders atomically; return False if the system cannot."""
     library = ctypes.CDLL(None, use_errno=True)
     first, second = os.fsencode(new), os.fsencode(old)
     if sys.platform == "darwin":

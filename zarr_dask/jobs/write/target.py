@@ -1,7 +1,7 @@
-"""What a writing task does: whole stored objects of an array, one after the other.
+"""Target of the writing tasks: each task writes whole stored objects of an array, one at a time.
 
-`ArrayTarget` is the part of a write that travels to the workers. It knows nothing of how the blocks
-came about; `zarr_dask.jobs.write.write` sees to it that no stored object lies in two of them.
+`ArrayTarget` is the part of a write that is sent to the workers. It does not depend on the origin
+of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies in two of them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from zarr_dask.writing import write_part
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
-"""Which values an array takes, in NumPy's words."""
+"""Casts that are allowed when values are written to an array, in NumPy's words."""
 
 
 def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
-    """Whether values of a NumPy type may be written to an array."""
+    """True if values of a NumPy type may be written to an array."""
     if array.meta.data_type.holds(dtype):
         return True
     return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
@@ -54,18 +54,18 @@ def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What a write has done."""
+    """Result of a write."""
 
     objects: int = 0
     """Stored objects that were written."""
     empty: int = 0
-    """Stored objects left out because they hold fill values only."""
+    """Stored objects left out because all their values are the fill value."""
     nbytes: int = 0
     """Decoded bytes."""
     stored: int = 0
     """Encoded bytes."""
     retried: int = 0
-    """Requests that were tried again because a store was busy, slow or cut off."""
+    """Requests that were retried because a store was busy or slow, or cut off a reply."""
 
     def __str__(self) -> str:
         again = f", {counted(self.retried, 'request')} tried again" if self.retried else ""
@@ -77,20 +77,20 @@ class WriteReport:
 
 @dataclass(frozen=True)
 class Records:
-    """What is kept of the work of a job, besides the array."""
+    """Records of a job's work, besides the array itself."""
 
     journal: Journal
-    """Says that the job has not ended, while it is there."""
+    """While it exists, the job has not ended."""
     receipts: bool = True
-    """Whether each task leaves a receipt in it."""
+    """True if each task adds a receipt to the journal."""
     manifest: ManifestPlace | None = None
-    """Where the last task keeps all receipts."""
+    """Location where the last task writes all receipts."""
     sha256: bool = False
-    """Whether receipts have the SHA-256 of stored objects as well."""
+    """True if receipts also have the SHA-256 of stored objects."""
     ends: bool = True
-    """Whether the last task ends the job; else whoever waits for it does."""
+    """True if the last task ends the job; otherwise the process that waits for it does."""
     creates: bool = False
-    """Whether the job makes the array, so that the manifest has its document as well."""
+    """True if the job makes the array, so that the manifest contains its metadata too."""
     shares: Region | None = None
     """The region, if other jobs may write into stored objects that it covers in part."""
 
@@ -101,29 +101,29 @@ class ArrayTarget:
 
     array: Array
     creates: bool
-    """Whether the last task writes the metadata document."""
+    """True if the last task writes the metadata."""
     before: ArrayMeta | None = None
-    """Of an array that grows: what its document says until all is written."""
+    """Metadata of a growing array until all is written."""
     casting: Casting = "safe"
-    """Which values are taken."""
+    """Casts that are allowed."""
     compares: bool = False
-    """Whether other jobs may be writing to stored objects that are written in part."""
+    """True if other jobs may be writing to stored objects that are written in part."""
     records: Records | None = None
-    """What is kept of the work, besides the array."""
+    """Records of the work, besides the array."""
     swap: Swap | None = None
-    """What lets the array take the place of another one at the end."""
+    """Swap that puts the array in place of another one at the end."""
     lasting: Array | None = None
-    """The array in its place; None for `array`, which may be written elsewhere."""
+    """The array at its final location; None for `array`, which may be written elsewhere."""
     token: str = ""
-    """Tells this write from all others, those of the same values included."""
+    """Identifies this write; even writes of the same values have different tokens."""
 
     def check_place(self) -> None:
-        """Whether an array that exists is still the one that the write was planned for.
+        """Raise if an existing array is no longer the one that the write was planned for.
 
         Raises
         ------
         MetadataChangedError
-            If it has gone, has grown, or is another one: chunks of this one would not be its own.
+            If it is gone, has grown, or is another array, whose chunks this one must not write.
         """
         if self.creates:
             return
@@ -137,11 +137,11 @@ class ArrayTarget:
             current(*place, array.meta, array.options)  # this task runs again, after the end
 
     def _has_grown(self, job: Job | None) -> bool:
-        """Whether this job, and no other one, has made the array longer."""
+        """True if this job, and no other one, has made the array longer."""
         return (job is not None and job.growing) or has_grown(self.token)
 
     def check_place_once(self) -> None:
-        """As `check_place`, once in each process."""
+        """Call `check_place`, once in each process."""
         if self.creates or self.token in _CHECKED:
             return
         self.check_place()
@@ -150,8 +150,8 @@ class ArrayTarget:
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
 
-        The same block gives the same bytes whenever and wherever it is written, so that a task may
-        be run again, and at the same time, and end late.
+        The same block always gives the same bytes. So a task may be run again, run twice at the
+        same time, and end late.
         """
         array = self.array
         computed = self._checked(block, region)
@@ -174,7 +174,7 @@ class ArrayTarget:
         return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
     def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
-        """Store one object; returns what a receipt says of it, or its key if it is empty."""
+        """Store one object; return its entry for a receipt, or its key if it is empty."""
         computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
@@ -191,13 +191,13 @@ class ArrayTarget:
         return noting.of(key) if stored else key
 
     def _noting(self) -> Noting:
-        """What a receipt says of an object; without one no checksum is worked out."""
+        """Return the recorder of an object's receipt entry; without receipts it has no checksum."""
         if self.records is None or not self.records.receipts:
             return Noting(checksum=False)
         return Noting(with_sha256=self.records.sha256)
 
     def _checked(self, block: Any, region: tuple[slice, ...]) -> np.ndarray:
-        """A block as it is, unless the graph has computed it against its own word."""
+        """Return a block as a NumPy array; raise if its shape or dtype is not the announced one."""
         shape = tuple(s.stop - s.start for s in region)
         found = as_numpy(block, f"a block for {self.array.where}")
         if found.shape != shape:
@@ -213,7 +213,7 @@ class ArrayTarget:
         return found
 
     def merge(self, results: Sequence[WriteReport]) -> WriteReport:
-        """Add reports up."""
+        """Add up reports."""
         return WriteReport(
             sum(r.objects for r in results),
             sum(r.empty for r in results),
@@ -223,16 +223,16 @@ class ArrayTarget:
         )
 
     def finish(self, result: WriteReport) -> WriteReport:
-        """Keep the manifest, make a new array or a new length visible, and end the job.
+        """Write the manifest, make a new array or a new length visible, and end the job.
 
-        A job that dies in between is resumed with nothing left but this. Run again after the end,
-        it finds no journal, and writes the same documents once more.
+        A job that dies in between can be resumed, with only this left to do. If this runs again
+        after the end, it finds no journal, and writes the same metadata once more.
 
         Raises
         ------
         ResumeError
-            If another job has begun to write to the same place anew, or what lay there was removed
-            together with the journal of this one.
+            If another job has started to write to the same location, or if the array was removed
+            together with the journal of this job.
         """
         array, job = self.array, self._open_job()
         records = None if job is None else self.records
@@ -254,7 +254,7 @@ class ArrayTarget:
         return result
 
     def _check_shown(self) -> None:
-        """Whether the array is visible, as it must be where the journal of its job has gone."""
+        """Raise unless the array is visible, as it must be once its job's journal is gone."""
         array = self.array
         documents = array.node_format.documents(array.meta, array.path)
         if any(array.store.get(key) != text for key, text in documents.items()):
@@ -265,7 +265,7 @@ class ArrayTarget:
             )
 
     def _grow(self, before: ArrayMeta, job: Job | None) -> None:
-        """Make the new length visible; journal and scheduler know before that this job does it."""
+        """Make the new length visible; journal and scheduler first record that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
@@ -284,10 +284,10 @@ class ArrayTarget:
             self.records.journal.note(replace(job, growing=True))
         note_growth(self.token)
         grown = replace(array.meta, attributes=present.attributes)
-        put_changed(*place, present, grown, warns=False)  # whoever began the job has been warned
+        put_changed(*place, present, grown, warns=False)  # the client has warned
 
     def _open_job(self) -> Job | None:
-        """The job to end; None if there is none, or it has been ended before."""
+        """Return the job to end; None if there is none, or if it has already ended."""
         if self.records is None:
             return None
         job = self.records.journal.job()
@@ -299,7 +299,7 @@ class ArrayTarget:
         return job
 
     def _keep(self, records: Records, place: ManifestPlace) -> None:
-        """Write the manifest, with the documents as they are, or are about to be."""
+        """Write the manifest, with the metadata as it is, or is about to be."""
         array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
@@ -313,7 +313,7 @@ class ArrayTarget:
         Manifest.of(receipts, prefix, created, array.where).write(place)
 
     def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
-        """The receipts, with shared objects as they are now: others may have changed them since."""
+        """Return the receipts, with shared objects as they are now (other jobs may write them)."""
         array = self.array
         objects, empty = dict(receipts.objects), set(receipts.empty)
         for part in array.meta.grid.parts(region):
@@ -334,27 +334,27 @@ class ArrayTarget:
 
 
 _CHECKED = LastTokens()
-"""The last writes for which this process has looked at what they write to."""
+"""The last writes whose targets this process has checked."""
 
 
 @dataclass(frozen=True)
 class JobsEnd:
     """Ends the jobs of several arrays when all of them are written.
 
-    Until then the journal of each stays, so that all of them can be resumed by one call. The first
-    one says that all have ended before the others go, and goes last: who repeats the call after a
-    crash in between finds it, and writes nothing once more.
+    Until then the journal of each job stays, so that one call can resume all of them. The first
+    journal records the end of all jobs before the others are removed, and is removed last. If the
+    call is repeated after a crash in between, it finds this journal and writes nothing again.
     """
 
     journals: tuple[Journal, ...]
     swaps: tuple[Swap, ...] = ()
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
-        """The reports as they are."""
+        """Return the reports unchanged."""
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
         for swap in self.swaps:
-            swap.remove()  # what a task that was killed has left of the old array
+            swap.remove()  # parts of the old array that a killed task has left
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:

@@ -1,11 +1,12 @@
 """Writing dask arrays: planned so that every stored object has exactly one writing task.
 
-Blocks that do not fit the stored objects of the target are regrouped by the graph, so that one
-task gathers all that an object needs; no two tasks ever touch one object. What would cut through
-objects is refused. The metadata document of a new array is written last, by the last task.
+If blocks do not fit the stored objects of the target, the graph regroups them, so that one task
+gathers all values of an object. No two tasks ever write one object. A region that would cut through
+objects is refused. The metadata of a new array is written last, by the last task.
 
-`plan_write` checks (`guards`) and decides everything; `request` is what was asked, `plan` what has
-been decided, `destination` where it goes, `target` what each task does, `running` how it ends.
+`plan_write` checks (`guards`) and decides everything. `request` holds the arguments, `plan` the
+decisions, `destination` the array to write to, `target` the work of each task, and `running` the
+end of the job.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def plan_write(
         The dask array; or a list of them, which are written by one graph, so that what they have
         in common is computed once.
     url
-        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
-        for several arrays, or one place with a list of components.
+        Target: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
+        for several arrays, or one location with a list of components.
     component
         Path below it; a list for several arrays.
     storage_options
@@ -120,9 +121,10 @@ def plan_write(
         Slices of an existing array to write into, by position or for some dimensions by name; all
         of it by default. A list for several arrays.
     mode
-        ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
-        ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
-        is read: the new one is written beside it and takes its place when it is whole.
+        ``"a"`` creates, ``"w"`` replaces an existing array, ``"w-"`` creates only if nothing
+        exists, ``"r+"`` writes into an existing array. ``"swap"`` replaces a local array, which may
+        also be the source: the new one is written beside it and takes its place when it is
+        complete.
     chunks, shards
         Grids of a new array, as a length for all dimensions, for each, or for some by name or
         position; -1 is a whole dimension. By default one stored object per block where blocks are
@@ -130,37 +132,37 @@ def plan_write(
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
     overwrite
-        Replace what is there; the same as ``mode="w"``.
+        Replace an existing array; the same as ``mode="w"``.
     append
-        A dimension, by position or by name, at whose end the existing array grows by the values.
-        Its document says so when all of them are written. The last objects that the old end cuts
-        are read, changed and written by their single task; readers of the old length see the same
-        values before and after. No other job may write to them meanwhile.
+        A dimension, by position or by name, at whose end the values are appended to the existing
+        array. Its metadata changes when all of them are written. The last objects that the old end
+        cuts are read, changed and written by their single task; readers of the old length see the
+        same values before and after. No other job may write to them meanwhile.
     casting
-        Which values the target takes, in NumPy's words: ``"safe"``, only those of data types all of
-        whose values it can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
+        Casts that are allowed, in NumPy's words: ``"safe"``, only data types all of whose values
+        the target can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
     partial
-        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
-        writing task of this job read and change them (``"own"``), which is right if no other job
-        writes into the same objects meanwhile; or share them with other jobs that do the same
-        (``"compare"``): an object is put back only if it is still what was read, else the task
-        reads it again. The last needs a store that can compare: local files and memory can.
+        Treatment of stored objects that the region covers only in part. ``"refuse"`` raises an
+        error. ``"own"`` lets their single writing task of this job read and change them, which is
+        right if no other job writes into the same objects meanwhile. ``"compare"`` shares them with
+        other jobs that pass it too: an object is put back only if it has not changed since it was
+        read, else the task reads it again. It needs a store with conditional writes, such as local
+        files or memory.
     resume
-        True to go on with the same call after it died: only stored objects without a valid receipt
-        are written, and only their inputs are computed. The same call begins the job if there is
-        none to go on with. A name such as ``"run-7"`` says that calls with this name write the same
-        values, for graphs of which that cannot be told. False begins anew.
+        True to resume the same call after it died: only stored objects without a valid receipt are
+        written, and only their inputs are computed. If there is nothing to resume, the job starts
+        anew. A name such as ``"run-7"`` declares that all calls with this name write the same
+        values, for graphs whose tokens cannot show it. False always starts anew.
     journal
-        Where the receipts are kept, a path or URL outside the hierarchy; beside it by default.
+        Location of the receipts, a path or URL outside the hierarchy; beside it by default.
     manifest
         A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
         several arrays.
     sha256
-        Whether the manifest has the SHA-256 of every stored object, beside the CRC-32C.
+        True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
     **keywords
-        What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
-        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
-        ``chunk_key_encoding``.
+        Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
+        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
 
     Returns
     -------
@@ -172,20 +174,20 @@ def plan_write(
     GridError
         If shapes or grids do not fit, or blocks have no known size.
     ConditionalWriteError
-        If objects are to be shared, and the store or its file system cannot compare.
+        If objects are to be shared, and the store or its file system has no conditional writes.
     DataTypeError
         If the target cannot hold every value of the dask array's data type.
     NodeExistsError
-        If there is something at the place of a new array.
+        If something exists at the location of a new array.
     PartialWriteError
         If the region cuts through stored objects, or two arrays would write one object.
     ResumeError
-        If the job to be resumed is another one, or cannot be told from others, or there is no
-        place for a journal.
+        If the job to resume is another one, cannot be told from others, or has no location for a
+        journal.
     SourceIsTargetError
-        If a dask array reads what would be written.
+        If a dask array reads what would be overwritten.
     TypeError
-        For keywords that mean nothing here.
+        For unknown keywords.
     ValueError
         For options that contradict each other.
 
@@ -240,20 +242,20 @@ def plan_write(
 
 
 class _Aim(NamedTuple):
-    """Where values go."""
+    """Destination of the values."""
 
     target: Array
     region: Region
     site: Site
-    """What is known of the place."""
+    """Content of the location."""
     before: ArrayMeta | None = None
-    """What the array is now, if it grows."""
+    """Metadata of the array now, if it grows."""
     ended: Region | None = None
     """The region, if a job that has ended already appended the same values."""
 
 
 def _aim(values: da.Array, request: WriteRequest) -> _Aim:
-    """Where values go; nothing is written."""
+    """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
         store, path = node_place(request.url, request.component or "", request.storage_options)
         site = site_of(store, path)
@@ -267,13 +269,13 @@ def _aim(values: da.Array, request: WriteRequest) -> _Aim:
     before = target.meta
     target, region = grown(target, values, request.append, site)
     ended = grown_before(values, replace(target, meta=before), region, request.resume)
-    if ended is not None:  # but for its journal
+    if ended is not None:  # only its journal is left
         return _Aim(replace(target, meta=before), ended, site, None, ended)
     return _Aim(target, region, site, before)
 
 
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
-    """The plan of one array."""
+    """Return the plan of one array."""
     from zarr_dask.graph import checked_array
 
     values = checked_array(arr)
@@ -328,14 +330,14 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
 
 
 def _region_in(target: Array, given: Any) -> Region:
-    """The region of an array that is written into."""
+    """Return the region of an array to write into."""
     if isinstance(given, Mapping):
         given = region_given(given, target.shape, target.dimension_names or (), target.where)
     return checked_region(given, target.shape)
 
 
 def _swap(target: Array) -> Swap | None:
-    """How an array is replaced at once; None where there is none yet."""
+    """Return the swap that replaces an array at once; None if there is no array yet."""
     formats = [target.node_format]
     try:
         formats.append(open_array(target.store, target.path).node_format)
@@ -381,10 +383,10 @@ def to_zarr(
     arr, url, component, storage_options, region, mode
         As for `plan_write`.
     compute
-        Write now; otherwise make room at the target and return a collection whose ``compute()``
-        writes.
+        True to write now. False to make room at the target and return a collection whose
+        ``compute()`` writes.
     return_stored
-        Return the stored array as a dask array; it is written first.
+        True to return the stored array as a dask array, after writing it.
     chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
         As for `plan_write`.
     append, casting, partial
