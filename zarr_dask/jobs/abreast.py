@@ -1,4 +1,4 @@
-"""Asking stores for many things that each take their time, side by side."""
+"""Slow requests to stores, made concurrently."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _AT_A_TIME = 16
-"""As many as a walk lists groups."""
+"""As many as a walk uses to list groups."""
 
 
 def waiting_for(store: Store) -> int:
-    """How many listings of a store are asked for at a time: one where nobody waits for answers."""
+    """Return the number of concurrent listings for a store: 1 if its requests have no latency."""
     return 1 if store.coalescing.requests == 1 else _AT_A_TIME
 
 
 def abreast(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> list[R]:
-    """What a function says of each item, in their order.
+    """Call a function on each item concurrently, and return the results in order.
 
     Parameters
     ----------
     function
         Mostly waits; safe to call from many threads.
     items
-        What to call it on.
+        Arguments of the calls.
     at_a_time
-        Calls at a time.
+        Maximum number of concurrent calls.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Zip archives as the target of a job: written in one go, and there when the job has ended.
+"""Zip archives as the target of a job: written in one go, and present when the job has ended.
 
-A plan whose target is the path of an archive holds a `JobArchive`, of which nothing exists before
-the plan is run; whatever runs the plan ends the archive (`ends_archives`).
+A plan whose target is the path of an archive holds a `JobArchive`. The file is not created before
+the plan is run. Every function that runs the plan also ends the archive (`ends_archives`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _R = TypeVar("_R")
 
 
 class JobArchive(ZipWriter):
-    """An archive that the plan that holds it opens and ends by itself."""
+    """An archive that its plan opens and ends."""
 
 
 class Archives:
@@ -45,8 +45,7 @@ class Archives:
     Parameters
     ----------
     replaces
-        Whether the plan replaces all that is at its target, so that an archive need not be added
-        to.
+        True if the plan replaces everything at its target, so that an archive need not be added to.
     """
 
     def __init__(self, *, replaces: bool = False) -> None:
@@ -56,7 +55,7 @@ class Archives:
     def place(
         self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
     ) -> tuple[Store, str]:
-        """The store that is meant by a place, to be written, and the path in it; see `node_place`.
+        """Return the store to write to, and the path in it; see `node_place`.
 
         Raises
         ------
@@ -68,12 +67,12 @@ class Archives:
         return node_place(url, path, storage_options)
 
     def open(self, url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
-        """The store at a path or URL, to be written; see `zarr_dask.stores.urls.open_store`.
+        """Return the store at a path or URL, to be written; see `zarr_dask.stores.urls.open_store`.
 
         Raises
         ------
         StoreError
-            If there can be no such store, or two folders of one archive are named.
+            If there can be no such store, or if two folders of one archive are named.
         """
         store = open_store(url, storage_options)
         if not isinstance(url, str | os.PathLike) or not isinstance(store, ZipStore):
@@ -94,7 +93,7 @@ class Archives:
     def instead_of(
         self, url: Any, storage_options: Mapping[str, Any] | None
     ) -> tuple[Any, Mapping[str, Any] | None]:
-        """An archive that is opened for the path of one; all else as it was given."""
+        """Return an opened archive for the path of one; return everything else unchanged."""
         if isinstance(url, list | tuple):
             return [self.instead_of(one, storage_options)[0] for one in url], storage_options
         if not isinstance(url, str | os.PathLike):
@@ -108,12 +107,12 @@ def ends_archives(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Let a method of a plan end the archives of the plan.
 
-    They appear when the method returns, and not at all if it raises.
+    They appear when the method returns; if it raises, they do not appear.
 
     Parameters
     ----------
     stores
-        What a plan writes to.
+        Returns the stores that a plan writes to.
     """
 
     def decorate(run: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -146,7 +145,7 @@ def check_outlives(store: Store) -> None:
 
 
 def beside_archive(store: Store) -> tuple[Store, str] | None:
-    """The folder that an archive is in, and its name there; None for other stores."""
+    """Return the folder of an archive, and its name there; None for other stores."""
     found = innermost(store)
     if not isinstance(found, ZipWriter):
         return None
@@ -158,21 +157,21 @@ def beside_archive(store: Store) -> tuple[Store, str] | None:
 def archive_or_place(
     url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
 ) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
-    """Where a job writes: a new archive for the path of one, all else as it was given.
+    """Yield the target of a job: a new archive for the path of one, else the target unchanged.
 
-    The archive appears at the end of the block, and not at all if that ends by an error.
+    The archive appears at the end of the block; if the block raises, it does not appear.
 
     Parameters
     ----------
     url, storage_options
-        What the user gave.
+        Target and options of the user.
     replaces
-        Whether the job replaces all that is at `url`, so that an archive need not be added to.
+        True if the job replaces everything at `url`, so that an archive need not be added to.
 
     Yields
     ------
     tuple
-        What to write to, and its options.
+        Target to write to, and its options.
     """
     archive = open_store(url, storage_options) if isinstance(url, str | os.PathLike) else url
     if not isinstance(archive, ZipStore):

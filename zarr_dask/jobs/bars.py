@@ -1,4 +1,4 @@
-"""How far a job is: a bar on a terminal or in a notebook."""
+"""Progress bars of jobs, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["bar", "byte_bars", "rechunk_bars", "stage_bars", "stage_names"]
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
-    """What shows the progress of a job in bytes, on stderr or below a notebook's cell."""
+    """Show the progress of a job in bytes, on stderr or below a notebook's cell."""
     from rich.console import Console
 
     with byte_bars(Console(file=sys.stderr)) as bars:
@@ -27,7 +27,7 @@ def bar(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
 
 
 def stage_names(stages: int, *, verify: bool) -> list[str]:
-    """What the stages of a rechunking are called; a comparison is one more.
+    """Return the names of the stages of a rechunking; a comparison is one more.
 
     Examples
     --------
@@ -42,14 +42,14 @@ def stage_names(stages: int, *, verify: bool) -> list[str]:
 def rechunk_bars(
     totals: Sequence[int], *, verify: int | None
 ) -> Iterator[Callable[[Progress], None]]:
-    """A bar for each stage of a rechunking, on stderr or below a notebook's cell.
+    """Show a bar for each stage of a rechunking, on stderr or below a notebook's cell.
 
     Parameters
     ----------
     totals
         Bytes of each stage.
     verify
-        Bytes that are compared at the end; None for no comparison.
+        Bytes to compare at the end; None for no comparison.
     """
     from rich.console import Console
 
@@ -62,8 +62,8 @@ def rechunk_bars(
 
 @contextmanager
 def stage_bars(console: Console, totals: Mapping[str, int]) -> Iterator[Callable[[Progress], None]]:
-    """A bar in bytes for each stage by its name, which begins when the one before is full."""
-    # one task may take a minute: the rate is that of many
+    """Show a bar in bytes for each named stage, which starts when the one before is full."""
+    # a task may take a minute: average the rate over many
     with byte_bars(console, speed_estimate_period=600) as bars:
         ids = [bars.add_task(name, start=False, total=total) for name, total in totals.items()]
 
@@ -72,7 +72,7 @@ def stage_bars(console: Console, totals: Mapping[str, int]) -> Iterator[Callable
             bars.advance(ids[stage], 0)  # the rate counts from here
 
         def advance(step: Progress) -> None:
-            if not bars.tasks[step.stage].started:  # what comes before it was done already
+            if not bars.tasks[step.stage].started:  # the stages before it were done already
                 start(step.stage)
             bars.advance(ids[step.stage], step.nbytes)
             if bars.tasks[step.stage].finished and step.stage + 1 < len(ids):
@@ -83,7 +83,7 @@ def stage_bars(console: Console, totals: Mapping[str, int]) -> Iterator[Callable
 
 
 def byte_bars(console: Console, **options: Any) -> Bars:
-    """Bars that count bytes, with speed and time left."""
+    """Return bars that count bytes, with speed and time left."""
     from rich import progress
 
     return progress.Progress(

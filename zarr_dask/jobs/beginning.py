@@ -1,8 +1,8 @@
-"""Beginning a job that leaves receipts, going on with one that has died, joining one that runs.
+"""Starting a job with receipts, resuming one that has died, and joining one that runs.
 
-What is begun is a plan (`JobPlan`): of one array, of several, or of a hierarchy. A journal beside
-its *home* says what the job is; whoever has the same plan finds it again by the plan's token, and
-`bound` to the journal the plan is a job.
+A job starts from a plan (`JobPlan`) of one array, several arrays or a hierarchy. A journal beside
+its *home* describes the job. Another process with the same plan finds the journal by the plan's
+token. A plan that is `bound` to a journal is a job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "held", "resume"
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
-_POLL = 0.1  # nobody is told when it has: it can only be asked for
+_POLL = 0.1  # there is no notification, so poll
 
 
 class BoundJob(Protocol):
@@ -41,15 +41,15 @@ class BoundJob(Protocol):
 
     @property
     def creation(self) -> str:
-        """Tells what the job writes from what may be at the same place later."""
+        """Identifier that separates the output of this job from later output at its location."""
         ...
 
     def is_ours(self) -> bool:
-        """Whether nobody else has put something at the target since the job began."""
+        """True if no other job has put anything at the target since this job started."""
         ...
 
     def remove_intermediates(self) -> None:
-        """Remove what lies between its stages."""
+        """Remove the intermediate arrays between its stages."""
         ...
 
 
@@ -58,26 +58,26 @@ J = TypeVar("J", bound=BoundJob)
 
 
 class JobPlan(Protocol[J_co]):
-    """What beginning a job needs to know of its plan."""
+    """The parts of a plan that starting a job needs."""
 
     @property
     def kind(self) -> str:
-        """What does the work, as the journal says it."""
+        """Kind of the job, as the journal names it."""
         ...
 
     @property
     def token(self) -> str:
-        """Equal for plans that write the same bytes to the same places."""
+        """Token that is equal for plans that write the same bytes to the same locations."""
         ...
 
     @property
     def creation(self) -> str:
-        """Tells what the plan writes from what may be at the same place later."""
+        """Identifier that separates the output of this plan from later output at its location."""
         ...
 
     @property
     def where(self) -> str:
-        """What it writes to, for messages."""
+        """Target of the plan, for messages."""
         ...
 
     @property
@@ -91,28 +91,28 @@ class JobPlan(Protocol[J_co]):
         ...
 
     def is_finished(self) -> bool:
-        """Whether everything is there with the metadata of the plan."""
+        """True if everything is there with the metadata of the plan."""
         ...
 
     def check_room(self) -> None:
-        """Refuse to write where something is that may not be replaced."""
+        """Refuse to write where something exists that may not be replaced."""
         ...
 
     def make_room(self, *, keep_journals: bool) -> None:
-        """Remove what is to be replaced, and the journals of other jobs if that is asked for."""
+        """Remove what is replaced, and the journals of other jobs unless they are kept."""
         ...
 
     def bound(self, creation: str, journal: Journal | None) -> J_co:
-        """The job with its receipts; `journal` is None where there is no place for them."""
+        """Return the job with its receipts; `journal` is None if there is no location for them."""
         ...
 
     def described(self) -> Job:
-        """What its journal says."""
+        """Return the description of the job for its journal."""
         ...
 
 
 def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
-    """A job of its own: whatever another one has left at the target goes.
+    """Start a new job; anything that another job has left at the target is removed.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
     StoreError
         If nothing can be written there.
     JobRunningError
-        If a process that lives works on a job there.
+        If a running process holds a job there.
     """
     place = _place(plan, journal)
     plan.check_room()
@@ -130,7 +130,7 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
     except ListingError:
         if journal is not None:
             raise
-        place, others = None, []  # receipts that nobody can find are of no use
+        place, others = None, []  # receipts that cannot be found are of no use
     for other, _ in others:
         other.check_not_held(plan.where)
     for other, job in others:
@@ -146,17 +146,17 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
 
 
 def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
-    """The same job that has died, if there is one.
+    """Return the same job if one has died, else None.
 
-    What another job has put at the target meanwhile is not this one's: it is left alone, or
-    replaced from the beginning. (Objects may have equal sizes and other values.)
+    Output that another job has put at the target meanwhile is left alone, or replaced from the
+    beginning. (Its objects may have equal sizes and other values.)
 
     Raises
     ------
     NodeExistsError
         If there is something at the target that may not be replaced.
     ResumeError
-        If there is no place for a journal, or the target keeps nothing of a job that has died.
+        If there is no location for a journal, or the target cannot keep one.
     """
     check_resumable(plan.home[0], plan.where)
     place = _place(plan, journal)
@@ -179,17 +179,17 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
 
 
 def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
-    """The job of a plan in a file, which several processes may begin at the same time.
+    """Start the job of a plan file, which several processes may start at the same time.
 
-    The first of them makes room at the target, the others wait for that.
+    The first process makes room at the target; the others wait for it.
 
     Raises
     ------
     NodeExistsError
         If there is something at the target.
     ResumeError
-        If there is no place for a journal, or another job is open there: another run of the same
-        plan, or one that writes other values, which receipts would not tell from these.
+        If there is no location for a journal, or another job is open there: another run of the same
+        plan, or one that writes other values, whose receipts could not be told from these.
     """
     found = resume(plan, journal)
     place = _place(plan, journal)
@@ -220,14 +220,14 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
 
 
 def held(journal: Journal | None) -> AbstractContextManager[object]:
-    """Say, within a ``with`` statement, that this process works on the job of a journal."""
+    """Hold the journal of a job within a ``with`` statement: this process works on the job."""
     return nullcontext() if journal is None else closing(journal.hold())
 
 
 def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
-    """Refuse to begin where another job has not ended: both would write to the same objects."""
+    """Refuse to start while another job is open: both would write to the same objects."""
     found = [] if place is None else journals_at(place)
-    with suppress(ListingError):  # nobody can have kept a journal where nothing is listed
+    with suppress(ListingError):  # without listing, no journal can exist there
         for target in dict.fromkeys((plan.home, *plan.targets)):
             found += creating(*target)
     for other, job in found:

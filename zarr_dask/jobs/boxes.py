@@ -1,9 +1,8 @@
-"""Going through arrays box by box: boxes that cut no stored object, and who reads them.
+"""Processing arrays box by box, with boxes that do not cut stored objects.
 
-`boxes_for` cuts the index space of some arrays of one shape so that, where memory allows it, no
-stored object of any of them lies in two boxes: each is decoded once. `run_boxes` calls a function
-on what each box holds, on dask's schedulers or a cluster; blocks of a dask array are their own
-boxes.
+`boxes_for` divides the index space of arrays of one shape. Where memory allows it, no stored object
+of any array lies in two boxes, so each is decoded once. `run_boxes` calls a function on the values
+of each box, on dask's schedulers or a cluster; a dask array's own blocks are its boxes.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 __all__ = ["boxes_for", "is_dask", "read_box", "run_boxes", "sampled"]
 
 _LIKED = 1 << 25
-"""Bytes that a box has if it can: enough for a task, little for a worker."""
+"""Preferred bytes of a box: enough for a task, little for a worker."""
 _MOST = 1 << 27
-"""Bytes of a box that is not a single stored object at most."""
+"""Maximum bytes of a box that is not a single stored object."""
 _SEED = 20_260_101
 
 
 def boxes_for(shape: Shape, dtype: np.dtype[Any], arrays: Sequence[Array]) -> Grid:
-    """Boxes that cut no stored object of these arrays, if they can be had in little memory.
+    """Return boxes that cut no stored object of these arrays, if such boxes fit in little memory.
 
-    Where stored objects of several arrays fit together in large boxes only, those of the array
-    with the largest ones are whole.
+    If only large boxes fit the stored objects of all arrays, the boxes fit the array with the
+    largest ones.
 
     Examples
     --------
@@ -61,7 +60,7 @@ def boxes_for(shape: Shape, dtype: np.dtype[Any], arrays: Sequence[Array]) -> Gr
 
 
 def _common(dimensions: Sequence[Dimension]) -> Dimension:
-    """Cells whose borders are borders of all of these dimensions."""
+    """Return cells whose borders are borders of all of these dimensions."""
     extent = dimensions[0].extent
     fixed = [one.size for one in dimensions if isinstance(one, Fixed)]
     if len(fixed) == len(dimensions):
@@ -74,7 +73,7 @@ def _common(dimensions: Sequence[Dimension]) -> Dimension:
 
 
 def _grown(grid: Grid, itemsize: int) -> Grid:
-    """Neighbouring boxes put together, along the fastest dimension first."""
+    """Return a grid of merged neighbouring boxes, grown along the fastest dimension first."""
     dimensions = list(grid.dimensions)
     nbytes = max(prod(grid.largest_cell) * itemsize, 1)
     for axis in reversed(range(grid.ndim)):
@@ -87,14 +86,15 @@ def _grown(grid: Grid, itemsize: int) -> Grid:
 
 
 def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
-    """Numbers of some boxes, the same whenever it is asked; None for all of them.
+    """Return the numbers of some boxes, always the same ones; None for all of them.
 
     Parameters
     ----------
     count
-        How many boxes there are.
+        Number of boxes.
     sample
-        A fraction of them (a float below 1), or how many (an int); at least one.
+        A fraction of them (a float, at most 1.0), or a number of them (an int); at least one is
+        chosen.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
     """
     if sample is None:
         return None
-    given: Any = sample  # by users, who may write anything
+    given: Any = sample  # from users, so of any type
     is_fraction = not isinstance(given, int)
     if not isinstance(given, int | float) or not given > 0 or (is_fraction and given > 1):
         raise ValueError(
@@ -120,7 +120,7 @@ def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class _Boxes:
-    """What task number n does: read a box and call the function on it."""
+    """Callable for task number n: read a box and call the function on it."""
 
     function: Callable[[np.ndarray, Region], Any]
     source: Any
@@ -136,7 +136,7 @@ class _Boxes:
 
 
 def read_box(source: Any, region: Region) -> np.ndarray:
-    """A region of a stored array or of a NumPy array."""
+    """Return a region of a stored array or of a NumPy array."""
     if isinstance(source, Array):
         return source.read(region, threads=1)
     values: np.ndarray = np.asarray(source)
@@ -144,7 +144,7 @@ def read_box(source: Any, region: Region) -> np.ndarray:
 
 
 def is_dask(array: object) -> bool:
-    """Whether it is a dask array, without importing dask."""
+    """True if this is a dask array; dask is not imported."""
     return hasattr(array, "__dask_graph__") and hasattr(array, "chunks")
 
 
@@ -164,17 +164,17 @@ def run_boxes(
     function
         Can be pickled; returns little.
     source
-        A stored array, a NumPy array, or a dask array, whose blocks are the boxes then.
+        A stored array, a NumPy array, or a dask array, whose own blocks are the boxes.
     boxes
-        The boxes of other sources.
+        The boxes; ignored for a dask array.
     on_result
-        Called with what each call returns.
+        Called with the result of each call.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     name
-        Of the tasks.
+        Name of the tasks.
     numbers
-        Which of the boxes; all by default.
+        Numbers of the boxes to process; all by default.
     """
     if is_dask(source):
         for result in _run_dask(function, source, client):
@@ -188,20 +188,20 @@ def run_boxes(
 
 @dataclass(frozen=True)
 class _Gather:
-    """Takes the place of a target: what is written is what the function makes of a block."""
+    """Stand-in for a write target: collects the function's result for each block."""
 
     function: Callable[[np.ndarray, Region], Any]
 
     def write(self, block: np.ndarray, region: Region) -> list[Any]:
-        """What the function makes of a block."""
+        """Return the result of the function for a block."""
         return [self.function(np.asarray(block), region)]
 
     def merge(self, results: Sequence[list[Any]]) -> list[Any]:
-        """All of it."""
+        """Return all results as one list."""
         return [one for result in results for one in result]
 
     def finish(self, result: list[Any]) -> list[Any]:
-        """All of it."""
+        """Return the results unchanged."""
         return result
 
 

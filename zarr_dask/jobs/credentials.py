@@ -1,8 +1,8 @@
-"""Handing credentials over to other processes: which ones, to whom, and by what.
+"""Giving the credentials of stores to other processes.
 
-Stores are pickled without them (`zarr_dask.stores.credentials`). Jobs and lazy arrays that are made
-while a client of a cluster is there hand over what they need by themselves; the functions here are
-for all others.
+Stores are pickled without credentials (`zarr_dask.stores.credentials`). Jobs, and lazy arrays that
+are made while there is a cluster client, send the credentials by themselves; the functions here are
+for all other cases.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _REMOTE = (FsspecStore, HTTPStore, ObstoreStore)
 def share_credentials(
     client: Client, *places: Any, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Give the workers of a cluster the credentials of stores, those that come later included.
+    """Give the workers of a cluster, present and future, the credentials of stores.
 
-    They are sent beside the graphs, which have none, by a plugin of the workers. It is done by
-    itself for jobs, and for lazy arrays that are made while there is a client; it is needed where a
-    client is made after the array, or arrays are handed to functions of your own. Who listens to an
-    unencrypted cluster, or controls its scheduler, can read them.
+    A worker plugin sends them separately from the graphs, which contain none. Jobs do this by
+    themselves, and so do lazy arrays that are made while there is a client. Call it if the client
+    is made after the array, or if arrays are passed to your own functions. Anyone who listens to an
+    unencrypted cluster, or controls its scheduler, can read the credentials.
 
     Parameters
     ----------
     client
-        Of the cluster.
+        Client of the cluster.
     *places
         Dask collections, arrays, groups, plans, stores, or paths and URLs.
     storage_options
@@ -63,7 +63,7 @@ def share_credentials(
 
 
 def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = None) -> Credentials:
-    """The credentials of stores, as the initializer of processes that are started.
+    """Return the credentials of stores, as the initializer of new processes.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = Non
     Returns
     -------
     Credentials
-        For ``initializer=`` of `multiprocessing` and `concurrent.futures`, and as dask's
-        configuration ``multiprocessing.initializer``. Pickled for anything but a child that is
-        being started it holds no credentials.
+        For ``initializer=`` of `multiprocessing` and `concurrent.futures`, and for dask's
+        configuration ``multiprocessing.initializer``. It pickles its credentials only for a child
+        process that is being started.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = Non
 
 
 def references_in_graph(collection: Any) -> set[str]:
-    """References to the credentials of the stores that a dask collection holds."""
+    """Return references to the credentials of the stores in a dask collection."""
     graph = collection.__dask_graph__()
     layers = getattr(graph, "layers", None)
     values = [graph] if layers is None else list(layers.values())
@@ -107,7 +107,7 @@ def _references(places: tuple[Any, ...], storage_options: Mapping[str, Any] | No
 
 
 def _stores(place: Any, storage_options: Mapping[str, Any] | None) -> Iterator[Any]:
-    """The stores that are meant by a place."""
+    """Yield the stores in a value, or at a path or URL."""
     if isinstance(place, str | os.PathLike):
         place = open_store(place, storage_options)
     yield from held_objects([place], _REMOTE)

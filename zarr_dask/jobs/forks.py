@@ -1,11 +1,11 @@
 """Tasks in other processes that write to stores whose changes must be merged (`Forkable`).
 
-Each task gets a fork of its own and returns it with its result: so a task that is run again, or is
-lost with its worker, brings all that it has stored, or nothing. The client merges the forks when
-all tasks have come to an end; a job that fails merges none.
+Each task gets a fork of its own and returns it with its result. A task that is run again, or is
+lost with its worker, contributes all that it has stored, or nothing. The client merges the forks
+when all tasks have ended; a failed job merges none.
 
-What a task is made of is pickled here, with the stores left out (`_Packed`): wherever it is made
-again, forks take their place.
+The content of a task is pickled here with the stores left out (`_Packed`). When it is unpickled,
+forks take the place of the stores.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 __all__ = ["Forked", "Forks"]
 
 _BASES = 8
-"""Forks that a process keeps, whose connections the forks of its tasks share."""
+"""Maximum number of forks that a process caches; forks of its tasks share their connections."""
 _ABSENT = "zarr-dask-absent/zarr.json"
-"""A key with no value, which no store can say without being asked."""
+"""A key without a value, so that reading it always sends a request."""
 _GATHERED = 64
-"""Forks of tasks that the client keeps before it merges them into one."""
+"""Number of returned forks that the client holds before it merges them into one."""
 
 
 @dataclass(frozen=True)
 class Forked:
-    """What a task has returned, and the forks that it has written to."""
+    """Result of a task, and the forks that it has written to."""
 
     result: Any
     forks: tuple[Store, ...]
 
     @property
     def nbytes(self) -> int:
-        """Decoded bytes, as the result says."""
+        """Decoded bytes, from the result."""
         return int(self.result.nbytes)
 
 
 class Forks:
-    """The stores that the tasks of a job write to in forks, and what they have stored.
+    """Forks of the stores that a job writes to, and the changes that its tasks return.
 
     Parameters
     ----------
     stores
-        What is written to, of which those are forked that must be.
+        Stores that are written to; only those that need it are forked.
 
     Raises
     ------
@@ -75,11 +75,11 @@ class Forks:
         self._returned: list[Forked] = []
 
     def target(self, target: Target) -> Target:
-        """A target whose tasks write to forks."""
+        """Return a target whose tasks write to forks."""
         return _ForkedTarget(self._packed(target))
 
     def call(self, function: Callable[..., Any], *first: Any) -> Callable[..., Forked]:
-        """A function, or one of which the first arguments are given, that writes to forks."""
+        """Return a function that writes to forks; `first` are its first arguments."""
         return _ForkedCall(self._packed((function, first)))
 
     def take(self, forked: Forked) -> Any:
@@ -90,7 +90,7 @@ class Forks:
         return forked.result
 
     def merge(self) -> None:
-        """Put what all tasks have stored into the stores."""
+        """Merge the changes of all tasks into the stores."""
         for number, store in enumerate(self._stores):
             store.merge([one.forks[number] for one in self._returned])
         self._returned = []
@@ -103,7 +103,7 @@ class Forks:
 
 
 def _check_in_reach(base: Store) -> None:
-    """Refuse what is in the memory of this process, of which a fork elsewhere finds nothing."""
+    """Refuse a store in the memory of this process: other processes cannot read it."""
     elsewhere: Store = pickle.loads(pickle.dumps(base))  # noqa: S301  (made on this line)
     try:
         elsewhere.get(_ABSENT)
@@ -116,7 +116,7 @@ def _check_in_reach(base: Store) -> None:
 
 
 def _merged(bases: Iterable[Store], results: Sequence[Forked]) -> tuple[Store, ...]:
-    """New forks that have what all of some others have."""
+    """Return new forks with the changes of all forks in the results."""
     merged = tuple(_fork_of(base) for base in bases)
     for number, fork in enumerate(merged):
         if isinstance(fork, Forkable):
@@ -130,49 +130,49 @@ def _fork_of(base: Store) -> Store:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A value in which stores are left out."""
+    """A pickled value without its stores."""
 
     content: bytes
     bases: tuple[bytes, ...]
-    """What takes their place, before anything was written to it."""
+    """Forks in their place, before anything was written to them."""
 
     def forks(self) -> tuple[Store, ...]:
-        """New forks for a task."""
+        """Return new forks for a task."""
         return tuple(_fork_of(_base(base)) for base in self.bases)
 
     def unpacked(self, forks: Sequence[Store]) -> Any:
-        """The value, with forks in it."""
+        """Return the value, with forks in it."""
         return _Unpacker(io.BytesIO(self.content), forks).load()
 
 
 @lru_cache(maxsize=_BASES)
 def _base(pickled: bytes) -> Store:
-    """A fork that was sent to this process; nothing is ever written to it, but forked again."""
+    """Return a fork that was sent to this process; it is forked again, and never written to."""
     base: Store = pickle.loads(pickled)  # noqa: S301  (as every task, it comes from the client)
     return base
 
 
 class _Packer(cloudpickle.Pickler):
-    """Pickles a value without some of the stores in it."""
+    """Pickler that leaves out some stores."""
 
     def __init__(self, file: io.BytesIO, stores: Sequence[Forkable]) -> None:
         super().__init__(file)
         self._numbers = {id(store): number for number, store in enumerate(stores)}
 
     def persistent_id(self, value: Any) -> int | None:
-        """The number of a store that is left out."""
+        """Return the number of a store that is left out; None for other values."""
         return self._numbers.get(id(value))
 
 
 class _Unpacker(pickle.Unpickler):
-    """Puts others in their place."""
+    """Unpickler that puts other stores in their place."""
 
     def __init__(self, file: io.BytesIO, stores: Sequence[Store]) -> None:
         super().__init__(file)
         self._stores = stores
 
     def persistent_load(self, number: int) -> Store:
-        """The store of a number."""
+        """Return the store with this number."""
         return self._stores[number]
 
 
@@ -190,22 +190,22 @@ class _ForkedCall:
 
 @dataclass(frozen=True)
 class _ForkedTarget:
-    """A target of which each task writes to forks."""
+    """Target whose tasks write to forks, one each."""
 
     packed: _Packed
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> Forked:
-        """As the target, into forks."""
+        """Write a block into new forks."""
         forks = self.packed.forks()
         return Forked(self.packed.unpacked(forks).write(block, region), forks)
 
     def merge(self, results: Sequence[Forked]) -> Forked:
-        """As the target, and the forks as one."""
+        """Merge reports, and the forks into one set."""
         forks = _merged(map(_base, self.packed.bases), results)
         target: Target = self.packed.unpacked(forks)
         return Forked(target.merge([one.result for one in results]), forks)
 
     def finish(self, result: Forked) -> Forked:
-        """As the target, with what all have stored."""
+        """Finish the target, with the changes of all tasks."""
         forks = _merged(map(_base, self.packed.bases), [result])
         return Forked(self.packed.unpacked(forks).finish(result.result), forks)

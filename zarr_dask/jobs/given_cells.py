@@ -1,4 +1,4 @@
-"""Grids and regions as users give them: by position or by name, of all dimensions or some."""
+"""Grids and regions as users pass them: by position or by name, for all dimensions or some."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["cells_given", "check_not_empty", "cut_off", "region_given"]
 def cells_given(
     given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, where: str
 ) -> Cells:
-    """Lengths or sizes of the cells of a grid.
+    """Return the lengths or sizes of the cells of a grid.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ def cells_given(
     names
         Of its dimensions, as far as they have any.
     present
-        Holds where a mapping says nothing.
+        Used for dimensions that a mapping does not name.
     what, where
         For messages.
 
     Raises
     ------
     GridError
-        If that is no grid of such an array, or names a dimension twice.
+        If that is not a grid of such an array, or names a dimension twice.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def cells_given(
 
 
 def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> Any:
-    """A region as an index of slices, which may be given by name or position of the dimension.
+    """Return a region as an index of slices; `given` may name dimensions, and may have integers.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: s
     Raises
     ------
     GridError
-        If it names dimensions that there are not, or one of them twice.
+        If it names unknown dimensions, or one of them twice.
     SelectionError
-        If it names elements that there are not, or more dimensions than there are.
+        If it names elements that do not exist, or has too many dimensions.
 
     Examples
     --------
@@ -145,16 +145,16 @@ def _by_axis(
 def check_not_empty(
     given: Any, region: Region, shape: Shape, names: Sequence[str | None], where: str
 ) -> None:
-    """Refuse slices that hold nothing of a dimension that is not empty, and do not say so.
+    """Refuse slices that are empty by mistake: of a dimension with elements, and not like ``5:5``.
 
-    NumPy cuts what lies beyond the end: a slice whose numbers are wrong would be an empty array.
+    NumPy cuts slices at the end of an array, so a wrong slice would silently give an empty array.
 
     Parameters
     ----------
     given
         An index of slices.
     region
-        What it is of the array.
+        The region of the array that it selects.
     shape, names
         Of the array.
     where
@@ -163,7 +163,7 @@ def check_not_empty(
     Raises
     ------
     SelectionError
-        If there are such.
+        If there are such slices.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def check_not_empty(
 
 
 def cut_off(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> list[str]:
-    """The slices of a region that reach beyond an array, in words: an index takes what there is.
+    """Return the slices of a region that reach beyond an array, in words; an index would cut them.
 
     Examples
     --------
@@ -209,13 +209,13 @@ def _said(item: slice) -> str:
 
 
 def _name(names: Sequence[str | None], axis: int) -> str | int:
-    """What a dimension is called in messages."""
+    """Return the name of a dimension for messages, or its position."""
     name = names[axis] if axis < len(names) else None
     return axis if name is None else name
 
 
 def _is_cell(item: Any) -> bool:
-    """Whether an item is a length, -1, or the sizes of all cells of a dimension."""
+    """True if an item is a length, -1, or the sizes of all cells of a dimension."""
     if isinstance(item, Sequence) and not isinstance(item, str):
         return len(item) > 0 and all(_is_length(size) and size >= 0 for size in item)
     return _is_length(item) and (item == -1 or item >= 1)

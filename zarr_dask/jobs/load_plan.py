@@ -1,7 +1,7 @@
-"""Plans of rechunkings and copies from their JSON documents, for whoever carries them out.
+"""Loading plans of rechunkings and copies from JSON, to run them.
 
-Everything that a document says is checked as if a stranger had written it: the arrays are opened
-by what they say themselves, and the boxes must be whole stored objects.
+All content is checked as if a stranger had written it: the plan itself names the arrays to open,
+and its boxes must be whole stored objects.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ AnyPlan = RechunkPlan | JointRechunkPlan | CopyPlan
 
 
 def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> AnyPlan:
-    """The plan that a document holds.
+    """Load a plan from JSON.
 
     Parameters
     ----------
     text
-        What the ``to_json`` of a plan has returned.
+        Result of a plan's ``to_json``.
     storage_options
-        Options of the remote stores that the document does not hold, such as credentials; named by
-        scheme where they are of several services, as in ``{"s3": {...}, "gs": {...}}``.
+        Options of remote stores that the plan does not contain, such as credentials; keyed by
+        scheme if they are for several services, as in ``{"s3": {...}, "gs": {...}}``.
 
     Raises
     ------
     PlanError
-        If it is no such document.
+        If it is not a valid plan.
     NodeNotFoundError
-        If the source is not there.
+        If the source does not exist.
     MetadataChangedError
         If the source has changed since the plan was made.
     SourceIsTargetError
-        If it would write over what it reads.
+        If it would overwrite its own source.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _plan(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
 def _rechunking(
     document: Mapping[str, Any], storage_options: Mapping[str, Any] | None, model: CostModel
 ) -> RechunkPlan:
-    """The plan of one array, alone or among others."""
+    """Return the plan of one array, alone or among others."""
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
@@ -207,14 +207,14 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
 
 
 def _within(root: str, path: str) -> str:
-    """A path that is that of the copy, or below it."""
+    """Return a path if it is the copy's or below it, else raise."""
     if normalise_path(path) != path or not (path == root or path.startswith(prefix_of(root))):
         raise PlanError(f"{path!r} in the plan is no path at or below {root!r}.")
     return path
 
 
 def _group(documents: Mapping[str, str], path: str, node_format: Format) -> GroupMeta:
-    """What the documents of a group say."""
+    """Return the metadata of a group from its stored metadata."""
     if not documents:
         return GroupMeta(implicit=True)
     store = MemoryStore({key: text.encode() for key, text in documents.items()})
@@ -227,7 +227,7 @@ def _group(documents: Mapping[str, str], path: str, node_format: Format) -> Grou
 def _member(
     document: Mapping[str, Any], storage_options: Mapping[str, Any] | None, model: CostModel
 ) -> MovePlan | RechunkPlan:
-    """The plan of one array of a copy."""
+    """Return the plan of one array of a copy."""
     if document["job"] != "move":
         return _rechunking(document, storage_options, model)
     source = _source(document["source"], storage_options)

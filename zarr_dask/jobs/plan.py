@@ -1,4 +1,4 @@
-"""Words and numbers that all plans share: sizes read and printed, costs added up."""
+"""Formatting and parsing that all plans share: sizes, counts, regions, and costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(|[kmgtp]|[kmgtp]i)b?\s*", re.IGNORE
 
 
 def parse_bytes(size: str | int, option: str = "") -> int:
-    """A number of bytes from a number or a text with a unit; an error names the option.
+    """Return a number of bytes from a number or a text with a unit; an error names the option.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def parse_bytes(size: str | int, option: str = "") -> int:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes as text for people.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_region(region: tuple[slice, ...]) -> str:
-    """A region as one writes it in an index.
+    """Return a region in the notation of an index.
 
     Examples
     --------
@@ -74,24 +74,24 @@ def format_region(region: tuple[slice, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a job, or a stage of it, will do."""
+    """Cost of a job or of a stage."""
 
     decoded: int = 0
-    """Bytes that are decoded, chunks counted as often as they are read."""
+    """Decoded bytes; a chunk counts each time it is read."""
     written: int = 0
-    """Bytes that are encoded."""
+    """Decoded bytes that are to be encoded."""
     reads: int = 0
-    """Requests that read."""
+    """Read requests."""
     writes: int = 0
-    """Requests that write."""
+    """Write requests."""
     read: int = 0
-    """Encoded bytes that are read; in a plan, an estimate."""
+    """Stored bytes that are read; an estimate in a plan."""
     stored: int = 0
-    """Encoded bytes that are written; in a plan, an estimate."""
+    """Stored bytes that are written; an estimate in a plan."""
 
     @property
     def requests(self) -> int:
-        """Of both kinds."""
+        """Read and write requests together."""
         return self.reads + self.writes
 
     def __add__(self, other: Costs) -> Costs:

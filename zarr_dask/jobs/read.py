@@ -1,4 +1,4 @@
-"""Reading into dask."""
+"""Reading a stored array as a dask array."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def from_zarr(
     inline_array: bool = True,  # noqa: ARG001  (dask's keyword; the source is always inlined)
     read: ReadOptions | None = None,
 ) -> da.Array:
-    """An array in a store as a lazy dask array.
+    """Return an array in a store as a lazy dask array.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def from_zarr(
     chunks
         Blocks; one stored object each by default (see `Array.to_dask`).
     name
-        Name of the array in the graph; by default it tells the array and its metadata.
+        Name of the array in the graph; by default derived from the array and its metadata.
     inline_array
-        Taken for the sake of ``dask.array.from_zarr``; it makes no difference here.
+        Accepted for compatibility with ``dask.array.from_zarr``; it makes no difference here.
     read
         How to read.
 

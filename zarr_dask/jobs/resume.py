@@ -1,8 +1,8 @@
-"""Taking up a job that has died: which journal is its own, and what of it is left to do.
+"""Resuming a job that has died: find its journal and determine what is left to do.
 
-`plan_resume` decides, before anything is written, whether an open journal at the target is that
-of the same job. `ResumePlan.begin` opens a journal or goes on with that one; `missing_blocks`
-says which blocks have objects without a valid receipt, and only those enter the graph.
+`plan_resume` decides, before anything is written, whether an open journal at the target belongs to
+the same job. `ResumePlan.begin` opens a new journal or continues that one; `missing_blocks` finds
+the blocks with objects that have no valid receipt, and only those enter the graph.
 """
 
 from __future__ import annotations
@@ -57,30 +57,30 @@ __all__ = [
 ]
 
 Resume = bool | str
-"""Begin anew, go on with the same job, or with the job of this name."""
+"""Start anew, resume the same job, or resume the job of this name."""
 
 Runs = tuple[tuple[int, int], ...]
-"""Numbers of blocks in the order of memory: first, and how many follow on one another."""
+"""Runs of block numbers in C order: the first number, and the length of the run."""
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What is asked of journals; see `zarr_dask.plan_write`."""
+    """Options of a write that concern journals; see `zarr_dask.plan_write`."""
 
     resume: Resume = False
     journal: Location | None = None
     manifest: str | os.PathLike[str] | None = None
     sha256: bool = False
     ended: tuple[str, ...] = ()
-    """What is written (`Job.writes`), as the first array of the same call says."""
+    """`Job.writes` of the arrays that the first array of the same call records as written."""
 
     @property
     def needs_journal(self) -> bool:
-        """Whether the job must not run without one."""
+        """True if the job must not run without a journal."""
         return bool(self.resume) or self.journal is not None or self.manifest is not None
 
     def check(self) -> None:
-        """Refuse what says nothing.
+        """Check `resume`.
 
         Raises
         ------
@@ -90,39 +90,39 @@ class ResumeOptions:
         check_resume(self.resume)
 
     def manifest_place(self, target: Store) -> ManifestPlace | None:
-        """Where the receipts of what is written to a store are kept after the job."""
+        """Return the location of the manifest, which keeps the receipts after the job."""
         return None if self.manifest is None else ManifestPlace.of(self.manifest, target)
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Where a job keeps its journal, and what it goes on with."""
+    """Journal of a job, and the job that it resumes."""
 
     job: Job
-    """What the job is, if it begins now."""
+    """The job as it is if it starts now."""
     place: Place | None
-    """Where its journal is; None for none."""
+    """Location of its journal; None for none."""
     options: ResumeOptions
     resumed: tuple[Journal, Job] | None
-    """The journal that it goes on with."""
+    """The journal and the job that it resumes; None for a new job."""
     replaced: tuple[Journal, ...]
-    """Journals of jobs whose work this one writes over."""
+    """Journals of jobs whose work this one overwrites."""
     is_told: bool = False
-    """Whether another array of the same call says that this one is written, and it is there."""
+    """True if another array of the same call records that this one is written, and it exists."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether all is written, and only journals are left."""
+        """True if everything is written and only journals are left."""
         return self.is_told or (self.resumed is not None and self.resumed[1].ended)
 
     @property
     def ended_with(self) -> tuple[str, ...]:
-        """What the other arrays of one call have to know: which of them are written."""
+        """The written arrays of the same call, if the resumed job has ended (`Job.together`)."""
         job = None if self.resumed is None else self.resumed[1]
         return job.together if job is not None and job.ended else ()
 
     def explain(self) -> str | None:
-        """A line of the plan."""
+        """Return a line for the plan; None if there is nothing to say."""
         if self.resumed is not None:
             journal, job = self.resumed
             return f"  resumes the job that began at {job.begun}; its journal is {journal.url}"
@@ -131,14 +131,14 @@ class ResumePlan:
         return None
 
     def begin(self) -> Journal | None:
-        """Open the journal, or go on with the one that was found.
+        """Open the journal, or continue the one that was found.
 
         Raises
         ------
         StoreError
             If the job must have a journal, and none can be written.
         JobRunningError
-            If a process that lives works on a job whose work this one writes over.
+            If a running process holds a job whose work this one overwrites.
         """
         for old in self.replaced:
             old.check_not_held("what this job writes over")
@@ -156,20 +156,20 @@ class ResumePlan:
         if self.options.needs_journal:
             journal.begin(job)
             return journal
-        with suppress(StoreError):  # beside a target that is not ours nothing can be kept
+        with suppress(StoreError):  # beside a target that is not ours no journal can be written
             journal.begin(job)
             return journal
         return None
 
     def receipts(self, target: Array) -> Receipts | None:
-        """The receipts of the job so far that hold; None for a job that begins."""
+        """Return the valid receipts of the job so far; None for a new job."""
         if self.resumed is None:
             return None
         return self.resumed[0].valid_receipts(sizes_of(target))
 
 
 def sizes_of(target: Array) -> dict[str, int]:
-    """Bytes of all that lies below the data prefix, by key below it."""
+    """Return the size of every object below the data prefix, by its key below the prefix."""
     prefix = target.node_format.data_prefix(target.path)
     return {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
 
@@ -186,28 +186,28 @@ def plan_resume(
     swap: Swap | None = None,
     free_beside: bool = False,
 ) -> ResumePlan:
-    """What a write has to do with journals; nothing is written.
+    """Decide which journals a write opens, resumes or replaces; nothing is written.
 
     Parameters
     ----------
     values, target, region
-        What is written, and where it is in the end.
+        The values to write, and where they are in the end.
     creates, grows
-        Whether that makes an array, or one longer.
+        True if the write makes an array, or makes one longer.
     grown
-        Whether this job has made it longer already.
+        True if this job has made it longer already.
     options
-        What is asked for.
+        Options of the call.
     swap
-        How it takes the place of another array, if it does.
+        How the array replaces another one, if it does.
     free_beside
-        Whether it is known that no job keeps a journal beside the hierarchy.
+        True if it is known that no job keeps a journal beside the hierarchy.
 
     Raises
     ------
     ResumeError
-        If the job cannot be told from others, another one is open at the target, or there is no
-        place for a journal where there must be one.
+        If the job cannot be told from others, another one is open at the target, or a required
+        journal has no location.
     """
     resume, required = options.resume, options.needs_journal
     if resume:
@@ -255,7 +255,7 @@ def _place(target: Array, journal: Location | None, *, required: bool) -> Place 
 
 
 def _check_outside(target: Array, manifest: ManifestPlace) -> None:
-    """Refuse to keep in an array what is no part of it: other libraries would stumble over it."""
+    """Refuse a manifest inside the array, where it would confuse other libraries."""
     place = real_place(manifest.store, manifest.key)
     node = real_place(target.store, target.path)
     if f"{place}/".startswith(f"{node}/"):
@@ -268,7 +268,7 @@ def _check_outside(target: Array, manifest: ManifestPlace) -> None:
 def _open_at(
     target: Array, place: Place | None, *, needed: bool, free_beside: bool = False
 ) -> list[tuple[Journal, Job]]:
-    """The jobs that have not ended; those at `place` must be found if that is needed."""
+    """Return the jobs that have not ended; `needed` requires that `place` can be listed."""
     default = default_place(target.store, target.path)
     if place is None or (place == default and free_beside):
         found = []
@@ -280,7 +280,7 @@ def _open_at(
 
 
 def _in_the_way(other: Job, job: Job) -> bool:
-    """Whether two jobs write to the same elements, or both would make the array longer."""
+    """True if two jobs write to the same elements, or if both would make the array longer."""
     grow = other.facts.get("grows") and job.facts.get("grows")
     return bool(grow) or other.meets(job.region)
 
@@ -293,21 +293,21 @@ def _is_same(job: Job, other: Job) -> bool:
 def grown_before(
     values: da.Array, present: Array, region: Region, options: ResumeOptions
 ) -> Region | None:
-    """Where an append has put its values that died after the array had grown; else None.
+    """Return the region of an append that died after the array had grown; None if there is none.
 
-    Without that, the same call would append them once more. What is left to do is to end the job,
-    or, where several arrays are written by one, the others.
+    Otherwise the same call would append the values once more. Only the end of the job is left to
+    do, or the other arrays of the same call.
 
     Parameters
     ----------
     values
-        What is to be appended.
+        The values to append.
     present
         The array as it is now.
     region
-        Where they would go.
+        The region for the values.
     options
-        Says whether a job is to be taken up.
+        Tells whether to resume a job.
     """
     if not options.resume:
         return None
@@ -379,7 +379,7 @@ def _digest(facts: Any) -> str:
 def _token(
     layers: Sequence[tuple[str, str]], values: da.Array, target: Array, region: Region
 ) -> str:
-    """Equal for jobs that write the same values in the same form to the same place."""
+    """Return a token that is equal for the same values, form and location."""
     facts = (
         sorted(token for _, token in layers),
         values.name,
@@ -392,7 +392,7 @@ def _token(
 
 
 def _layout(target: Array) -> str:
-    """Tells what the bytes of stored objects depend on; attributes may change meanwhile."""
+    """Return a digest of the metadata that the bytes of stored objects depend on."""
     meta = replace(target.meta, attributes={}, dimension_names=None)
     texts = target.node_format.documents(meta, target.path)
     joined = b"\n".join(texts[key] for key in sorted(texts))
@@ -402,7 +402,7 @@ def _layout(target: Array) -> str:
 def _refuse_other(
     job: Job, target: Array, others: Sequence[tuple[Journal, Job]], swap: Swap | None
 ) -> None:
-    """Refuse to take up a job that is not the same, and to write over its work unasked."""
+    """Refuse to resume another job, or to overwrite its work without being told."""
     for journal, other in others:
         if other.swap and swap is not None and replace(swap, token=other.swap).is_done:
             raise ResumeError(
@@ -441,7 +441,7 @@ def _difference(job: Job, other: Job) -> str:
 
 
 _WORDS = {"grows": "append=", "swaps": "mode="}
-"""Facts of a job as users say them."""
+"""Names of a job's facts in the words of users."""
 
 
 def _call(job: Job) -> str:
@@ -449,10 +449,10 @@ def _call(job: Job) -> str:
 
 
 def is_done(journal: Journal, other: Job, target: Array) -> bool:
-    """Whether a job that writes an array has died when nothing but its journal was left.
+    """True if a job that writes an array died when only its journal was left.
 
-    Then whoever goes on with the next step of their work (the next append, by the length of the
-    array) must not be stopped by it.
+    Such a job must not stop the next step of the same work (the next append, by the length of the
+    array).
     """
     if other.ended:
         return True
@@ -473,7 +473,7 @@ def is_done(journal: Journal, other: Job, target: Array) -> bool:
 
 
 def _is_there(target: Array) -> bool:
-    """Whether there is an array like the target in its place."""
+    """True if an array with the layout of the target exists at its location."""
     try:
         found, meta = read_node(target.store, target.path, None, ReadOptions())
     except NodeNotFoundError:
@@ -484,10 +484,10 @@ def _is_there(target: Array) -> bool:
 
 
 def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, Job] | None:
-    """The journal, unless what the job was creating exists by now without all of its work.
+    """Return the journal and job to resume; None if the array exists without all of the job's work.
 
-    Then somebody else has created it. If all of its work is there, the job had come to its end, and
-    only its journal was left. One that has ended begins again if its array was removed since.
+    In that case another process has created the array. If all of the job's work is there, only its
+    journal was left. A job that has ended starts again if its array was removed since.
     """
     journal, job = found
     if not job.creates:
@@ -506,7 +506,7 @@ def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, J
 
 
 def missing_blocks(target: Array, blocks: Blocks, region: Region, receipts: Receipts) -> Runs:
-    """The blocks with a stored object that has no valid receipt."""
+    """Return the runs of blocks that have a stored object without a valid receipt."""
     runs: list[tuple[int, int]] = []
     key = target.meta.keys.key
     for number, part in enumerate(_regions(blocks, region)):
@@ -520,7 +520,7 @@ def missing_blocks(target: Array, blocks: Blocks, region: Region, receipts: Rece
 
 
 def _regions(blocks: Blocks, region: Region) -> Iterator[Region]:
-    """The region of each block, in the order of memory."""
+    """Yield the region of each block, in C order."""
     along = []
     for sizes, whole in zip(blocks, region, strict=True):
         starts = accumulate(sizes, initial=whole.start)

@@ -1,8 +1,9 @@
-"""What there is below a place: every node of every format, its size, and what reading it needs.
+"""Survey of a store: every node of every format, its size, and the requirements for reading it.
 
-For people who must keep data readable: nothing that is found stops a survey. A node that cannot
-be read is listed with what is wrong with it, one that needs an option of `ReadOptions` or an
-optional package with its name, and stored objects that belong to no array are counted.
+For people who must keep data readable. Nothing that is found stops a survey. A node that cannot be
+read is listed with its problems. A node that needs an option of `ReadOptions` or an optional
+package is listed with the name of that option or package. Stored objects that belong to no array
+are counted.
 
 `Survey.to_json` is stable: members are added, never renamed or removed, as long as
 ``"survey_version"`` is 1. See there.
@@ -49,41 +50,41 @@ __all__ = ["NodeSurvey", "Survey", "survey"]
 
 @dataclass(frozen=True)
 class NodeSurvey:
-    """One node, or what is where one seems to be."""
+    """A node, or an unreadable entry that looks like one."""
 
     path: str
-    """Below the root of the survey."""
+    """Path below the root of the survey."""
     kind: str
     """``"array"``, ``"group"``, or ``"unreadable"``."""
     format: str | None
     """Name of the format; None if that cannot be told."""
     shape: tuple[int, ...] | None = None
     chunks: tuple[int, ...] | None = None
-    """What is decoded at once."""
+    """Shape of the unit of decoding."""
     write_chunks: tuple[int, ...] | None = None
-    """What one stored object holds (the largest, where they differ)."""
+    """Shape of one stored object (the largest, if they differ)."""
     data_type: str | None = None
     codecs: tuple[str, ...] = ()
     """Names in the order of encoding, those inside shards after the shard's own."""
     objects: int = 0
     """Stored objects that exist."""
     expected_objects: int = 0
-    """Stored objects that the array has if all of them exist."""
+    """Stored objects that the array would have if all of them existed."""
     stored_bytes: int = 0
-    """Of the stored objects that exist."""
+    """Total size of the stored objects that exist."""
     decoded_bytes: int | None = None
-    """Of the whole array in memory; None where elements have no fixed size."""
+    """Size of the whole array in memory; None if elements have no fixed size."""
     stray_objects: int = 0
     """Objects under keys of chunks that lie outside the array."""
     needs: tuple[str, ...] = ()
-    """Options and packages without which it cannot be read, or not rightly."""
+    """Options and packages without which it cannot be read correctly."""
     warnings: tuple[str, ...] = ()
-    """What is odd about it."""
+    """Oddities of the node."""
     problems: tuple[str, ...] = ()
-    """Why it cannot be read."""
+    """Reasons why it cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """As strict JSON values, every member always there."""
+        """Return strict JSON values; every member is always present."""
         return {
             "path": self.path,
             "kind": self.kind,
@@ -106,14 +107,14 @@ class NodeSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """Everything below a place; made by `survey`."""
+    """Everything below a location; made by `survey`."""
 
     where: str
     """Store and path."""
     nodes: tuple[NodeSurvey, ...]
     """By path, parents before children."""
     other_objects: int = 0
-    """Stored objects below the root that are neither chunks of an array nor documents."""
+    """Stored objects below the root that are neither chunks of an array nor metadata."""
     other_bytes: int = 0
 
     @property
@@ -123,11 +124,11 @@ class Survey:
 
     @property
     def unreadable(self) -> tuple[NodeSurvey, ...]:
-        """What cannot be read."""
+        """The nodes that cannot be read."""
         return tuple(node for node in self.nodes if node.kind == "unreadable")
 
     def to_json(self) -> dict[str, Any]:
-        """As strict JSON values.
+        """Return strict JSON values.
 
         Returns
         -------
@@ -160,10 +161,10 @@ def survey(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Survey:
-    """Look at everything below a place; no chunk is read.
+    """Survey everything below a location; no chunk is read.
 
     One listing finds all stored objects and their sizes. Before it, groups and folders that hold
-    them are listed one by one, those of arrays are not, and documents are read in batches.
+    them are listed one by one; folders of arrays are not. Metadata is read in batches.
 
     Parameters
     ----------
@@ -201,7 +202,7 @@ def survey(
 
 @dataclass
 class _Seen:
-    """What was found out while nodes were read, by path."""
+    """Findings made while nodes were read, by path."""
 
     formats: dict[str, Format] = field(default_factory=dict)
     needs: dict[str, list[str]] = field(default_factory=dict)
@@ -218,15 +219,15 @@ _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
         {"fallback_dtypes": True},
     ),
 )
-"""Options that make nodes readable which are not without them."""
+"""Options that make some nodes readable."""
 
 
 @dataclass(frozen=True)
 class _AnyFormat:
-    """Nodes of any of some formats."""
+    """Nodes of any of several formats."""
 
     formats: tuple[Format, ...]
-    """Several whose documents lie in the same folders, or one."""
+    """One format, or several whose metadata lies in the same folders."""
     seen: _Seen
 
     @property
@@ -273,7 +274,7 @@ class _AnyFormat:
         options: ReadOptions,
         found: Found,
     ) -> NodeMeta | MetadataError | None:
-        """The node of one format, if need be with options that make it readable."""
+        """Return the node of one format, if need be read with options that make it readable."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -325,22 +326,22 @@ class _Tally:
 
 @dataclass
 class _Node:
-    """A node, and what the listing says of it."""
+    """A node, and its objects in the listing."""
 
     survey: NodeSurvey
     meta: NodeMeta | None
     node_format: Format | None
     root: str
-    """Path of the root of its hierarchy, where that matters; else empty."""
+    """Path of the root of its hierarchy if that matters, else empty."""
     path: str
-    """Below that root."""
+    """Path below that root."""
     tally: _Tally = field(default_factory=_Tally)
     strays: int = 0
     nested: int = 0
-    """Objects that would be chunks if the separator in their keys were the other one."""
+    """Objects that would be chunks if their keys used the other separator."""
 
     def count(self, key: str, nbytes: int) -> bool:
-        """Note a stored object below the prefix of an array; False if it is none of it."""
+        """Count a stored object below the prefix of an array; False if it is not the array's."""
         meta = self.meta
         if not isinstance(meta, ArrayMeta):
             return False
@@ -358,7 +359,7 @@ class _Node:
 
 
 def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
-    """All nodes at and below a path, those of hierarchies in folders that are no nodes included."""
+    """Return all nodes at and below a path, also in folders that are not nodes."""
     seen = _Seen()
     formats = _AnyFormat(FORMATS, seen)
     options = replace(options, consolidated=False)
@@ -386,7 +387,7 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
 
 
 def _is_circle(store: Store, path: str) -> bool:
-    """Whether a folder is a link to one that it lies in."""
+    """True if a folder is a link to a folder that contains it."""
     place = real_place(store, path)
     return any(real_place(store, above) == place for above in ancestors(path))
 
@@ -394,7 +395,7 @@ def _is_circle(store: Store, path: str) -> bool:
 def _drafts(
     store: Store, path: str, meta: NodeMeta | MetadataError, options: ReadOptions
 ) -> list[_Node]:
-    """The nodes of a hierarchy of the draft, whose entry point is none of a node."""
+    """Return the nodes of a hierarchy of the v3 draft, whose entry point is not a node."""
     if not isinstance(meta, MetadataError):
         return []
     below = Below(store, prefix_of(path)) if path else store
@@ -415,7 +416,7 @@ def _drafts(
 def _read_all(
     store: Store, paths: Sequence[str], formats: _AnyFormat, options: ReadOptions
 ) -> dict[str, NodeMeta | MetadataError]:
-    """The nodes at some paths, by one batch of requests."""
+    """Return the nodes at some paths, read by one batch of requests."""
     keys = {path: formats.node_keys(path) for path in paths}
     documents = read_documents(store, [key for own in keys.values() for key in own], options.limits)
     nodes: dict[str, NodeMeta | MetadataError] = {}
@@ -440,7 +441,7 @@ def _below(
 
 
 def _node(root: str, path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> _Node:
-    """A node by its path below the root of its hierarchy."""
+    """Return a node by its path below the root of its hierarchy."""
     node_format = seen.formats.get(path)
     found = NodeSurvey(
         path=join(root, path),
@@ -505,7 +506,7 @@ def _packages(meta: ArrayMeta) -> Iterator[str]:
 def _with_sizes(
     store: Store, path: str, nodes: Sequence[_Node]
 ) -> tuple[tuple[NodeSurvey, ...], _Tally]:
-    """The nodes with their stored objects, and the objects that are nobody's; by one listing."""
+    """Return the nodes with their stored objects, and the objects of no node, from one listing."""
     arrays = {
         prefix_of(node.root) + node.node_format.data_prefix(node.path): node
         for node in nodes
@@ -538,7 +539,7 @@ def _document_keys(node: _Node) -> Iterator[str]:
 
 
 def _prefix_in(key: str, prefixes: Mapping[str, object]) -> str | None:
-    """The longest of some prefixes that a key has."""
+    """Return the longest of some prefixes that a key has; None if it has none of them."""
     end = key.rfind("/") + 1
     while end:
         if key[:end] in prefixes:
@@ -569,11 +570,11 @@ def _counted(store: Store, node: _Node, seen: Collection[str]) -> NodeSurvey:
 
 
 _SHOWN = 5
-"""Paths that are named at most."""
+"""Maximum number of paths to name."""
 
 
 def _stale(store: Store, node: _Node, seen: Collection[str]) -> list[str]:
-    """Paths for which the consolidated metadata of a group are out of date, if it has any."""
+    """Return the paths for which a group's consolidated metadata is out of date."""
     if not isinstance(node.meta, GroupMeta) or node.node_format is None:
         return []
     path = node.path
