@@ -1,7 +1,7 @@
-"""Where the blocks of a dask array are kept until they are laid out anew, and on which grid.
+"""Intermediate array that holds the blocks of a dask array until they are rechunked, and its grid.
 
-They are an ordinary array in a folder of its own, on the place that the user names, beside the
-target, or in memory where the target is.
+It is an ordinary array in a folder of its own: at the location that the user gives, beside the
+target, or in memory if the target is in memory.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Between", "Room", "base_for", "grids_between"]
 
 FORMAT = "v3"
-"""Of the array between."""
+"""Format of the intermediate array."""
 _FOLDER = "zarr-dask-blocks-"
 _SMALL = 1 << 16
-"""Bytes of a chunk below which reading it alone costs more than it saves."""
+"""Minimum bytes of a chunk for which reading it alone saves more than it costs."""
 
 
 @dataclass(frozen=True)
 class Between:
-    """How the blocks are kept, and in which place."""
+    """Layout and location of the intermediate array."""
 
     base: Store | None
-    """The store in which the folder for it is; None for memory of this process."""
+    """The store that contains its folder; None for memory of this process."""
     prefix: str
-    """What the name of the folder begins with."""
+    """Prefix of the folder's name."""
     chunks: Cells
     shards: Cells | None
     codecs: Any
 
     def room(self, values: da.Array, target: Array, *, resume: Resume) -> Room:
-        """The place for one run: of a new name, or of one that the same call finds again.
+        """Return the folder for one run: a new one, or one that the same call finds again.
 
         Parameters
         ----------
         values
-            What is laid out anew.
+            The array to rechunk.
         target
             The new array.
         resume
@@ -66,7 +66,7 @@ class Between:
         Raises
         ------
         ResumeError
-            If the graph cannot be told from others, or there is no place that lasts.
+            If the graph cannot be told from others, or the intermediate array is in memory.
         """
         if self.base is None:
             if resume:
@@ -79,7 +79,7 @@ class Between:
         return Room(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
 
     def _name(self, values: da.Array, target: Array, resume: Resume) -> str:
-        """Equal for calls that compute the same values for the same target."""
+        """Return a name that is equal for calls with the same values and target."""
         from zarr_dask.fingerprint import layer_tokens
 
         what: Any = resume
@@ -100,11 +100,11 @@ class Room:
 
     @property
     def array(self) -> Store:
-        """The store whose root is the array between."""
+        """The store whose root is the intermediate array."""
         return inside(self.base, f"{self.folder}/blocks")
 
     def write(self, values: da.Array, *, resume: Resume) -> WritePlan:
-        """The write of the blocks."""
+        """Plan the write of the blocks."""
         made: WritePlan = plan_write(
             values,
             self.array,
@@ -119,30 +119,30 @@ class Room:
         return made
 
     def exists(self) -> bool:
-        """Whether there is anything in it."""
+        """True if the folder contains anything."""
         return any(self.base.list_dir(prefix_of(self.folder)))
 
     def remove(self) -> None:
-        """Remove the blocks and what is left of their journal."""
+        """Remove the blocks and the rest of their journal."""
         self.base.delete_prefix(prefix_of(self.folder))
 
 
 def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells, Cells | None]:
-    """Chunks and shards of an array whose stored objects are the blocks of a dask array.
+    """Return chunks and shards of an array whose stored objects are the blocks of a dask array.
 
     Parameters
     ----------
     blocks
         Sizes of the blocks.
     objects
-        Shape of the stored objects to come, which chunks should not be longer than.
+        Shape of the new stored objects, which chunks should not exceed.
     itemsize
         Bytes of an element.
 
     Returns
     -------
     chunks, shards
-        Shards are blocks of one size, where chunks that divide them help; else None.
+        Shards are blocks of one size, if chunks that divide them help; else None.
 
     Examples
     --------
@@ -164,14 +164,14 @@ def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells,
         for length, wanted in zip(block, objects, strict=True)
     ]
     while prod(chunk) * itemsize < _SMALL and tuple(chunk) != block:
-        # the dimension along which chunks are cut most is that which needs it least
+        # merge along the dimension with most chunks, which needs small chunks least
         axis = max(range(len(chunk)), key=lambda axis: (block[axis] // chunk[axis], axis))
         chunk[axis] = min(d for d in _divisors(block[axis]) if d > chunk[axis])
     return tuple(chunk), None if tuple(chunk) == block else block
 
 
 def _one_size(sizes: tuple[int, ...]) -> int | None:
-    """The size of all blocks along a dimension, the last of which may be smaller."""
+    """Return the size of all blocks along a dimension; None if more than the last one differ."""
     first = max(sizes[0], 1) if sizes else 1
     is_regular = all(size == first for size in sizes[:-1]) and (not sizes or sizes[-1] <= first)
     return first if is_regular else None
@@ -183,12 +183,12 @@ def _divisors(length: int) -> list[int]:
 
 
 def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
-    """The store for the array between, and what the name of its folder begins with.
+    """Return the store for the intermediate array, and the prefix of its folder's name.
 
     Raises
     ------
     StoreError
-        If there is none.
+        If there is no store for it.
     """
     if temp is not None:
         store = open_alike(temp, target.store)

@@ -1,12 +1,12 @@
-"""The memory of boxes, which the tasks of a process hand on to each other.
+"""Reuse of box memory between the tasks of a process.
 
-A task asks for a box with `held`. When it ends, the box stays for the next task while others of
-its stage still run in the process, and goes back to the system with the last of them: making the
-pages of a box anew for each task costs about as much as decoding it, and what a process holds is
-what its plan says even where its tasks do not keep step.
+A task gets a box with `held`. When it ends, the next task can use the box while other tasks of its
+stage still run in the process; the last of them frees the boxes. Allocating the pages of a box anew
+for each task costs about as much as decoding it. The memory of a process is as planned even if its
+tasks are not in step.
 
-There are never more boxes than tasks have run at the same time, each made for a task of its own,
-so that they hold no more than the largest tasks do together.
+There are never more boxes than concurrent tasks, and each was made for a task of its own. So boxes
+hold no more memory than the largest tasks do together.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["held"]
 
 _BYTE = np.dtype(np.uint8)
 _SMALLEST = 1 << 20
-"""Bytes of a box that is worth it."""
+"""Minimum bytes of a box for which reuse pays off."""
 
 
 @dataclass(frozen=True)
 class _Free:
-    """A box that nobody works in."""
+    """A box that no task uses."""
 
     stage: Hashable
     memory: np.ndarray
 
 
 class _Boxes:
-    """The boxes of this process."""
+    """Boxes of this process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._free: list[_Free] = []
         self._tasks: Counter[Hashable] = Counter()
-        """How many run, of each stage."""
+        """Number of running tasks of each stage."""
 
     def enter(self, stage: Hashable, nbytes: int) -> np.ndarray | None:
-        """One more task; the memory that is there for it, if it is large enough."""
+        """Count one more task; return a free box that is large enough for it, or None."""
         with self._lock:
             self._tasks[stage] += 1
             fitting = [
@@ -57,13 +57,13 @@ class _Boxes:
             ]
             if not fitting and not self._free:
                 return None
-            # what does not fit goes before a new one is made
+            # free a box that is too small before a new one is made
             taken = min(fitting or self._free, key=lambda one: one.memory.nbytes)
             self._free = [one for one in self._free if one is not taken]
         return taken.memory if fitting else None
 
     def leave(self, stage: Hashable, memory: np.ndarray | None) -> None:
-        """One task less; the last of a stage leaves nothing."""
+        """Count one task less; the last task of a stage frees all boxes."""
         with self._lock:
             self._tasks[stage] -= 1
             if self._tasks[stage]:
@@ -79,14 +79,14 @@ _BOXES = _Boxes()
 
 @contextmanager
 def held(stage: Hashable, shape: Shape, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
-    """Memory for a box, of any content, for as long as a task of a stage works in it.
+    """Yield memory for a box, with arbitrary content, while a task of a stage uses it.
 
     Parameters
     ----------
     stage
-        Equal for the tasks that hand on their boxes.
+        Key that is equal for tasks that share their boxes.
     shape, dtype
-        Of the box.
+        Shape and data type of the box.
     """
     nbytes = prod(shape) * dtype.itemsize
     if dtype.hasobject or nbytes < _SMALLEST:

@@ -1,7 +1,7 @@
-"""Whether another data type can hold values: fractions may go, numbers and texts may not change.
+"""Check that values fit another data type: fractions may be lost, numbers and texts may not change.
 
-NumPy wraps integers, cuts texts and drops imaginary parts when it casts, without a word. All
-checks go over few elements at a time, so that they need no memory worth counting.
+NumPy silently wraps integers, cuts texts and drops imaginary parts when it casts. All checks
+process few elements at a time, so they need negligible memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _AT_A_TIME = 1 << 14
 
 
 def misfit(values: np.ndarray, dtype: np.dtype[Any]) -> str | None:
-    """What of some values a data type cannot hold; None if nothing.
+    """Describe values that a data type cannot hold; None if it can hold all.
 
-    Floating-point numbers that become infinite in one of NumPy's own types are left to
-    ``numpy.errstate(over="raise")``.
+    This does not check for floating-point numbers that become infinite in NumPy's own types; use
+    ``numpy.errstate(over="raise")`` for them.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def _number_misfit(values: np.ndarray, dtype: np.dtype[Any]) -> str | None:
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy, or an extension of it (which says ``V``, but is no void), calculates."""
+    """True if NumPy, or an extension of it (kind ``V``, but not void), can calculate with it."""
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.type is not np.void)
 
 
@@ -90,9 +90,9 @@ def _shrinks(values: np.ndarray, dtype: np.dtype[Any]) -> bool:
 
 
 def _outside(values: np.ndarray, lowest: int, highest: int) -> str | None:
-    """The range of some values, unless all lie within one of integers once fractions are gone."""
+    """Describe the range of some values, unless all fit between two integers once truncated."""
     low, high = values.min(), values.max()
-    if values.dtype.kind == "f":  # powers of two, which floating-point numbers hold exactly
+    if values.dtype.kind == "f":  # powers of two are exact as floating-point numbers
         fits = np.trunc(low) >= float(lowest) and high < float(highest + 1)  # NaN is in no range
     else:
         fits = int(low) >= lowest and int(high) <= highest

@@ -1,8 +1,8 @@
 """Copying one stage of a rechunking, task by task.
 
-A task reads a box of the source and writes the stored objects of the target that lie in it, one
-after the other; what it does depends on its number only. Where the data types differ the values
-are converted, and a number that the new one cannot hold is an error.
+A task reads a box of the source and writes the stored objects of the target in it, one by one. Its
+work depends only on its number. If the data types differ, the values are converted; a number that
+the new type cannot hold is an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
 
 
 class _WholeChunks:
-    """The turn of a task that must hold whole chunks while its plan counts on parts of them.
+    """Lock for a task that must hold whole chunks while its plan expects parts of them.
 
-    One task of the process has it at a time; a child after a fork has one of its own.
+    Only one task of the process holds it at a time; a child process after a fork has its own.
     """
 
     def __init__(self) -> None:
@@ -55,21 +55,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_WHOLE_CHUNKS.renew)
 
 _LARGE = 1 << 18
-"""Bytes of a stored object beside which a look at the memory costs nothing."""
+"""Minimum bytes of a stored object for which the cost of measuring memory is negligible."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """What the tasks of a stage leave behind."""
+    """Journal and creation for the receipts of a stage."""
 
     journal: Journal
     creation: str
-    """Tells the stage's receipts from those of others."""
+    """Identifies the receipts of the stage."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass over the array, bound to what it reads and writes."""
+    """One pass over the array, bound to its source and target."""
 
     plan: StagePlan
     source: Array
@@ -77,10 +77,11 @@ class Stage:
     origin: Shape
     """First element of the source that is copied."""
     records: Records | None = None
-    """Where receipts are left; None for nowhere."""
+    """Destination of receipts; None for no receipts."""
     counted: int = 0
-    """Bytes of an element as they are counted: those of what the first stage reads, because what
-    lies between may have a narrower data type; 0 for those of the source."""
+    """Bytes of an element as counted by progress: those of the first stage's source, because
+    intermediate arrays may have a narrower data type; 0 for the size in this stage's source.
+    """
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy one box: read it whole, write its stored objects one by one.
@@ -88,10 +89,10 @@ class Stage:
         Parameters
         ----------
         number
-            Of the task.
+            Number of the task.
         stop
-            Asked before each object: whether to leave the rest to another run. What has been
-            written by then has its receipt.
+            Called before each object; returns True to leave the rest to another run. The objects
+            written by then have receipts.
         """
         begun = perf_counter()
         with (
@@ -105,13 +106,13 @@ class Stage:
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
     def keys(self, number: int) -> Iterator[str]:
-        """Keys of the stored objects that a task writes, below the array's prefix."""
+        """Return the keys of the stored objects that a task writes, below the array's prefix."""
         meta = self.target.meta
         return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
 
     @property
     def _name(self) -> Hashable:
-        """Tells the stage from others that run in the same process."""
+        """Key of the stage among others that run in the same process."""
         job = None if self.records is None else self.records.creation
         return self.target.where, self.plan.box, job
 
@@ -134,7 +135,7 @@ class Stage:
         stop: Callable[[], bool] | None,
         memory: Memory,
     ) -> Copied:
-        """As `_copy`, in memory for the box."""
+        """Copy a box through the given memory."""
         traffic, decoded = self._read(shifted(region, self.origin), values)
         memory.look()
         written: list[StoredObject] = []
@@ -166,7 +167,7 @@ class Stage:
         )
 
     def _read(self, region: Region, values: np.ndarray) -> tuple[Traffic, int]:
-        """Read a box; returns what was asked for, and how many bytes were decoded."""
+        """Read a box; return the requests and the number of decoded bytes."""
         if not self.plan.sparing:
             return self._read_through(region, values)
         with suppress(WholeNeededError):
@@ -187,9 +188,9 @@ class Stage:
         return tally.traffic, decoded_here() - before
 
     def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
-        """A part and the values it is of, in the data type of the target.
+        """Return a part and its values, in the data type of the target.
 
-        Object by object, which takes little memory.
+        This is done object by object to save memory.
         """
         if self.source.meta.data_type == self.target.meta.data_type:
             return part, values
@@ -201,26 +202,26 @@ class Stage:
     def _write(
         self, part: Part, values: np.ndarray, key: str, memory: Memory
     ) -> StoredObject | None:
-        """Store one object; returns what its receipt says, None where it is absent on purpose."""
+        """Store one object; return its entry for a receipt, or None if it is left out."""
         noting = Noting(checksum=self.records is not None)
         if not write_part(self.target, part, values, noting):
             return None
         if noting.nbytes >= _LARGE:
-            memory.look()  # a thread keeps what was gathered for the store
+            memory.look()  # a thread keeps the bytes gathered for the store
         return noting.of(key)
 
 
 def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
-    """Values of one array in the data type of another; fractions may go, numbers may not wrap.
+    """Convert values to another array's data type; fractions may be lost, numbers may not wrap.
 
     Parameters
     ----------
     target
-        The array that is to hold them.
+        Array with the new data type.
     values
-        What was read; returned as they are where the data types are the same.
+        Values to convert; returned unchanged if the data types are the same.
     source, region
-        Where, for messages.
+        Origin of the values, for messages.
 
     Raises
     ------
@@ -251,25 +252,25 @@ def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTy
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The process that a task ran in."""
+    """Process that ran a task."""
 
     name: str = ""
     idle: int = 0
-    """Resident bytes when no task ran."""
+    """Resident bytes while no task ran."""
     peak: int = 0
-    """The most resident bytes that were seen: after reading, and with each large object."""
+    """Maximum resident bytes that were measured: after reading, and with each large object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What one task has done."""
+    """Result of one task."""
 
     nbytes: int
     """Decoded bytes copied, as elements of the job's source."""
     stored: int
     """Encoded bytes written."""
     objects: int
-    """Stored objects that were written, or left out because they hold fill values only."""
+    """Stored objects that were written, or left out because all their values are the fill value."""
     decoded: int = 0
     """Decoded bytes of all chunks that were read, each as a whole."""
     encoded: int = 0
@@ -280,6 +281,6 @@ class Copied:
     """Requests that read them."""
     seconds: float = 0.0
     process: Process = field(default_factory=Process)
-    """Where it ran."""
+    """Process that ran the task."""
     retried: int = 0
-    """Requests that were tried again."""
+    """Requests that were retried."""

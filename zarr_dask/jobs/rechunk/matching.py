@@ -1,11 +1,11 @@
-"""Whether a rechunking has made what it should: source and target are compared, box by box.
+"""Verification of a rechunking: source and target are compared box by box.
 
-What is compared is what was to be stored: a region of the source, in the data type of the target.
-A task of it holds a box of both, within the bound that the plan has for its other tasks; boxes
-may cut stored objects of the target where whole ones of both sides would not fit. It runs before
-the target becomes visible, so that no reader ever finds one that is not right.
+The expected values are a region of the source, in the data type of the target. A task holds a box
+of both, within the memory limit of the plan's other tasks. Boxes may cut stored objects of the
+target if whole ones of both sides do not fit. The comparison runs before the target becomes
+visible, so that no reader ever finds a wrong one.
 
-NaN equals NaN, and zeros of both signs are equal. Codecs that lose something make a difference.
+NaN equals NaN, and zeros of both signs are equal. Lossy codecs make a difference.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from zarr_dask.stores.retry import counting_retries
 __all__ = ["Matched", "Matching", "boxes_to_match"]
 
 _LIKED = 1 << 23
-"""Bytes that a box has if it can: enough for a task."""
+"""Preferred bytes of a box: enough for a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What the comparison of one box has found."""
+    """Result of the comparison of one box."""
 
     nbytes: int
     """Decoded bytes of the box in the source."""
     found: Found
     retried: int = 0
-    """Requests that were tried again."""
+    """Requests that were retried."""
 
 
 @dataclass(frozen=True)
 class Matching:
-    """A comparison of two arrays: what its task number n does."""
+    """A comparison of two arrays; called with the number of a task."""
 
     source: Array
     target: Array
     origin: Shape
     """First element of the source that was copied."""
     boxes: Grid
-    """What each task compares, of the target."""
+    """Boxes of the target, one for each task."""
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the tasks."""
+        """Numbers of the tasks."""
         return range(self.boxes.ncells)
 
     def __call__(self, number: int) -> Matched:
@@ -71,17 +71,17 @@ class Matching:
         return Matched(nbytes, found, retries.count)
 
     def _wanted(self, region: Region) -> tuple[np.ndarray, int]:
-        """What the target should hold, and the bytes of that in the source."""
+        """Return the expected values of the target, and their bytes in the source."""
         values = self.source.read(shifted(region, self.origin), threads=1)
         return as_in(self.target, values, self.source, region), values.nbytes
 
     def check(self, results: Sequence[Matched]) -> None:
-        """Refuse a target that differs.
+        """Refuse a target that differs from the source.
 
         Raises
         ------
         ValuesDifferError
-            It names the first elements.
+            If there are differences; the error names the first elements.
         """
         total = Found()
         for one in results:
@@ -97,19 +97,19 @@ def _shown(value: object) -> str:
 
 
 def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
-    """What to compare at a time, so that a task holds no more than its budget.
+    """Return the boxes to compare, so that a task holds no more than its budget.
 
     Parameters
     ----------
     source, target
-        How the two are stored.
+        Layouts of the two arrays.
     budget
-        Bytes that one task may hold.
+        Maximum bytes that one task may hold.
 
     Raises
     ------
     MemoryBudgetError
-        If not even one element of both can be compared.
+        If not even one element of both fits.
     """
     box = target.object_shape
     while (peak := _held(source, target, box)) > budget:
@@ -125,7 +125,7 @@ def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
 
 
 def _held(source: Layout, target: Layout, box: Shape) -> int:
-    """Bytes that comparing a box takes: both sides in one data type, and what reading adds."""
+    """Return the bytes held while comparing a box: both sides in one data type, and buffers."""
     elements = prod(box)
     both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
     reading = max(
@@ -138,22 +138,22 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
 
 
 def _met(side: Layout, box: Shape) -> Iterator[int]:
-    """As much of a stored object as a box meets, in whole chunks."""
+    """Yield the lengths of a stored object that a box overlaps, in whole chunks."""
     for stored, length, chunk in zip(side.object_shape, box, side.chunk, strict=True):
         yield min(stored, -(-length // chunk) * chunk + chunk)
 
 
 def _halved(box: Shape) -> Shape:
-    """The same box, half as long along its longest dimension."""
+    """Return the box with half the length along its longest dimension."""
     longest = max(range(len(box)), key=box.__getitem__)
     return tuple(-(-n // 2) if axis == longest else n for axis, n in enumerate(box))
 
 
 def _grown(source: Layout, target: Layout, box: Shape, budget: int) -> Shape:
-    """A larger box of whole stored objects, of which less of the source is decoded twice.
+    """Return a larger box of whole stored objects, for which less of the source is decoded twice.
 
-    It is doubled along the dimension that helps most, as long as it fits and that helps; boxes of
-    a few bytes are doubled anyway.
+    It is doubled along the dimension that saves most, as long as it fits and saves something; boxes
+    of a few bytes are always doubled.
     """
 
     def decoded(box: Shape) -> int:

@@ -1,7 +1,7 @@
-"""What an array becomes that is laid out anew, and with what a plan for that may reckon.
+"""Specification of the new array of a rechunking, and the resources for planning it.
 
-From the words of users (grids by name or by position, a data type, codecs, a format, a region) to
-the metadata of the new array, and from two arrays to the plan between them.
+Turns the arguments of users (grids by name or by position, a data type, codecs, a format, a region)
+into the metadata of the new array, and two arrays into a plan.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ __all__ = [
 ]
 
 _DEFAULT_MEMORY = 10**9
-_SHARE_OF_LIMIT = 0.6  # of a worker's memory limit; dask begins to spill at about that
-_SHARE_OF_PAUSE = 0.8  # where a worker of dask begins no more tasks
+_SHARE_OF_LIMIT = 0.6  # fraction of a worker's memory limit; dask starts to spill at about this
+_SHARE_OF_PAUSE = 0.8  # fraction at which a dask worker starts no more tasks
 IDLE_WORKER = 150_000_000
-"""Bytes of a worker of dask that has nothing to do, with the package imported."""
+"""Bytes of an idle dask worker that has imported the package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be other than in the source; see `plan_rechunk`."""
+    """Requested differences from the source; see `plan_rechunk`."""
 
     chunks: Any = None
     shards: Any = None
@@ -64,45 +64,45 @@ class Wanted:
 
     @property
     def changes(self) -> bool:
-        """Whether there is something to do if the grid stays."""
+        """True if there is something to do even if the grid stays the same."""
         others = (self.dtype, self.codecs, self.format, self.region)
         return any(wanted is not None for wanted in others)
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """With what a plan may reckon."""
+    """Resources that a plan may use."""
 
     workers: Workers
     max_mem: int
     """Bytes that one process may hold above its size when idle."""
     model: CostModel
     temp: Location | None = None
-    """Where to put intermediate data."""
+    """Location of intermediate data."""
 
     @property
     def budget(self) -> int:
-        """Bytes that one task may hold."""
+        """Maximum bytes that one task may hold."""
         return left_for_tasks(self.max_mem) // self.workers.threads_per_process
 
 
 @dataclass(frozen=True, slots=True)
 class NewArray:
-    """What an array becomes."""
+    """Specification of a new array."""
 
     region: Region
-    """What is copied of it."""
+    """The region of the source to copy."""
     array: Array
-    """The new one; nothing of it is there."""
+    """The new array; nothing of it exists yet."""
     notes: tuple[str, ...] = ()
-    """What users should know."""
+    """Notes for users."""
 
 
 def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> Format:
-    """The format of a new array: what is asked for, or that of the group around, or of the source.
+    """Return the format of a new array: the requested one, or that of the parent group or source.
 
-    A group shows the nodes of its own format only, so that it is followed where its format can say
-    all that the array says.
+    A group shows only nodes of its own format. So the group's format is used if it can express the
+    array completely.
 
     Raises
     ------
@@ -117,8 +117,8 @@ def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> For
 
 
 def says_all(array: Array, store: Store, path: str, node_format: Format, wanted: Wanted) -> bool:
-    """Whether a new array is the same in another format as in that of the source."""
-    wanted = replace(wanted, format=node_format.name)  # which is a change if there is no other
+    """True if a new array would be the same in another format as in the source's format."""
+    wanted = replace(wanted, format=node_format.name)  # so that it counts as a change
     try:
         kept, made = (
             _new_array(_cut(array, wanted)[1], store, path, one, wanted)
@@ -133,7 +133,7 @@ def says_all(array: Array, store: Store, path: str, node_format: Format, wanted:
 
 
 def _cut(array: Array, wanted: Wanted) -> tuple[Region, Array]:
-    """What is copied of an array, and the array as if there were nothing else in it."""
+    """Return the region to copy, and the array as if it contained nothing else."""
     part = _contiguous(wanted.region, array)
     return part, replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
 
@@ -141,15 +141,15 @@ def _cut(array: Array, wanted: Wanted) -> tuple[Region, Array]:
 def new_array(
     array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
 ) -> NewArray:
-    """What is copied of an array, and the new one; nothing is written.
+    """Return the region to copy of an array, and the new array; nothing is written.
 
-    Codecs and byte orders that another format does not have become its default ones, unless others
-    are asked for.
+    Codecs and byte orders that another format does not have are replaced by its defaults, unless
+    codecs are requested.
 
     Raises
     ------
     GridError, DataTypeError, MetadataError
-        If there can be no such array.
+        If such an array is not possible.
     """
     part, cut = _cut(array, wanted)
     try:
@@ -161,7 +161,7 @@ def new_array(
         try:
             made = _new_array(cut, store, path, node_format, wanted, default_codecs=True)
         except (MetadataError, DataTypeError):
-            raise error from None  # it is not the codecs that the format does not have
+            raise error from None  # the codecs were not the problem
         lost = "; ".join(map(str, error.problems))
         codecs = ", ".join(codec.name for codec in made.meta.codecs.codecs)
         note = f"{_named(array)} is encoded anew ({codecs}), because of {lost}"
@@ -169,13 +169,13 @@ def new_array(
 
 
 def notes_of(array: Array, made: Array) -> tuple[str, ...]:
-    """What others will see differently in the new array."""
+    """Return notes on differences that readers of the new array will see."""
     notes = masked_otherwise(array.meta, array.node_format, made.meta, made.node_format)
     return tuple(f"{_named(array)}: {note}" for note in notes)
 
 
 def _named(array: Array) -> str:
-    """What an array is called in notes."""
+    """Return the name of an array for notes."""
     return array.path or "the array"
 
 
@@ -188,11 +188,11 @@ def _new_array(
     *,
     default_codecs: bool = False,
 ) -> Array:
-    """The new array for one as it is cut."""
+    """Return the new array for a source that is already cut to the region."""
     grids = (wanted.chunks, wanted.shards)
     new_chunks, new_shards = _new_grids(array, *grids, node_format, changes=wanted.changes)
-    chunks = Grid.of(array.shape, new_chunks or array.chunks)  # another format may not know the old
-    array.meta.check_writable(array.where)  # what was skipped in reading cannot be written anew
+    chunks = Grid.of(array.shape, new_chunks or array.chunks)  # a format may not support the old
+    array.meta.check_writable(array.where)  # skipped codecs of the source cannot be written
     base = converted(
         replace(array.meta, grid=chunks),
         array.node_format,
@@ -203,14 +203,14 @@ def _new_array(
         default_codecs=default_codecs,
     )
     meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
-    node_format.documents(meta, path)  # raises where the format cannot say it
+    node_format.documents(meta, path)  # raises if the format cannot express it
     made = Array(store, path, meta, node_format)
     _check_fields(array, made)
     return made
 
 
 def _check_fields(array: Array, made: Array) -> None:
-    """Refuse fields that stand in other places: values are converted by place, as NumPy does."""
+    """Refuse fields in a different order: NumPy converts structured values by position."""
     old, new = array.dtype.names, made.dtype.names
     if old is None or new is None:
         return
@@ -231,27 +231,27 @@ def planned(
     overwrite: bool,
     sample: Ratios | None = None,
 ) -> RechunkPlan:
-    """How to copy a region of an array into a new one.
+    """Plan the copy of a region of an array into a new one.
 
     Parameters
     ----------
     array
         The source.
     new
-        What is copied of it, and what it becomes.
+        The region to copy, and the new array.
     resources
-        With what the plan may reckon.
+        Resources that the plan may use.
     overwrite
-        Whether to replace what is at the target.
+        True to replace existing data at the target.
     sample
-        How well values compress; by default that is found out from a few of the source.
+        Compression ratios; by default they are sampled from the source.
 
     Raises
     ------
     MemoryBudgetError
-        If there is too little memory for one stored object of the new one.
+        If there is too little memory for one stored object of the new array.
     StoreError
-        If there is no place for what lies between several stages.
+        If there is no location for intermediate arrays.
     """
     part, made = new.region, new.array
     workers = resources.workers
@@ -290,7 +290,7 @@ def planned(
 
 
 def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternative]:
-    """The ways without arrays between, which are never shown and have no place in such a store."""
+    """Return the alternatives without intermediate arrays, for a store that cannot hold any."""
     direct = [way for way in ways if len(way.stages) == 1]
     if not direct:
         raise StoreError(
@@ -312,7 +312,7 @@ def _contiguous(region: Any, array: Array) -> Region:
 
 
 def _cells_anew(grid: Grid, region: Region) -> Grid:
-    """Cells of the same sizes for what a region holds: equal ones begin anew, others are cut."""
+    """Return the cells of a region: equal ones start at its edge, others are cut."""
     return Grid(
         tuple(
             Fixed(dimension.size, s.stop - s.start)
@@ -324,12 +324,12 @@ def _cells_anew(grid: Grid, region: Region) -> Grid:
 
 
 def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
-    """Bytes that one process may hold: what is said, what the workers' limit leaves, or 1 GB.
+    """Return the bytes that one process may hold: as given, a share of the limit, or 1 GB.
 
     Raises
     ------
     MemoryBudgetError
-        If it is no size, or more than a worker may use.
+        If it is not a size, or is more than a worker may use.
     """
     limit = workers.memory_limit
     if max_mem is not None:
@@ -343,7 +343,7 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
         return wanted
     if limit is None:
         return _DEFAULT_MEMORY
-    # a small worker has little left besides itself before dask makes it pause
+    # a small worker has little left for tasks before dask pauses it
     left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
     return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
 
@@ -351,7 +351,7 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
 def _new_grids(
     array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
 ) -> tuple[Cells | None, Cells | None]:
-    """Chunks and shards to come, None for what is to stay or not to be."""
+    """Return the new chunks and shards; None for those that stay or are not used."""
     stored = _stored_cells(array)
     if chunks is None and shards is None:
         if not changes:
@@ -365,7 +365,7 @@ def _new_grids(
         return new_chunks, None
     base = new_chunks or array.chunks if array.shards is None else stored
     cells = _cells(array, shards, base, "shards")
-    if new_chunks is not None:  # a whole dimension is a whole number of chunks
+    if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
         cells = tuple(
             -(-length // chunk) * chunk
             if isinstance(length, int) and isinstance(chunk, int) and length == extent
@@ -376,7 +376,7 @@ def _new_grids(
 
 
 def _stored_cells(array: Array) -> Cells:
-    """The size of stored objects along each dimension, or the sizes where they differ."""
+    """Return the size of stored objects along each dimension, or the sizes if they differ."""
     return tuple(
         dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
         for dimension in array.meta.grid.dimensions
@@ -384,6 +384,6 @@ def _stored_cells(array: Array) -> Cells:
 
 
 def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
-    """Lengths or sizes by position or by name, -1 for a whole dimension."""
+    """Return lengths or sizes from arguments by position or by name; -1 is a whole dimension."""
     names = array.dimension_names or (None,) * array.ndim
     return cells_given(given, array.shape, names, present, what, array.where)

@@ -1,9 +1,9 @@
-"""What the first task of a process would load and keep, loaded before memory is looked at.
+"""Codec warm-up of a process, so that memory measured for tasks does not include it.
 
-A library that encodes is read from disk as far as it is used, makes its tables, and Python makes
-objects for every line that runs for the first time: up to a megabyte, which stays in the process,
-belongs to no task, and would count against a bound of two. So one chunk of invented numbers is
-encoded and decoded before. Of large chunks none is: beside them that is nothing.
+A library that encodes is read from disk as far as it is used, and makes its tables. Python makes
+objects for every line that runs for the first time. This takes up to a megabyte, stays in the
+process, belongs to no task, and would count against a limit of two. So one chunk of invented
+numbers is encoded and decoded first. For large chunks this is skipped: they make it negligible.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from zarr_dask.formats.base import ArrayMeta
 __all__ = ["rehearse"]
 
 _LARGEST = 1 << 20
-"""Bytes of a stored object that is worth it."""
+"""Maximum bytes of a stored object for which a warm-up is useful."""
 
 
 class _Rehearsed:
-    """What this process has rehearsed."""
+    """Codecs that this process has warmed up."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._names: set[tuple[str, ...]] = set()
 
     def is_new(self, names: tuple[str, ...]) -> bool:
-        """Whether codecs of these names have not been here before."""
+        """True if codecs of these names have not been warmed up before."""
         with self._lock:
             new = names not in self._names
             self._names.add(names)
@@ -45,12 +45,12 @@ _REHEARSED = _Rehearsed()
 
 
 def rehearse(source: Array, target: Array) -> None:
-    """Encode and decode what arrays hold, once in a process for codecs of the same names.
+    """Warm up the codecs of arrays, once per process for codecs of the same names.
 
     Parameters
     ----------
     source, target
-        Nothing of them is read or written.
+        Source and target; their data is neither read nor written.
     """
     for array in (target, source):
         meta = array.meta
@@ -58,7 +58,7 @@ def rehearse(source: Array, target: Array) -> None:
             continue
         small = meta.largest_bound().spec.nbytes <= _LARGEST
         if small and _REHEARSED.is_new(_names(meta)):
-            with suppress(ZarrDaskError):  # what takes other numbers only
+            with suppress(ZarrDaskError):  # the codec may not accept these numbers
                 _there_and_back(meta.largest_bound())
 
 

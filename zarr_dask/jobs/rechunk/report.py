@@ -1,7 +1,7 @@
-"""What a rechunking has done, beside what its plan has said.
+"""Reports of rechunkings: actual work beside the predictions of the plan.
 
-`Ledger` adds up what tasks return; `Measured` is what all reports have in common, whether of one
-array, of several or of a dask array: for each stage what was predicted and what came out.
+`Ledger` adds up the results of tasks. `Measured` is the common part of all reports, of one array,
+several arrays or a dask array: predicted and actual costs of each stage.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 Table = tuple[str, list[tuple[str, str, str]]]
-"""A title, and rows of a name, what was done, and what was predicted if anything was."""
+"""A title, and rows with a name, the actual value, and the prediction if there is one."""
 
 _MOST_PROCESSES = 8
-"""Whose memory is listed: those that have held most."""
+"""Maximum number of processes whose memory is listed: those that have held most."""
 _MOST_ARRAYS = 50
-"""That are listed, the largest ones."""
+"""Maximum number of arrays that are listed, the largest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One more task is done."""
+    """Progress of a job after one more task."""
 
     stage: int
-    """Which stage, from 0."""
+    """Number of the stage, from 0."""
     stages: int
-    """How many there are."""
+    """Number of stages."""
     nbytes: int
     """Bytes of the array that the task has copied."""
     total: int
@@ -54,35 +54,35 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a stage is to do by the plan."""
+    """Predicted work of a stage."""
 
     tasks: int
     costs: Costs
     seconds: float
-    """How long it takes by the cost model."""
+    """Predicted time by the cost model."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What one stage was to do by the plan, and what it has done."""
+    """Predicted and actual work of one stage."""
 
     tasks: int
     """Tasks of the stage."""
     done: int
-    """Those that this run has done; others were done before it."""
+    """Tasks done by this run; the others were done before."""
     predicted: Costs
-    """Of all tasks."""
+    """Costs of all tasks."""
     actual: Costs
-    """Of those that this run has done."""
+    """Costs of the tasks of this run."""
     predicted_seconds: float
-    """Of all tasks, by the cost model."""
+    """Time of all tasks, by the cost model."""
     seconds: float
-    """From the first task of the stage to the last."""
+    """Time from the start of the first task of the stage to the end of the last."""
     retried: int = 0
-    """Requests of these tasks that were tried again; `actual` does not count them."""
+    """Requests of these tasks that were retried; `actual` does not count them."""
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """What is said of it: names, and what was done and predicted."""
+        """Return table rows: names, actual values and predictions."""
         actual, predicted = self.actual, self.predicted
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
@@ -98,28 +98,30 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the tasks of a job have done, beside what was predicted."""
+    """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float
     stages: tuple[StageReport, ...] = ()
-    """One after the other: predicted and actual costs and times."""
+    """The stages in order, with predicted and actual costs and times."""
     bound: int = 0
-    """Bytes that a process was to hold above its size when idle at most, by the plan."""
+    """Maximum bytes per process above its idle size, by the plan."""
     peaks: Mapping[str, int] = field(default_factory=dict)
-    """The most bytes above its size when idle that tasks have seen in each process, by host and
-    number of the process; empty where the system does not say. Looked at after each box is read and
-    with each large object that is encoded."""
+    """Maximum bytes above the idle size of each process, by host and process id; empty if the
+    system does not report memory. Measured after each box is read and with each large object that
+    is encoded.
+    """
     repeated: int = 0
-    """Tasks that a cluster has begun once more, because a worker was lost."""
+    """Tasks that a cluster has started again because a worker was lost."""
     retried_besides: int = 0
-    """Requests that were tried again outside of stages: in the comparison, and where the job begins
-    and ends."""
+    """Requests that were retried outside of stages: in the comparison, and at the start and end of
+    the job.
+    """
 
     @property
     def retried(self) -> int:
-        """Requests that were tried again because a store was busy, slow or cut off.
+        """Requests that were retried because a store was busy or slow, or cut off a reply.
 
-        What a library tries again by itself is not known, nor what tasks have that failed.
+        Retries inside a library, and retries of failed tasks, are not known.
         """
         return self.retried_besides + sum(stage.retried for stage in self.stages)
 
@@ -134,13 +136,13 @@ class Measured:
         return max(self.peaks.values(), default=0)
 
     def names(self) -> list[str]:
-        """Of the stages."""
+        """Return the names of the stages."""
         return [
             f"stage {number} of {len(self.stages)}" for number in range(1, 1 + len(self.stages))
         ]
 
     def explain(self) -> str:
-        """All of it, what was done and what was predicted side by side."""
+        """Return the whole report as text, with actual and predicted values side by side."""
         lines = [str(self)]
         for title, rows in self._tables():
             lines.append(f"{title}:")
@@ -169,7 +171,7 @@ class Measured:
         yield from self.further_tables()
 
     def further_tables(self) -> Iterator[Table]:
-        """What else there is to say: titles, and rows as the others have."""
+        """Return further tables: titles, and rows of the same form."""
         return iter(())
 
     def _repr_html_(self) -> str:
@@ -186,7 +188,7 @@ class Measured:
         return f"<table><caption>{title}</caption>{head}{body}</table>"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as values that JSON knows."""
+        """Return the report as JSON values."""
         return {
             "seconds": self.seconds,
             "tasks": self.tasks,
@@ -202,7 +204,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RechunkReport(Measured):
-    """What a rechunking has done."""
+    """Result of a rechunking."""
 
     nbytes: int
     """Decoded bytes of the array."""
@@ -219,14 +221,14 @@ class RechunkReport(Measured):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as values that JSON knows."""
+        """Return the report as JSON values."""
         of_array = {"nbytes": self.nbytes, "stored": self.stored, "objects": self.objects}
         return {**of_array, **Measured.to_json(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """What was done for one array among others."""
+    """Result for one array among others."""
 
     target: str
     """Store and path."""
@@ -235,12 +237,12 @@ class ArrayReport:
     stored: int
     """Encoded bytes of the target."""
     tasks: int
-    """That this run has done."""
+    """Tasks done by this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointReport(Measured):
-    """What a job of several arrays has done; each stage is one of all arrays that have so many."""
+    """Result of a job of several arrays; each stage includes all arrays that have this many."""
 
     arrays: tuple[ArrayReport, ...]
 
@@ -262,7 +264,7 @@ class JointReport(Measured):
         )
 
     def further_tables(self) -> Iterator[Table]:
-        """The arrays one by one, the largest first."""
+        """Yield a table of the arrays, the largest first."""
         most = nlargest(_MOST_ARRAYS, self.arrays, key=lambda one: one.nbytes)
         rows = [
             (
@@ -278,24 +280,24 @@ class JointReport(Measured):
             yield f"arrays{of}", rows
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as values that JSON knows."""
+        """Return the report as JSON values."""
         arrays = [asdict(one) for one in self.arrays]
         totals = {"nbytes": self.nbytes, "stored": self.stored}
         return {**totals, **Measured.to_json(self), "arrays": arrays}
 
 
 def rate(nbytes: int, seconds: float) -> str:
-    """Bytes per second for people."""
+    """Return bytes per second as text for people."""
     return f"{format_bytes(nbytes / seconds)}/s" if seconds else "-/s"
 
 
 class Ledger:
-    """What the tasks of a job have done so far.
+    """Sums of the results of a job's tasks so far.
 
     Parameters
     ----------
     stages
-        How many stages there are.
+        Number of stages.
     """
 
     def __init__(self, stages: int) -> None:
@@ -308,16 +310,16 @@ class Ledger:
         self._stored: Counter[tuple[int, int]] = Counter()
         self._retried = [0] * stages
         self.begun = 0
-        """Tasks that a cluster has begun."""
+        """Number of task starts on a cluster."""
         self.retried_comparing = 0
-        """Requests of the comparison that were tried again."""
+        """Requests of the comparison that were retried."""
 
     def begin(self, _: object = None) -> None:
-        """A worker has begun a task."""
+        """Count a task that a worker has started."""
         self.begun += 1
 
     def note(self, array: int, stage: int, one: Copied) -> None:
-        """A task is done, of the array with a number."""
+        """Add the result of a finished task of an array."""
         now = perf_counter()
         if self._first[stage] is None:
             self._first[stage] = now - one.seconds
@@ -338,7 +340,7 @@ class Ledger:
 
     @property
     def repeated(self) -> int:
-        """Tasks that were begun once more."""
+        """Number of tasks that were started again."""
         return max(self.begun - sum(self._done), 0)
 
     @property
@@ -347,15 +349,15 @@ class Ledger:
         return dict(self._peaks)
 
     def tasks_of(self, array: int) -> int:
-        """Tasks of an array that are done, of all stages."""
+        """Return the number of finished tasks of an array, in all stages."""
         return self._tasks[array]
 
     def stored_of(self, array: int, stage: int) -> int:
-        """Encoded bytes that the tasks of a stage of an array have written."""
+        """Return the encoded bytes that the tasks of a stage of an array have written."""
         return self._stored[array, stage]
 
     def stages(self, expected: Sequence[Expected]) -> tuple[StageReport, ...]:
-        """What has become of each stage, beside what was expected of it."""
+        """Return the report of each stage, beside its predictions."""
         return tuple(
             StageReport(
                 stage.tasks,

@@ -1,4 +1,4 @@
-"""How much memory this process has, looked at while a task runs."""
+"""Resident memory of this process, measured while a task runs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _FACTS = Path("/proc/self/statm")
 
 
 class Memory:
-    """Resident bytes of the process: when idle, and the most since a task began."""
+    """Resident bytes of the process: when idle, and the maximum since a task started."""
 
     def __init__(self, idle: int) -> None:
         self.idle = idle
         self.peak = _resident()
 
     def look(self) -> None:
-        """Look again."""
+        """Measure again."""
         self.peak = max(self.peak, _resident())
 
 
 @contextmanager
 def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> Iterator[Memory]:
-    """While a task runs, its memory; afterwards the process keeps none of it, if it was the last.
+    """Yield the memory of the process while a task runs; the last task frees what is cached.
 
     Parameters
     ----------
     stage
-        Equal for the tasks of one.
+        Key that is equal for the tasks of one stage.
     rehearse
-        Loads what its first task in a process would.
+        Loads the libraries that the first task in a process would load.
     """
 
     def look(cleared: bool) -> None:
@@ -51,8 +51,8 @@ def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> It
 class _Idle:
     """The size of this process while no task runs.
 
-    It is looked at when a stage begins, and before each task where nothing is left of the last one:
-    a worker of dask grows by itself, by what it notes of tasks for instance.
+    It is measured when a stage starts, and before each task if no memory of the last task is kept:
+    a dask worker grows by itself, for instance by its records of tasks.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Idle:
     def look(
         self, stage: Hashable, rehearse: Callable[[], object] | None, *, cleared: bool
     ) -> None:
-        """No task runs, and one of this stage will."""
+        """Measure the idle size before a task of this stage, while no task runs."""
         if stage == self._stage and not cleared:
             self.nbytes = min(self.nbytes, _resident())
             return
@@ -70,7 +70,7 @@ class _Idle:
             _load()
             if rehearse is not None:
                 rehearse()
-        return_freed_memory()  # else a task would use it, or the system get it back from the task
+        return_freed_memory()  # else a task would reuse it, or free it
         self._stage, self.nbytes = stage, _resident()
 
 
@@ -79,12 +79,12 @@ _IDLE = _Idle()
 
 @cache
 def _load() -> None:
-    """Load what the first task of a process would load: libraries stay, and belong to no task."""
+    """Load libraries that the first task would load: they stay, and belong to no task."""
     crc32c(b"")
 
 
 def _resident() -> int:
-    """Resident bytes of this process; 0 where the system does not say."""
+    """Return the resident bytes of this process; 0 if the system does not report them."""
     try:
         return int(_FACTS.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -97,5 +97,5 @@ def _host() -> str:
 
 
 def process_name() -> str:
-    """Tells this process from those of other machines too."""
+    """Return a name for this process that is unique across machines."""
     return f"{_host()}:{os.getpid()}"

@@ -1,7 +1,7 @@
-"""Carrying out a plan of rechunkings: stage by stage, then the comparison, then the end.
+"""Running plans of rechunkings: stage by stage, then the comparison, then the end.
 
-A plan of one array and one of several differ in what a task is (`Calls`) and in how the job ends;
-where tasks run, what becomes of a job that fails, and what is added up is the same for both.
+Plans of one array and of several differ only in their tasks (`Calls`) and in how the job ends. The
+choice of workers, the handling of failed jobs and the sums for reports are the same for both.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ __all__ = [
 ]
 
 Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
-"""A function, and the arguments for each of its calls: the number of an array and what was done to
-it comes back."""
+"""A function, and the arguments of its calls; it returns the number of an array and the result."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Numbered:
     function: Callable[[int], Any]
 
     def __call__(self, number: int) -> tuple[int, Any]:
-        """Do one of them."""
+        """Run the task with this number."""
         return self.array, self.function(number)
 
 
@@ -62,12 +61,12 @@ class PlannedStage(Working, Protocol):
     """A stage of a plan."""
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         ...
 
 
 class Matched(Protocol):
-    """What the comparison of some elements has found."""
+    """Result of comparing some elements."""
 
     @property
     def nbytes(self) -> int:
@@ -76,16 +75,16 @@ class Matched(Protocol):
 
     @property
     def retried(self) -> int:
-        """Requests that were tried again."""
+        """Requests that were retried."""
         ...
 
 
 class Comparison(Protocol):
-    """The comparison of a source and its target: what its task number n does."""
+    """The comparison of a source and its target; called with the number of a task."""
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the tasks."""
+        """Numbers of the tasks."""
         ...
 
     def __call__(self, number: int) -> Any:
@@ -93,36 +92,36 @@ class Comparison(Protocol):
         ...
 
     def check(self, results: Sequence[Any]) -> None:
-        """Refuse a target that differs."""
+        """Refuse a target that differs from the source."""
         ...
 
 
 class RunningJob(BoundJob, Protocol):
-    """A job whose tasks are done here."""
+    """A job whose tasks are run here."""
 
     @property
     def journal(self) -> Journal | None:
-        """Where receipts are kept; None where there is no place for them."""
+        """Journal with the receipts; None if there is no location for one."""
         ...
 
     def left(self) -> list[Sequence[int]]:
-        """For each stage the numbers of its tasks that are still to be done."""
+        """Return the numbers of the tasks that are still to be done, for each stage."""
         ...
 
     def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
-        """What does some tasks of a stage."""
+        """Return a function for tasks of a stage, and its arguments."""
         ...
 
     def tidy_up(self, stage: int) -> None:
-        """Remove what no stage after this one reads."""
+        """Remove intermediate arrays that no later stage reads."""
         ...
 
     def stored(self) -> list[int]:
-        """Encoded bytes of each target that have valid receipts."""
+        """Return the encoded bytes of each target that have valid receipts."""
         ...
 
     def finish(self) -> None:
-        """Make all targets visible, and remove what is left besides."""
+        """Make all targets visible, and remove everything else."""
         ...
 
 
@@ -131,7 +130,7 @@ J = TypeVar("J", bound=RunningJob)
 
 
 class Runnable(Protocol[J_co]):
-    """What carrying a plan out needs to know of it."""
+    """The parts of a plan that running it needs."""
 
     @property
     def stages(self) -> Sequence[PlannedStage]: ...
@@ -156,14 +155,14 @@ class Runnable(Protocol[J_co]):
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of it."""
+    """Result of running a plan."""
 
     measured: Mapping[str, Any]
     """The members of `zarr_dask.jobs.rechunk.report.Measured`."""
     tasks: tuple[int, ...]
-    """Tasks that were done for each array."""
+    """Number of tasks that were run for each array."""
     stored: tuple[int, ...]
-    """Encoded bytes of each target, what a job that died before has written included."""
+    """Encoded bytes of each target, including those written by an earlier run of the job."""
 
 
 def carry_out(
@@ -175,7 +174,7 @@ def carry_out(
     journal: Location | None,
     verify: bool,
 ) -> Ran:
-    """Do what a plan says; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
+    """Run a plan; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
     check_flags(resume=resuming, verify=verify)
     if progress not in (None, True) and not callable(progress):
         raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
@@ -188,7 +187,7 @@ def carry_out(
             return carry_out(
                 plan, client, advance, resuming=resuming, journal=journal, verify=verify
             )
-    with counting_retries() as retries:  # those of tasks are counted by the tasks
+    with counting_retries() as retries:  # tasks count their own retries
         ledger, stored = _carry_out(
             plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
         )
@@ -217,7 +216,7 @@ def _carry_out(
     journal: Location | None,
     verify: bool,
 ) -> tuple[Ledger, Sequence[int]]:
-    """From the beginning of the job to its end; encoded bytes of each target come back, too."""
+    """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
     found = resume(plan.as_job(), journal) if resuming else None
     job = begin_anew(plan.as_job(), journal) if found is None else found
     run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
@@ -243,7 +242,7 @@ def _carry_out(
 
 
 def check_memory(plan: Runnable[Any], workers: Workers) -> None:
-    """Refuse to run where more tasks share a process than the plan was made for.
+    """Refuse to run if more tasks share a process than the plan was made for.
 
     Raises
     ------
@@ -261,21 +260,21 @@ def check_memory(plan: Runnable[Any], workers: Workers) -> None:
 
 @dataclass
 class _Run:
-    """A plan that is carried out now."""
+    """One run of a plan."""
 
     plan: Runnable[Any]
     job: RunningJob
     workers: Workers
     progress: Callable[[Progress], None] | None
     steps: int
-    """Stages, and the comparison if there is one."""
+    """Number of stages, including the comparison if there is one."""
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(len(self.plan.stages))
 
     def copy(self) -> None:
-        """Run all tasks that are left, stage by stage."""
+        """Run all remaining tasks, stage by stage."""
         totals = self.plan.totals
         for number, tasks in enumerate(self.job.left()):
             if tasks:
@@ -310,21 +309,21 @@ class _Run:
 def matched(
     comparisons: Sequence[Comparison], workers: Workers, note: Callable[[Matched], None]
 ) -> None:
-    """Compare sources and targets, of all arrays side by side.
+    """Compare sources and targets, of all arrays concurrently.
 
     Parameters
     ----------
     comparisons
-        One for each array.
+        One comparison for each array.
     workers
-        Where.
+        Workers that run the tasks.
     note
-        Called with what each task has found.
+        Called with the result of each task.
 
     Raises
     ------
     ValuesDifferError
-        If there is a difference.
+        If a target differs from its source.
     """
     results: list[list[Any]] = [[] for _ in comparisons]
 
@@ -346,23 +345,23 @@ def matched_here(
     Parameters
     ----------
     plan
-        What has been carried out.
+        Plan that has been run.
     threads
-        How many; by default one for each core, or as many as can share `max_mem`.
+        Number of threads; by default one for each core, or as many as can share `max_mem`.
     stop
-        Asked before each task: whether to leave the rest.
+        Called before each task; returns True to leave the rest.
 
     Returns
     -------
     bool
-        Whether all was compared.
+        True if everything was compared.
 
     Raises
     ------
     ValuesDifferError
-        If there is a difference.
+        If a target differs from its source.
     MemoryBudgetError
-        If so many threads cannot share `max_mem`.
+        If this many threads cannot share `max_mem`.
     """
     count, comparisons = _side_by_side(plan, threads)
     results: list[list[Any]] = [[] for _ in comparisons]
@@ -380,7 +379,7 @@ def matched_here(
 
 
 def _side_by_side(plan: Runnable[Any], threads: int | None) -> tuple[int, Sequence[Comparison]]:
-    """How many threads compare, and what each of them does."""
+    """Return the number of threads for the comparison, and the comparisons."""
     count = threads or cores()
     while True:
         try:
@@ -404,6 +403,6 @@ def _calls(comparisons: Sequence[Comparison]) -> Calls:
 
 
 def called(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
-    """Do a task of one array among others; the number of the array comes back."""
+    """Run a task of one array among others; return the number of the array and the result."""
     array, function, number = call
     return array, function(number)

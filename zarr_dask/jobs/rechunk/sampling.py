@@ -1,7 +1,7 @@
-"""How well an array compresses, from a few of its stored objects.
+"""Compression ratio of an array, from a sample of its stored objects.
 
-A plan estimates stored bytes by it, and whether what lies between two stages is better compressed.
-What is looked at is bounded: the sizes of some stored objects, and one chunk that is decoded.
+A plan uses it to estimate stored bytes, and to decide about compressing intermediate arrays. The
+sample is limited to the sizes of some stored objects, and one decoded chunk.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from zarr_dask.scratch import working_for
 __all__ = ["LARGEST", "Ratios", "ratios"]
 
 _OBJECTS = 8
-"""Stored objects whose size is asked for."""
+"""Number of stored objects whose size is requested."""
 LARGEST = 1 << 25
-"""Decoded bytes of a chunk that is looked at; larger ones would take too long."""
+"""Maximum decoded bytes of a chunk in the sample; larger ones would take too long."""
 _SAMPLE = 1 << 22
-"""Bytes of it that are encoded."""
+"""Bytes of the sample that are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Stored bytes per decoded byte, as far as a sample tells."""
+    """Stored bytes per decoded byte, estimated from a sample."""
 
     source: float = 1.0
     between: float = 1.0
-    """Of an intermediate array that is compressed."""
+    """Ratio of a compressed intermediate array."""
     target: float = 1.0
 
     def __post_init__(self) -> None:
@@ -52,16 +52,16 @@ def ratios(source: Array, region: Region, target: Array) -> Ratios:
     Parameters
     ----------
     source, region
-        What is to be copied.
+        Array and region to copy.
     target
-        What it is to become: its codecs and data type.
+        The new array, of which codecs and data type are used.
     """
     with working_for(("sample", source.where)):
         return _ratios(source, region, target)
 
 
 def _ratios(source: Array, region: Region, target: Array) -> Ratios:
-    """As `ratios`, with what the thread keeps."""
+    """Return the ratios, with the caches of the thread in use."""
     stored = _stored(source, region)
     values = _values(source, region)
     if values is None:
@@ -80,7 +80,7 @@ def _chain(meta: ArrayMeta) -> list[object]:
 
 
 def _stored(array: Array, region: Region) -> float:
-    """Sizes of some stored objects, evenly spread, by what they hold decoded."""
+    """Return the stored bytes per decoded byte of some stored objects, evenly spread."""
     meta = array.meta
     grid = meta.grid
     ranges = [
@@ -102,7 +102,7 @@ def _stored(array: Array, region: Region) -> float:
 
 
 def _values(array: Array, region: Region) -> np.ndarray | None:
-    """Some values from the middle; None where there are none, or they would take too long."""
+    """Return values from the middle of a region; None if there are none, or they take too long."""
     meta = array.meta
     bound = meta.largest_bound()
     chunk = array.chunks if bound.partial else array.write_chunks
@@ -122,11 +122,11 @@ def _values(array: Array, region: Region) -> np.ndarray | None:
     try:
         return array.read(tuple(reversed(wanted)), threads=1)
     except (CorruptObjectError, ChunkMissingError):
-        return None  # whoever copies it will say so
+        return None  # copying it will raise
 
 
 def _encoded(source: Array, values: np.ndarray, target: Array, chain: Chain) -> float | None:
-    """What a chain of codecs makes of the values; None where it cannot take a chunk of them."""
+    """Return the ratio of a chain of codecs for the values; None if it cannot encode them."""
     meta = target.meta
     spec = ChunkSpec(values.shape, meta.data_type, meta.fill, meta.limits.variable_bytes)
     if meta.data_type.variable or any(chain.problems(spec)):

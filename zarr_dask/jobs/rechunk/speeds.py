@@ -1,11 +1,11 @@
-"""How fast codecs are, for choosing between plans: bytes of elements per second and thread.
+"""Codec throughput for choosing between plans, in bytes of elements per second and thread.
 
-Measured once, with 4 MB chunks of smooth float32 values with a little noise, on one core of a
-server of 2020 (``python -m benchmarks.codecs`` prints the table again). Only the ratios matter to a
-plan: whether to decode a chunk four times or to write and read an intermediate array.
+Measured once, with 4 MB chunks of smooth float32 values with a little noise, on one core of a 2020
+server (``python -m benchmarks.codecs`` prints the table again). Only ratios matter to a plan, such
+as for decoding a chunk four times instead of writing and reading an intermediate array.
 
-The speeds are those of a codec with the serializer ``bytes`` before it, where that does nothing:
-a compressor takes elements of the machine's byte order as they are, and decodes into the result.
+The throughput of a codec includes the serializer ``bytes`` before it where that does nothing: a
+compressor takes elements of native byte order as they are, and decodes into the result.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _MEASURED = {
     "zstd": Speeds(0.9e9, 0.6e9),
 }
 _OTHER = Speeds(0.5e9, 0.3e9)
-"""Of a codec that was not measured."""
+"""Throughput of codecs that were not measured."""
 
 
 def speeds_of(chain: Chain) -> Speeds:
-    """How fast a chain of codecs is; of a shard, how fast the codecs of its chunks are.
+    """Return the throughput of a chain of codecs; for a shard, of the codecs of its chunks.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def speeds_of(chain: Chain) -> Speeds:
 
 
 def _working(chain: Chain) -> Iterator[Codec]:
-    """The codecs that take time: of shards those of their chunks."""
+    """Yield the codecs that take time; for shards, the codecs of their chunks."""
     yield from chain.arrays
     inner = chain.serializer.inner_codecs
     made = build(inner) if inner else None
@@ -82,7 +82,7 @@ def _working(chain: Chain) -> Iterator[Codec]:
 
 
 def _is_free(chain: Chain) -> bool:
-    """Whether another codec copies the elements anyway, as they are."""
+    """True if the serializer changes nothing and another codec copies the elements anyway."""
     if not isinstance(chain.serializer, Bytes) or _swaps(chain.serializer):
         return False
     return bool(chain.arrays) or any(isinstance(one, Compressor) for one in chain.bytes)

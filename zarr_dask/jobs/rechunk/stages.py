@@ -1,9 +1,9 @@
-"""What a stage of a rechunking is, and what it costs: pure arithmetic on grids.
+"""Stages of a rechunking and their costs: pure arithmetic on grids.
 
-A *stage* copies an index space box by box; a box is a union of whole stored objects of what it
-writes, so that no two tasks touch one. Every source chunk that a box meets is decoded for it, so
-that chunks which several boxes meet are decoded several times. `planner` chooses
-the boxes. No store, no array, no dask.
+A *stage* copies an index space box by box. A box is a union of whole stored objects of the target,
+so that no two tasks write the same object. Every source chunk that a box overlaps is decoded for
+it, so a chunk that overlaps several boxes is decoded several times. `planner` chooses the boxes. No
+store, no array, no dask.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """How long things take besides decoding and encoding, for choosing between plans.
+    """Time of everything besides decoding and encoding, for choosing between plans.
 
     Raises
     ------
     ValueError
-        If a number makes no sense.
+        If a number is not valid.
 
     Examples
     --------
@@ -52,22 +52,23 @@ class CostModel:
     """
 
     request: float = 1.0e-4
-    """Seconds from a request to its answer, whatever its size."""
+    """Seconds from a request to its response, whatever its size."""
     read: float = 4.0e9
     """Stored bytes per second that a thread reads."""
     write: float = 1.0e9
     """Stored bytes per second that a thread writes."""
     limit: float = inf
-    """Requests per second that the store answers at most, to all threads together."""
+    """Maximum requests per second that the store serves, for all threads together."""
     listing: float = 0.0
-    """Seconds per stored object that listing an intermediate array takes when it is removed."""
+    """Seconds per stored object to list an intermediate array when it is removed."""
     task: float = 2.0e-3
     """Seconds that a thread spends on a task besides its work."""
     schedule: float = 5.0e-4
     """Seconds that the scheduler spends on a task, one after the other."""
     stage: float = 0.1
-    """Seconds that a stage takes besides its tasks: the last of them ends later than the others,
-    and what the stage before has written is removed."""
+    """Overhead of a stage in seconds: the last tasks leave threads idle, and the previous
+    intermediate array is removed.
+    """
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -76,38 +77,38 @@ class CostModel:
             if not (good and (value > 0 if is_rate else 0 <= value < inf)):
                 expected = "above 0" if is_rate else "of at least 0 that is finite"
                 raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
-            object.__setattr__(self, one.name, float(value))  # what NumPy has JSON does not know
+            object.__setattr__(self, one.name, float(value))  # JSON does not know NumPy's numbers
 
     def facts(self) -> dict[str, float | None]:
-        """The model as values that JSON knows; what is unbounded is None."""
+        """Return the model as JSON values; unbounded numbers are None."""
         return {name: None if value == inf else value for name, value in asdict(self).items()}
 
     @classmethod
     def of(cls, facts: Mapping[str, float | None]) -> Self:
-        """The model that `facts` has described.
+        """Return the model that `facts` has described.
 
         Raises
         ------
         TypeError
-            If it has members that no model has.
+            If there are unknown members.
         ValueError
-            If a number makes no sense.
+            If a number is not valid.
         """
         return cls(**{name: inf if value is None else value for name, value in facts.items()})
 
 
 _RATES = frozenset({"read", "write", "limit"})
-"""What is per second."""
+"""Fields that are rates per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an array is stored, as far as a plan needs to know."""
+    """Storage layout of an array, as far as a plan needs it."""
 
     grid: Grid
     """The stored objects."""
     chunk: Shape
-    """Shape of what is decoded at once."""
+    """Shape of the unit of decoding."""
     itemsize: int
     working: int = 0
     """Bytes that the codecs hold besides a chunk and its encoded form."""
@@ -116,37 +117,43 @@ class Layout:
     encode: float = 1.0e9
     """Decoded bytes per second that a thread encodes."""
     ratio: float = 1.0
-    """Stored bytes per decoded byte, as far as that is known."""
+    """Stored bytes per decoded byte; an estimate."""
     kind: str = ""
-    """Tells data types apart: where they differ, a task holds its box in both."""
+    """Identifies the data type: if the types of source and target differ, a task holds its box in
+    both.
+    """
     chunks: Grid | None = None
-    """The chunks, where they do not all begin at a multiple of their shape, as in a region."""
+    """The chunks, if they do not all start at a multiple of their shape, as in a region."""
     uneven: bool = False
-    """Whether chunks have shapes of their own; `chunk` is then the largest."""
+    """True if chunks have different shapes; `chunk` is then the largest."""
     stored: Shape | None = None
-    """Largest shape of a stored object, where a region meets none of them whole."""
+    """Largest shape of a stored object, if a region covers none of them whole."""
     clipped: tuple[tuple[bool, bool], ...] | None = None
-    """For each dimension, whether the first and the last stored object lie in the layout in part
-    only, as in a region."""
+    """For each dimension, two flags: the first and the last stored object are only partly in the
+    layout, as in a region.
+    """
     indices: int = 0
-    """How many indices lie around a chunk of a shard, where that is known: more than one where
-    shards are nested, one where a shard holds a single chunk, too."""
+    """Number of index levels above a chunk of a shard: more than one for nested shards, and one
+    also for a shard that holds a single chunk; 0 if there is none or it is unknown.
+    """
     compressed: bool = False
-    """Of an intermediate array: whether it is compressed, so that it takes room for a chunk."""
+    """True for an intermediate array that is compressed, which needs memory for a chunk."""
     in_flight: int = 0
-    """Encoded bytes that the store is asked for at a time; 0 where objects are read one by one."""
+    """Maximum encoded bytes in flight from the store; 0 if objects are read one by one."""
     in_pieces: bool = False
-    """Whether the chunks of a stored object go to the store one by one, as they are encoded."""
+    """True if the chunks of a stored object are sent to the store one by one, as they are
+    encoded.
+    """
     tables: int = 0
-    """Bytes that its codecs hold besides while they encode, to look for repetitions."""
+    """Additional bytes that its codecs hold while encoding, to look for repetitions."""
     decoding: int = 0
-    """Bytes that its codecs hold besides while they decode, of blocks."""
+    """Additional bytes that its codecs hold while decoding, for blocks."""
     reading: int | None = None
-    """As `working`, while chunks are decoded; None where it is the same."""
+    """The same as `working`, but while chunks are decoded; None if it is equal."""
     block: int = 0
-    """Bytes of a block at most, where parts of a chunk are read block by block; else 0."""
+    """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
     turned: int = 0
-    """Bytes of a chunk in the other byte order, of which encoding makes a copy; else 0."""
+    """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
 
     @property
     def working_to_read(self) -> int:
@@ -175,31 +182,31 @@ class Layout:
 
     @property
     def encoded_bytes(self) -> int:
-        """Bytes that are held encoded while an object is written, if nothing were compressed."""
+        """Maximum encoded bytes held while an object is written, as if nothing were compressed."""
         return self.chunk_bytes if self.in_pieces else self.object_bytes
 
     @property
     def waiting(self) -> int:
-        """Encoded bytes of small chunks that wait for others on their way to the store."""
+        """Encoded bytes of small chunks that wait to be sent to the store together."""
         return min(TOGETHER, self.object_bytes) if self.in_pieces else 0
 
     @property
     def sharded(self) -> bool:
-        """Whether the chunks of a stored object can be read one by one."""
+        """True if the chunks of a stored object can be read one by one."""
         return self.indices > 0 or self.chunk != self.object_shape
 
     @property
     def padded(self) -> bool:
-        """Whether stored objects reach beyond the array."""
+        """True if stored objects extend beyond the array."""
         return any(dimension.overhangs for dimension in self.grid.dimensions)
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is no more than a part of an array, which may cut chunks."""
+        """True if it is only a part of an array, which may cut chunks."""
         return self.chunks is not None or self.stored is not None
 
     def with_cell(self, shape: Shape, cell: Shape) -> Layout:
-        """The layout of an intermediate array with stored objects of this shape."""
+        """Return the layout of an intermediate array with stored objects of this shape."""
         nbytes = prod(cell) * self.itemsize
         return replace(
             self,
@@ -211,7 +218,7 @@ class Layout:
         )
 
     def fits_into(self, box: Shape) -> bool:
-        """Whether each chunk lies in one piece in the memory of a box, and whole."""
+        """True if each chunk lies whole and contiguous in the memory of a box."""
         shape = self.grid.shape
         if self.is_cut or self.uneven or any(n % c for n, c in zip(shape, self.chunk, strict=True)):
             return False
@@ -223,9 +230,10 @@ class Layout:
         )
 
     def part(self, box: Shape) -> int | None:
-        """Bytes of a chunk that are decoded for a box, of chunks of which much is left out.
+        """Return the bytes of a chunk that are decoded for a box if much is skipped, else None.
 
-        The rows that the box has of it, whole, and whole blocks of them; see `Reader.sparing`.
+        They are the rows of the chunk in the box, and the whole blocks around them; see
+        `Reader.sparing`.
         """
         taken = tuple(map(min, box, self.chunk))
         axis = next((axis for axis, length in enumerate(self.chunk) if length > 1), None)
@@ -235,7 +243,7 @@ class Layout:
         return rows if rows <= self.chunk_bytes // 2 else None
 
     def whole_in(self, box: Shape) -> int:
-        """How many stored objects lie in one box of such a grid with all that they hold."""
+        """Return the number of stored objects that lie entirely in one box of such a grid."""
         ends = self.clipped or ((False, False),) * len(box)
         return prod(
             dimension.uncut(length, first=first, last=last)
@@ -252,7 +260,7 @@ class StagePlan:
     source: Layout
     target: Layout
     box: Shape
-    """What one task copies; at the edges, and where stored objects differ, it is less."""
+    """Box of one task; smaller at the edges, and where stored objects differ in size."""
 
     @property
     def boxes(self) -> Grid:
@@ -267,11 +275,11 @@ class StagePlan:
 
     @property
     def busy(self) -> int:
-        """Tasks that have something to do: all of them."""
+        """Number of tasks that have something to do: all of them."""
         return self.tasks
 
     def work(self, model: CostModel) -> float:
-        """Seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread would need for all its tasks."""
         source, target, costs = self.source, self.target, self.costs
         return (
             costs.decoded * (1 / source.decode + source.ratio / model.read)
@@ -282,16 +290,16 @@ class StagePlan:
 
     @property
     def sparing(self) -> bool:
-        """Whether tasks hold no more of a chunk than they need.
+        """True if tasks hold no more of a chunk than they need.
 
-        One that must hold a whole chunk, because it is not stored as was expected, does so while no
-        other one of its process does.
+        If a task must hold a whole chunk, because it is not stored as expected, no other task of
+        its process does so at the same time.
         """
         return self.source.part(self.box) is not None
 
     @property
     def peak(self) -> int:
-        """Bytes that one task holds at most: the box, and what reading or writing adds to it."""
+        """Maximum bytes that one task holds: the box, and the memory for reading or writing it."""
         return self._peak(self._largest)
 
     @property
@@ -300,12 +308,12 @@ class StagePlan:
         return tuple(map(min, self.box, self.source.grid.shape))
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most: those of the largest boxes."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         most = self._together(threads)
         return most + self.peak - self._peak(self._largest, self.source.part(self.box))
 
     def _together(self, threads: int) -> int:
-        """As `memory`, if no task must hold more of a chunk than was expected."""
+        """Return the same as `memory`, if no task must hold more of a chunk than expected."""
         part = self.source.part(self.box)
         lengths = [_most_frequent(dimension, threads) for dimension in self.boxes.dimensions]
         of_boxes = sorted(
@@ -326,7 +334,7 @@ class StagePlan:
         return max(total + left * least, largest)
 
     def _peak(self, box: Shape, part: int | None = None) -> int:
-        """Bytes that a task for a box of this shape holds at most; `part` of a chunk, or all."""
+        """Return the maximum bytes of a task for a box; `part` is the part of a chunk it needs."""
         source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
@@ -335,13 +343,13 @@ class StagePlan:
         encoded = self._encoded(box)
         if part is not None:
             reading, encoded = part, 2 * max(source.block, PIECE)
-        encoded = max(encoded, target.waiting)  # in the same memory, one after the other
+        encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
         room = max(reading, writing, 0)
-        # an object in the other data type, one with what reaches beyond the array
+        # an object in the other data type, and one padded beyond the edge of the array
         objects = target.padded + (source.kind != target.kind)
         made = objects * target.object_bytes + target.encoded_bytes
         made += max(source.decoding, target.tables)
-        if source.kind != target.kind:  # a byte for each element says whether it fits
+        if source.kind != target.kind:  # one byte per element tells whether it fits
             made += prod(target.object_shape)
         made += target.turned
         copied = prod(box) * source.itemsize
@@ -349,7 +357,7 @@ class StagePlan:
         return copied + encoded + room + made + kept + OVERHEAD
 
     def _encoded(self, box: Shape) -> int:
-        """Encoded bytes of the source that are held at a time, if nothing were compressed."""
+        """Return the encoded source bytes held at a time, as if nothing were compressed."""
         source = self.source
         around = [
             -(-n // chunk) * chunk + chunk for n, chunk in zip(box, source.chunk, strict=True)
@@ -363,13 +371,13 @@ class StagePlan:
 
     @property
     def reads(self) -> int:
-        """How often a stored object of the source is read, as a whole or in part."""
+        """Number of reads of stored objects of the source, whole or in part."""
         pairs = zip(self.source.grid.dimensions, self.box, strict=True)
         return prod(dimension.meetings(length) for dimension, length in pairs)
 
     @property
     def costs(self) -> Costs:
-        """What all tasks together do."""
+        """Costs of all tasks together."""
         source, target = self.source, self.target
         decoded = prod(
             chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
@@ -377,7 +385,7 @@ class StagePlan:
                 source.chunk_grid.dimensions, source.chunk, self.box, strict=True
             )
         )
-        # of a shard that a box meets in part, the index is asked for first
+        # if a box overlaps only a part of a shard, the index is read first
         reads = self.reads
         if source.sharded:
             reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
@@ -393,43 +401,43 @@ class StagePlan:
 
 
 class Holding(Protocol):
-    """A stage as its memory is reckoned."""
+    """A stage, as far as computing its memory needs."""
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         ...
 
 
 def held_by_process(stages: Iterable[Holding], threads: int) -> int:
-    """Bytes that a process of so many threads grows by at most while it works on stages.
+    """Return the maximum bytes that a process with these threads grows by while it runs stages.
 
     Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
-    a heap of its own; beside small tasks the idle process is looked at after that.
+    a heap of its own; for small tasks the idle size is measured after that.
     """
     return needed_for_tasks(max(stage.memory(threads) for stage in stages))
 
 
 def needed_for_tasks(nbytes: int) -> int:
-    """Bytes that a process may have to grow by whose tasks hold so many together."""
+    """Return the maximum growth of a process whose tasks hold this many bytes together."""
     return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
 
 
 def left_for_tasks(nbytes: int) -> int:
-    """Bytes that tasks may hold together in a process that may grow by so many."""
+    """Return the bytes that tasks may hold together in a process that may grow by this many."""
     if nbytes <= _SMALL:
         return nbytes
     return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
 
 
 def block_memory(written: Layout, nbytes: int) -> int:
-    """Bytes that a task holds at most which writes a block that it is given.
+    """Return the maximum bytes that a task holds while it writes a given block.
 
     Parameters
     ----------
     written
-        What it writes to.
+        Layout of the target.
     nbytes
-        Of the block.
+        Size of the block.
     """
     made = written.padded * written.object_bytes + written.tables
     made += written.encoded_bytes + written.waiting + written.turned
@@ -438,7 +446,7 @@ def block_memory(written: Layout, nbytes: int) -> int:
 
 
 def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
-    """The largest lengths of groups along a dimension, and how many groups have each."""
+    """Return the largest lengths of groups along a dimension, each with its number of groups."""
     if isinstance(dimension, Fixed):
         whole, rest = divmod(dimension.extent, dimension.size)
         return [(length, count) for length, count in ((dimension.size, whole), (rest, 1)) if count]
@@ -447,47 +455,51 @@ def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
 
 
 _MOST_LENGTHS = 8
-"""Of boxes along a dimension that are told apart; shorter ones count as the last of them."""
+"""Maximum number of box lengths along a dimension that are distinguished; shorter ones count as the
+last.
+"""
 
 
 LOADED = 8 << 20
-"""What a process holds besides after its first job at most; 7.4 MB were seen."""
+"""Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
 _SMALL, _SHARE = 1 << 25, 16
-"""Of tasks that take little more than `_SMALL` bytes together, it is a part of what is more."""
+"""If tasks take little more than `_SMALL` bytes together, only a share of the excess is added."""
 BLOCKS = 2
-"""Of what lies between stages, how many are held besides; none is larger than a chunk."""
+"""Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
-"""What malloc keeps of the codecs' freed buffers (`scratch.keeping_freed_memory`), as measured;
-small boxes have small buffers."""
+"""Bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
+measured; small boxes have small buffers.
+"""
 KEPT_AT_LEAST = 1 << 21
-"""The same where what is encoded at a time is smaller; else it is no more than that."""
+"""The same if fewer bytes are encoded at a time; otherwise at most the number of these bytes."""
 PIECE = 1 << 20
-"""Encoded bytes that are asked for at once where chunks are read block by block, at most, unless a
-block has more; one piece is held besides that of the blocks before it."""
+"""Maximum encoded bytes per request when chunks are read block by block, unless a block has more.
+One piece is held besides the piece of the blocks before it.
+"""
 OVERHEAD = 1 << 20
-"""Indices, buffers of the codecs, the interpreter's own."""
+"""Memory for indices, buffers of the codecs, and the interpreter."""
 
 
 class Working(Protocol):
-    """A stage as its time is reckoned."""
+    """A stage, as far as computing its time needs."""
 
     @property
     def busy(self) -> int:
-        """Tasks that have something to do."""
+        """Number of tasks that have something to do."""
         ...
 
     @property
     def costs(self) -> Costs:
-        """What all its tasks together do."""
+        """Costs of all its tasks together."""
         ...
 
     def work(self, model: CostModel) -> float:
-        """Seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread would need for all its tasks."""
         ...
 
 
 def seconds(stage: Working, threads: int, model: CostModel) -> float:
-    """How long a stage takes by the model; the last round of tasks may leave threads idle."""
+    """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
     tasks = stage.busy
     rounds = ceil(tasks / threads) / max(tasks, 1)
     answered = stage.costs.requests / model.limit
