@@ -1,8 +1,8 @@
-"""Copying an array whose new documents say the same stored bytes: objects as they are, not decoded.
+"""Copying the stored objects of an array as they are, without decoding, if the metadata allows it.
 
-A task copies the stored objects at some consecutive coordinates of the grid. Which of them there
-are is found out by one listing of the source, so that tasks without any are left out; of a source
-that cannot list every object is asked for. What is absent stays absent.
+A task copies the stored objects at consecutive coordinates of the grid. One listing of the source
+finds the existing objects, so that tasks without any are skipped. If the source cannot list, every
+object is requested. Absent objects stay absent.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from zarr_dask.stores.urls import real_place
 __all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
 
 _BATCH_BYTES = 1 << 26
-"""Stored bytes that one task copies, if objects are small."""
+"""Stored bytes per task, if objects are small."""
 _BATCH_OBJECTS = 256
 _NAMED = 10
 
 
 @dataclass(frozen=True)
 class MoveStage:
-    """What the one stage of a move costs."""
+    """Costs of the one stage of a move."""
 
     tasks: int
     busy: int
-    """Those with an object to copy."""
+    """Tasks with an object to copy."""
     peak: int
-    """Bytes that one task holds at most."""
+    """Maximum bytes that one task holds."""
     costs: Costs
     abreast: int
-    """Objects that a task asks for at a time."""
+    """Number of objects that a task requests at a time."""
 
     def work(self, model: CostModel) -> float:
-        """Seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread would need for all its tasks."""
         costs = self.costs
         return (
             costs.read / model.read
@@ -63,35 +63,35 @@ class MoveStage:
         )
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         return self.peak * max(min(threads, self.tasks), 1)
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What copying the stored objects of an array will do."""
+    """Plan to copy the stored objects of an array."""
 
     source: Array
     target: Array
-    """As it will be; it does not exist yet."""
+    """The target as it will be; it does not exist yet."""
     batch: int
-    """Cells of the grid that one task copies."""
+    """Number of grid cells that one task copies."""
     abreast: int
-    """Objects that a task asks for at a time."""
+    """Number of objects that a task requests at a time."""
     objects: int
-    """Stored objects that there are; where the source cannot list, that there can be."""
+    """Number of stored objects; if the source cannot list, the largest possible number."""
     stored: int
-    """Their bytes; where the source cannot list, those of all elements."""
+    """Bytes of the stored objects; if the source cannot list, bytes of all elements."""
     largest: int
-    """Bytes of the largest of them."""
+    """Bytes of the largest stored object."""
     listed: bool = True
-    """Whether the source can say which objects there are."""
+    """True if the source can list its objects."""
     busy: int = 0
     """Tasks with an object to copy."""
     asked: int = 0
-    """Objects that these ask for: those that are absent, too."""
+    """Objects that these tasks request, including absent ones."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What users should know."""
+    """Notes for users."""
 
     boxed = ()
     """No stage copies boxes."""
@@ -116,11 +116,11 @@ class MovePlan:
 
     @property
     def costs(self) -> Costs:
-        """What all of them together do."""
+        """Costs of all tasks together."""
         return self.stages[0].costs
 
     def how(self) -> str:
-        """What becomes of the array, in a few words."""
+        """Return a short description of the copy."""
         if not self.listed:
             return "as it is stored, whatever there is"
         objects = counted(self.objects, "stored object")
@@ -128,7 +128,7 @@ class MovePlan:
 
     @property
     def token(self) -> str:
-        """Equal for plans that copy the same objects to the same place."""
+        """Token that is equal for plans that copy the same objects to the same location."""
         facts = (
             "move",
             real_place(self.source.store, self.source.path),
@@ -139,11 +139,11 @@ class MovePlan:
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
     def is_finished(self) -> bool:
-        """Whether the target is there with the metadata of the plan."""
+        """True if the target is there with the metadata of the plan."""
         return is_there_as_planned(self.target)
 
     def facts(self) -> dict[str, Any]:
-        """The plan as values that JSON knows."""
+        """Return the plan as JSON values."""
         source, target = self.source, self.target
         documents = target.node_format.documents(target.meta, target.path)
         return {
@@ -166,28 +166,28 @@ class MovePlan:
         }
 
     def bound(self, creation: str, journal: Journal | None) -> MoveJob:
-        """The job with its receipts."""
+        """Return the job with its receipts."""
         return MoveJob(self, creation, journal)
 
     def matching(self, threads: int) -> MoveMatching:  # noqa: ARG002  (two objects are little)
-        """The comparison of source and target."""
+        """Return the comparison of source and target."""
         return MoveMatching(self)
 
-    # --- what a task does -------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
     def coords(self, number: int) -> Iterator[tuple[int, ...]]:
-        """Coordinates of the objects that a task copies."""
+        """Yield the coordinates of the objects that a task copies."""
         grid = self.target.meta.grid
         first = number * self.batch
         for cell in range(first, min(first + self.batch, grid.ncells)):
             yield grid.coords_of(cell)
 
     def keys(self, number: int) -> Iterator[str]:
-        """Keys of the objects that a task copies, below the target's prefix."""
+        """Return the keys of the objects that a task copies, below the target's prefix."""
         return map(self.target.meta.keys.key, self.coords(number))
 
     def task_of(self, coords: Sequence[int]) -> int:
-        """The task that copies the object at some coordinates."""
+        """Return the number of the task that copies the object at some coordinates."""
         return self.target.meta.grid.number_of(coords) // self.batch
 
 
@@ -197,9 +197,9 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     Parameters
     ----------
     source, target
-        The array, and the one to come; their documents say the same of the same bytes.
+        The array, and the new array, whose metadata must describe the same bytes in the same way.
     budget
-        Bytes that one task may hold.
+        Maximum bytes that one task may hold.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)
     mean = max(stored // max(objects, 1), 1)
     together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
-    density = objects / max(grid.ncells, 1)  # of a grid that is nearly empty, few cells
+    density = objects / max(grid.ncells, 1)  # of a nearly empty grid, few objects per cell
     batch = max(int(together * density), 1)
     busy, asked = (
         (ceil(grid.ncells / batch), grid.ncells) if found is None else found.batches(batch)
@@ -245,10 +245,10 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
 
 @dataclass(frozen=True)
 class _Found:
-    """The stored objects of an array, as a listing says."""
+    """Stored objects of an array, from a listing."""
 
     cells: Sequence[int]
-    """Their numbers in the grid, which may be more than 64 bits can number."""
+    """Their cell numbers in the grid, which may need more than 64 bits."""
     ncells: int
     stored: int
     largest: int
@@ -269,14 +269,14 @@ class _Found:
         return len(self.cells)
 
     def batches(self, batch: int) -> tuple[int, int]:
-        """How many batches of cells have an object, and how many cells these have."""
+        """Return the number of batches with an object, and the number of cells in these batches."""
         having = {cell // batch for cell in self.cells}
         asked = sum(min(batch, self.ncells - number * batch) for number in having)
         return len(having), asked
 
 
 def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Coordinates of the stored objects that there are, and their bytes.
+    """Yield the coordinates and bytes of the existing stored objects.
 
     Raises
     ------
@@ -291,18 +291,18 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
             yield coords, size
 
 
-# --- carried out ----------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Mover:
-    """What copies the objects of a task; small, and a part of each of them."""
+    """Runner for the tasks; small, because it is a part of each task."""
 
     plan: MovePlan
     records: Records | None
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
-        """Copy the objects of a task; `stop` is asked before each of them."""
+        """Copy the objects of a task; `stop` is called before each object."""
         begun = perf_counter()
         with watched(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
@@ -327,7 +327,7 @@ class Mover:
             written.append(stored_object(key, [value], with_sha256=False))
         if self.records is not None and (written or empty):
             journal = self.records.journal
-            # of a grid that can be listed, what is absent is known
+            # if the source can be listed, absent objects are known
             absent = () if self.plan.listed else tuple(empty)
             journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
         nbytes = sum(item.nbytes for item in written)
@@ -362,12 +362,12 @@ class MoveJob:
     stages = 1
 
     def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
-        """What copies."""
+        """Return the runner."""
         journal = self.journal
         return Mover(self.plan, None if journal is None else Records(journal, self.creation))
 
     def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
-        """The valid receipts."""
+        """Return the valid receipts."""
         if self.journal is None:
             return Receipts({}, frozenset())
         kept = list(self.journal.receipts()) if receipts is None else receipts
@@ -379,7 +379,7 @@ class MoveJob:
         return collect(kept, self.creation, sizes)
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
-        """Numbers of tasks with an object that has no valid receipt."""
+        """Return the numbers of tasks with an object that has no valid receipt."""
         plan = self.plan
         done = self.done(stage, receipts)
         if plan.listed:
@@ -394,18 +394,18 @@ class MoveJob:
         return [coords for coords, _ in objects_of(self.plan.source)]
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
-        """For the only stage the numbers of its tasks that are still to be done."""
+        """Return the numbers of the tasks that are still to be done, for the only stage."""
         return [self.missing(0, receipts)]
 
     def is_ours(self) -> bool:
-        """Whether nobody else has put something at the target since the job began."""
+        """True if no other job has put anything at the target since this job started."""
         target = self.plan.target
         if is_free(target.store, target.path, target.node_format):
             return True
         return self.plan.is_finished() and not self.missing(0)
 
     def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
-        """Refuse to end what is not complete; see `RechunkJob.check_complete`."""
+        """Refuse to end an incomplete job; see `RechunkJob.check_complete`."""
         missing = () if self.journal is None else self.missing(0, receipts)
         if missing:
             raise ResumeError(
@@ -420,18 +420,18 @@ class MoveJob:
         put_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def remove_intermediates(self) -> None:
-        """There are none."""
+        """Do nothing: there are no intermediate arrays."""
 
     def tidy_up(self, stage: int) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there are no intermediate arrays."""
 
 
-# --- compared -------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MovedObjects:
-    """What the comparison of some objects has found."""
+    """Result of comparing some objects."""
 
     nbytes: int
     differing: int
@@ -441,13 +441,13 @@ class MovedObjects:
 
 @dataclass(frozen=True)
 class MoveMatching:
-    """A comparison of stored objects, byte by byte: what its task number n does."""
+    """A comparison of stored objects, byte by byte; called with the number of a task."""
 
     plan: MovePlan
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the tasks: those with an object on either side, where that can be listed."""
+        """Numbers of the tasks with an object on either side; all tasks without a listing."""
         plan = self.plan
         if not plan.listed:
             return range(plan.tasks)
@@ -468,12 +468,12 @@ class MoveMatching:
         return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
 
     def check(self, results: Sequence[MovedObjects]) -> None:
-        """Refuse a target that differs.
+        """Refuse a target that differs from the source.
 
         Raises
         ------
         ValuesDifferError
-            It names the first elements of the first objects.
+            If there are differences; the error names the first elements of the first objects.
         """
         differing = sum(one.differing for one in results)
         if differing:

@@ -1,8 +1,7 @@
-"""What becomes of each node that is copied: in which format, on which grid, and how.
+"""Decisions about each node of a copy: its format, its grid, and the way it is copied.
 
-`Grids` is what users have asked for, `NodesToCome` decides for one node after the other: whether
-its stored objects are copied as they are or laid out anew, what users should know of it, and what
-stands against it.
+`Grids` holds the arguments of users. `NodesToCome` decides for each node whether its stored objects
+are copied as they are or rechunked, with notes for users and reasons for refusals.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from zarr_dask.surroundings import format_of_group_around
 __all__ = ["Grids", "Node", "NodesToCome", "followed"]
 
 Node = Array | Group | MetadataError
-"""A node, or why it cannot be read."""
+"""A node, or the error of reading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """What is to be other than in the source; see `plan_copy`."""
+    """Requested differences from the source; see `plan_copy`."""
 
     chunks: Any
     shards: Any
@@ -53,10 +52,10 @@ class Grids:
     dtype: Any
     format: str | None
     paths: tuple[str, ...]
-    """Of the arrays."""
+    """Paths of the arrays."""
 
     def check(self, root: Array | Group, arrays: Mapping[str, Array]) -> None:
-        """Refuse what means nothing for a source."""
+        """Refuse arguments that do not fit the source."""
         if isinstance(root, Array):
             return
         known = {n for one in arrays.values() for n in one.dimension_names or () if n is not None}
@@ -97,14 +96,14 @@ class Grids:
         return isinstance(given, Mapping) and all(name in self.paths for name in given)
 
     def _is_codec(self, given: Any) -> bool:
-        """Whether a mapping is one codec, and not of codecs by path: arrays may be called so."""
+        """True if a mapping is one codec, not codecs by path: an array may be called ``name``."""
         if not isinstance(given, Mapping):
             return False
         named = any(isinstance(given.get(member), str) for member in ("name", "id"))
         return named and (len(given) == 1 or not self._is_by_path(given))
 
     def of(self, path: str, array: Array) -> Wanted:
-        """What is asked for one array."""
+        """Return the requested changes of one array."""
         chunks, shards, dtype, codecs = self.chunks, self.shards, self.dtype, self.codecs
         region = self.region
         if path:  # below a group
@@ -116,7 +115,7 @@ class Grids:
 
 
 def followed(nodes: Mapping[str, Node], store: Store, path: str, grids: Grids) -> str:
-    """Name of the format of the group around a copy if all nodes can have it; else their own."""
+    """Return the format of a copy's parent group if all nodes can have it, else their own."""
     own = next(node.format for node in nodes.values() if not isinstance(node, MetadataError))
     around = format_of_group_around(store, path)
     if around is None or around == own:
@@ -138,7 +137,7 @@ def followed(nodes: Mapping[str, Node], store: Store, path: str, grids: Grids) -
 
 
 def _own(grid: Any, array: Array) -> Any:
-    """What a grid or a region by names says of an array; None for nothing."""
+    """Return the part of a grid or region by names that concerns an array; None for nothing."""
     if grid is None:
         return None
     names = array.dimension_names or ()
@@ -150,7 +149,7 @@ _Refusal = MetadataError | GridError | DataTypeError | SelectionError
 
 
 class NodesToCome:
-    """What becomes of the nodes."""
+    """Collector for the plans, groups, notes and refusals of a copy."""
 
     def __init__(
         self,
@@ -170,7 +169,7 @@ class NodesToCome:
         self.refusals: list[tuple[str, str, Exception]] = []
 
     def member(self, name: str, array: Array) -> _Member | _Refusal:
-        """What becomes of an array, or why nothing can; safe to call from many threads."""
+        """Return the plan of an array, or the reason for refusing it; thread-safe."""
         try:
             self._check_name(name)
             return self._array(name, array)
@@ -178,7 +177,7 @@ class NodesToCome:
             return error
 
     def add(self, name: str, node: Node, member: _Member | _Refusal | None) -> None:
-        """Plan what becomes of a node, or note why nothing can; arrays are planned already."""
+        """Add a node, or note why it is refused; arrays are planned already."""
         try:
             if isinstance(member, Exception):
                 raise member
@@ -195,7 +194,7 @@ class NodesToCome:
             self.refusals.append((name, "; ".join(map(str, problems)), error))
 
     def raise_refusals(self, at: str) -> None:
-        """Refuse the whole if something cannot be copied; that of a single array by its error."""
+        """Raise if any node was refused; for a single array, raise its own error."""
         if self.refusals and not self.groups and not self.refusals[0][0]:
             raise self.refusals[0][2]
         if self.refusals:
@@ -215,7 +214,7 @@ class NodesToCome:
         if meta.implicit and not self.node_format.has_implicit_groups:
             self.notes.append("groups without a document get one")
         if not (meta.implicit and self.node_format.has_implicit_groups):
-            self.node_format.documents(new, path)  # raises where the format has none
+            self.node_format.documents(new, path)  # raises if the format has no groups
         self.groups.append((path, new))
         store = without_consolidated(node.store)
         if is_consolidated(store, node.path, node.node_format, meta):
@@ -228,14 +227,14 @@ class NodesToCome:
 
     def _array(self, name: str, array: Array) -> _Member:
         path = join(self.path, name)
-        array.meta.check_writable(array.where)  # what was skipped in reading has no known meaning
+        array.meta.check_writable(array.where)  # codecs skipped in reading have no known meaning
         wanted = self.grids.of(name, array)
         same = self._as_stored(array, path)
         rewrites = any(
             one is not None
             for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs, wanted.region)
         )
-        # whether a chunk is absent within its shard is found out by reading it
+        # only reading a shard shows whether one of its chunks is absent
         strict = array.options.missing == "error"
         if rewrites or strict or same is None:
             wanted = replace(wanted, format=self.node_format.name)
@@ -243,12 +242,12 @@ class NodesToCome:
             if strict or same is None or not _same_bytes(new.array, same):
                 return planned(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
-        self.node_format.documents(same, path)  # raises where the format cannot say it
+        self.node_format.documents(same, path)  # raises if the format cannot express it
         move = plan_move(array, target, self.resources.budget)
         return replace(move, notes=notes_of(array, target))
 
     def _as_stored(self, array: Array, path: str) -> ArrayMeta | None:
-        """What says the same of the same stored bytes; None if the format has no words for it."""
+        """Return new metadata for the same stored bytes; None if the format cannot express it."""
         old, new = array.node_format, self.node_format
         same = as_stored(array.meta, old, new, where(self.store, path))
         if same is not None and new != old:
@@ -260,7 +259,7 @@ class NodesToCome:
 
 
 def _same_bytes(made: Array, same: Any) -> bool:
-    """Whether what was asked for is what is stored."""
+    """True if the requested array has the same encoding as the stored one."""
     facts: Sequence[tuple[Any, Any]] = (
         (made.meta.grid, same.grid),
         (made.meta.codecs, same.codecs),
