@@ -1,4 +1,4 @@
-"""Running jobs: a graph as a whole, or many like tasks, in windows.
+"""Running jobs: a graph as a whole, or many similar tasks, in windows.
 
 =========  =================================================================
 `workers`  where tasks run: a cluster, or dask's configured scheduler

@@ -1,4 +1,4 @@
-"""Tasks that are too short for a scheduler, run several at a time."""
+"""Batches of tasks that are too short for a scheduler."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Batches", "run_batches"]
 class Batches:
     """Consecutive numbers in batches that take about half a second each.
 
-    How long a task takes is learned from the ones that are done: the first batches have one task
-    each. There stay enough batches for all threads.
+    The duration of a task is learned from finished ones: the first batches have one task each.
+    Enough batches are kept for all threads.
 
     Parameters
     ----------
     count
-        How many numbers.
+        Number of tasks.
     threads
-        That work on them.
+        Number of threads that work on them.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Batches:
         self._spent = 0.0
 
     def next(self) -> range:
-        """The next batch; empty at the end."""
+        """Return the next batch; an empty one at the end."""
         left = self.count - self._first
         size = 1
         if self._done:
@@ -60,13 +60,13 @@ class Batches:
         return batch
 
     def note(self, tasks: int, seconds: float) -> None:
-        """Some tasks are done, and took so long together."""
+        """Record finished tasks and their total duration in seconds."""
         self._done += tasks
         self._spent += seconds
 
 
 class _Timed:
-    """A function that says how long it took."""
+    """A function that also returns its duration."""
 
     def __init__(self, function: Callable[[range], Any]) -> None:
         self._function = function
@@ -93,17 +93,18 @@ def run_batches(
     function
         A pure function that can be pickled; it may be called more than once with a number.
     count
-        How many numbers.
+        Length of the range.
     workers
-        Where.
+        Workers that run the tasks.
     on_result
-        Called with what each call returns, as soon as it is there.
+        Called with the result of each call, as soon as it is available.
     name
-        Of the tasks, for dashboards.
+        Name of the tasks, for dashboards.
     window
-        Tasks that the scheduler knows of at most; by default eight per thread.
+        Maximum number of tasks that the scheduler knows of; by default eight per thread.
     options
-        Of the tasks on a cluster: ``retries``, ``priority`` and others of ``Client.submit``.
+        Options of the tasks on a cluster: ``retries``, ``priority`` and others of
+        ``Client.submit``.
     """
     batches = Batches(count, workers.threads)
 

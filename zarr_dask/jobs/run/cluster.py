@@ -1,4 +1,4 @@
-"""Running on a cluster: a window of tasks at a time, errors of the cluster as errors of ours."""
+"""Running on a cluster: a window of tasks at a time, with typed errors for failures of the cluster."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Announced", "ask_scheduler", "compute_on_cluster", "listening", "run_window"]
 
 _ENDED = {"memory", "error", "released", "forgotten"}
-"""States of tasks that a worker keeps."""
+"""States of finished tasks that a worker still keeps."""
 _PATIENCE = 60.0
-"""Seconds to wait for workers to end tasks of a job that has failed."""
+"""Maximum seconds to wait for workers to end tasks of a failed job."""
 
 
 def run_window(
@@ -37,12 +37,12 @@ def run_window(
     name: str,
     options: Mapping[str, Any],
 ) -> None:
-    """Call a function with each argument on a cluster; the next are asked for as tasks end."""
+    """Call a function with each argument on a cluster; new calls are submitted as tasks end."""
     from zarr_dask.graph.credentials_plugin import share_references
 
     share_references(client, references_of(function))
     numbers = itertools.count()
-    job = token_hex(8)  # two clients of one scheduler must not name tasks alike
+    job = token_hex(8)  # tasks of two clients need different names
 
     def start(argument: Any) -> Any:
         if not isinstance(argument, int | range):
@@ -66,7 +66,7 @@ def run_window(
 
 
 def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) -> Any:
-    """Compute a collection of one output; if that fails, wait for running tasks of these layers."""
+    """Compute a collection of one output; on failure, wait for running tasks of these layers."""
     share_graph(client, collection)
     future = client.compute(collection)
     try:
@@ -79,10 +79,10 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
 
 
 def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
-    """Dask's ``as_completed`` on a client that need not be the default one.
+    """Return dask's ``as_completed`` for a client that need not be the default one.
 
-    With results, fetched as soon as they are there: what a worker that dies has not handed over is
-    done again.
+    It fetches results as soon as they are available: a task is done again if its worker dies
+    before.
     """
     from distributed import as_completed
 
@@ -90,20 +90,20 @@ def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
 
 
 def _wait_for_workers(client: Client, *names: str) -> None:
-    """Wait until no worker has tasks with one of the names any more, cancelled ones included.
+    """Wait until no worker has tasks with one of the names, including cancelled ones.
 
-    Twice in a row: a task may be on its way to a worker that is told of its end right after.
+    This must hold twice in a row: a task may still be on its way to a worker when it is cancelled.
     """
     deadline = monotonic() + _PATIENCE
     quiet = 0
     while quiet < 2 and monotonic() < deadline:
         answers = client.run(_has_tasks, names=names, on_error="ignore")
         quiet = 0 if any(answers.values()) else quiet + 1
-        sleep(0.02)  # nobody is told when a cancelled task ends: it can only be asked for
+        sleep(0.02)  # there is no notification when a cancelled task ends, so poll
 
 
 def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
-    """Whether a worker runs or will run tasks whose keys have one of the names in them."""
+    """True if a worker runs or will run tasks with one of the names in their keys."""
     return any(
         task.state not in _ENDED and any(name in str(key) for name in names)
         for key, task in dask_worker.state.tasks.items()
@@ -111,7 +111,7 @@ def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
 
 
 def _result(future: Any, client: Client) -> Any:
-    """What a task has returned; what went wrong with the cluster as an error of ours."""
+    """Return the result of a task; raise cluster failures as errors of this package."""
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
 
@@ -131,13 +131,13 @@ def _result(future: Any, client: Client) -> Any:
 
 
 class Announced:
-    """A function that logs an event before each call; that costs a task nothing."""
+    """A function that logs an event before each call, at no cost for the task."""
 
     def __init__(self, function: Callable[[Any], Any], topic: str) -> None:
         self._function, self._topic = function, topic
 
     def __call__(self, argument: Any) -> Any:
-        """Log that it begins, then call the function."""
+        """Log the start, then call the function."""
         from distributed import get_worker
 
         get_worker().log_event(self._topic, None)
@@ -159,14 +159,14 @@ def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iter
 
 
 def ask_scheduler(operation: str, **message: Any) -> Any:
-    """Let the scheduler do something and wait for it; None where this is no worker of a cluster.
+    """Call a handler of the scheduler and wait for it; return None outside a worker of a cluster.
 
     Parameters
     ----------
     operation
-        Name of a handler of the scheduler, such as ``"log_event"`` and ``"events"``.
+        Name of the handler, such as ``"log_event"`` and ``"events"``.
     **message
-        Its arguments.
+        Arguments of the handler.
     """
     if "distributed" not in sys.modules:
         return None

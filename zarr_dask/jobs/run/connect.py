@@ -1,4 +1,4 @@
-"""A client for a job: of a scheduler that is there, or of new local processes."""
+"""Client for a job: of a running scheduler, or of new local processes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def connect(
     workers: int | None = None,
     timeout: float = 10.0,
 ) -> Iterator[Client | None]:
-    """A client for a job: of a running scheduler, of new local processes, or none.
+    """Yield a client for a job: of a running scheduler, of new local processes, or None.
 
     Parameters
     ----------
     scheduler
         Address of a running scheduler.
     scheduler_file
-        File that a running scheduler has written.
+        File written by a running scheduler.
     workers
         Number of local processes to start, of one thread each, for as long as the job runs.
     timeout
-        Seconds to wait for the scheduler to answer.
+        Maximum seconds to wait for the scheduler.
 
     Raises
     ------

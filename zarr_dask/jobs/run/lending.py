@@ -1,14 +1,14 @@
-"""Tasks that wait for a service let others compute meanwhile.
+"""Thread pool in which other tasks compute while tasks wait for a remote store.
 
-A task that writes a stored object computes and encodes it, and then waits until a service has taken
-it. dask's threads would wait with it: of two threads on two cores none would compute. So dask is
-given more threads than tasks may compute at a time, and a task that begins to send lends its place
-to another one; it takes one again when it has more to compute. What waits to be sent is bounded, in
-number and in bytes: a task for whose block there is no room keeps its place until there is, as if
-there were no lending.
+A task that writes a stored object computes and encodes it, and then waits until a remote store has
+received it. dask's threads would wait with it: with two threads on two cores none would compute. So
+dask gets more threads than tasks may compute at a time. A task that starts to send lends its slot
+to another one, and takes a slot again when it has more to compute. The data waiting to be sent is
+limited in number and bytes. A task whose block exceeds the limit keeps its slot until there is
+room, as if there were no lending.
 
-dask begins tasks that have no place yet. They hold nothing, as long as all of them write: this is
-not for graphs whose blocks are made by tasks of their own, which would run ahead.
+dask starts tasks that have no slot yet. They hold nothing, as long as all of them write. So this is
+not for graphs whose blocks are made by separate tasks, which would run ahead.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ __all__ = ["MOST_SENDING", "LendingPool", "computing", "most_sending", "sending"
 _Result = TypeVar("_Result")
 
 MOST_SENDING = 14
-"""Tasks that have lent their places, of each pool, however little they hold.
+"""Maximum number of tasks in a pool that have lent their slots, however little they hold.
 
 Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec:
-some megabytes where it compresses well. And of the requests that a process may have on their way
-(`zarr_dask.pool.SIDE_BY_SIDE`) some are left for tasks that read what they compute."""
+some megabytes if it compresses well. Some of a process's concurrent requests
+(`zarr_dask.pool.SIDE_BY_SIDE`) are left for tasks that read their input.
+"""
 _MOST_BYTES = 1 << 23
-"""Decoded bytes of their blocks; a service's library may hold each of them twice more."""
+"""Decoded bytes of their blocks; the store's library may hold each of them twice more."""
 _BACK, _NEW = range(2)
-"""Who gets a place first."""
+"""Priorities for a slot: returning tasks first, then new ones."""
 
 
 class _StoppedError(Exception):
-    """No further task is to begin; nobody waits for those that were about to."""
+    """Raised in tasks that must not start any more; their results are not awaited."""
 
 
 class _Loan:
-    """That a task sends, and whether it has lent its place for as long."""
+    """A task that sends, and whether it has lent its slot."""
 
     __slots__ = ("lent", "nbytes")
 
@@ -54,19 +55,19 @@ class _Loan:
 
 
 class _Ticket:
-    """A task that waits for a place."""
+    """A task that waits for a slot."""
 
     __slots__ = ("rank", "refused", "turn")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.turn = threading.Event()
-        """That it has one, or gets none."""
+        """Set when the task has a slot, or is refused one."""
         self.refused = False
 
 
 class _Places:
-    """The places in which tasks compute, and what those that have lent theirs may hold."""
+    """Slots for computing tasks, and limits for tasks that have lent theirs."""
 
     def __init__(self, places: int, more: int) -> None:
         self._lock = threading.Lock()
@@ -80,7 +81,7 @@ class _Places:
         self._stopped = False
 
     def compute(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
-        """Call a function in a place."""
+        """Call a function in a slot."""
         self._take(_NEW)
         _THREAD.places = self
         try:
@@ -92,15 +93,15 @@ class _Places:
                 self._give_back()
 
     def stop(self) -> None:
-        """Let no task begin that has no place yet."""
+        """Refuse all tasks that have no slot yet."""
         with self._lock:
             self._stopped = True
             self._serve()
 
     def lend(self, nbytes: int) -> _Loan:
-        """Lend a place as soon as there is room for so many bytes, at once or while they are sent.
+        """Lend a slot as soon as there is room for this many bytes, at once or while they are sent.
 
-        A task that waits for room keeps its place, and others may be waiting for that.
+        A task that waits for room keeps its slot, and other tasks may be waiting for room.
         """
         loan = _Loan(nbytes)
         with self._lock:
@@ -109,18 +110,18 @@ class _Places:
         return loan
 
     def keep(self, loan: _Loan) -> None:
-        """All is sent: who has kept its place until now does not lend it any more."""
+        """End the sending: a slot that is not lent by now is kept."""
         with self._lock:
             if not loan.lent:
                 self._keeping.remove(loan)
 
     def resume(self, loan: _Loan) -> None:
-        """Go on computing."""
+        """Continue computing, in a new slot if the old one was lent."""
         if self._ended(loan):
             self._take(_BACK)
 
     def _let(self) -> None:
-        """Let those lend their places for whom there is room now."""
+        """Lend the slots of waiting tasks for which there is room now."""
         for loan in [*self._keeping]:
             if self._sending == self._more:
                 return
@@ -134,7 +135,7 @@ class _Places:
             self._serve()
 
     def _ended(self, loan: _Loan) -> bool:
-        """End a loan; whether there was one."""
+        """End a loan; True if the slot was lent."""
         with self._lock:
             if loan.lent:
                 self._sending -= 1
@@ -143,7 +144,7 @@ class _Places:
             return loan.lent
 
     def _take(self, rank: int) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         ticket = _Ticket(rank)
         with self._lock:
             heappush(self._waiting, (rank, next(self._numbers), ticket))
@@ -158,9 +159,9 @@ class _Places:
             self._serve()
 
     def _serve(self) -> None:
-        """Wake those that get a place, and nobody else: each thread that looks takes its time.
+        """Wake only the threads that get a slot, because each wake-up takes time.
 
-        After a stop those that come back only end what they have begun, and need none.
+        After a stop, returning tasks only finish their work, and need no slot.
         """
         while self._waiting and (self._stopped or self._free > 0):
             _, _, ticket = heappop(self._waiting)
@@ -170,11 +171,11 @@ class _Places:
 
 
 class _Thread(threading.local):
-    """Where the current thread computes."""
+    """Slots and loan of the current thread."""
 
     places: _Places | None = None
     loan: _Loan | None = None
-    """Of its place, if it sends, or has sent and not computed since."""
+    """Loan of its slot while it sends, and afterwards until it computes again."""
 
 
 _THREAD = _Thread()
@@ -182,15 +183,15 @@ _THREAD = _Thread()
 
 @contextmanager
 def sending(store: Store, nbytes: int) -> Iterator[None]:
-    """Wait for a store that is far away, and let another task of the pool compute.
+    """Wait for a remote store within the block, and let another task of the pool compute.
 
-    Afterwards the task may note and report what it has done, but must not compute before it has
+    After the block the task may note and report its results, but must not compute before it has
     called `computing`.
 
     Parameters
     ----------
     store
-        What is waited for.
+        Store that is waited for.
     nbytes
         Decoded bytes of the block that this task holds meanwhile.
     """
@@ -209,7 +210,7 @@ def sending(store: Store, nbytes: int) -> Iterator[None]:
 
 
 def computing() -> None:
-    """Wait for a place to compute in, if this task has lent its own."""
+    """Wait for a slot to compute in, if this task has lent its own."""
     places, loan = _THREAD.places, _THREAD.loan
     if places is not None and loan is not None:
         _THREAD.loan = None
@@ -217,7 +218,7 @@ def computing() -> None:
 
 
 def most_sending(nbytes: int) -> int:
-    """How many threads a pool has for tasks that send, besides those that compute.
+    """Return the number of additional threads that a pool has for tasks that send.
 
     Parameters
     ----------
@@ -228,14 +229,14 @@ def most_sending(nbytes: int) -> int:
 
 
 class LendingPool(ThreadPoolExecutor):
-    """Threads for dask's scheduler, of which so many compute at a time as it is told.
+    """Thread pool for dask's scheduler, which limits the number of computing tasks.
 
     Parameters
     ----------
     threads
-        That compute.
+        Number of threads that compute.
     nbytes
-        Decoded bytes of the largest block. There are no more threads than can hold such blocks:
+        Decoded bytes of the largest block. It limits the number of additional threads, because
         malloc keeps freed memory for each of them.
     """
 
@@ -245,11 +246,11 @@ class LendingPool(ThreadPoolExecutor):
         self._places = _Places(threads, more)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `concurrent.futures.Executor.submit`."""
+        """Submit a call; see `concurrent.futures.Executor.submit`."""
         return super().submit(self._places.compute, fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `concurrent.futures.Executor.shutdown`; tasks that have no place yet never begin."""
+        """Shut down as `concurrent.futures.Executor.shutdown`; tasks without a slot never start."""
         if cancel_futures:
             self._places.stop()
         super().shutdown(wait, cancel_futures=cancel_futures)

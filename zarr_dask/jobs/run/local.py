@@ -1,8 +1,8 @@
-"""Running on dask's own schedulers: threads, processes, or one after the other.
+"""Running on dask's own schedulers: threads, processes, or synchronous.
 
-dask raises the first error at once and lets the threads go on with what they have begun. Here they
-are waited for, so that nobody writes any more when the job is cleaned up after. Whoever interrupts
-a job twice does not wait.
+dask raises the first error at once while its threads finish their running tasks. Here these tasks
+are waited for, so that nothing is written after the job is cleaned up. A second interrupt ends the
+waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zarr_dask.stores.credentials import Credentials, references_of
 __all__ = ["LOCAL_WINDOW", "compute_local", "run_local"]
 
 LOCAL_WINDOW = 512
-"""Tasks that dask is given at a time."""
+"""Number of tasks that dask gets at a time."""
 
 
 def run_local(
@@ -57,7 +57,7 @@ def run_local(
 
 
 class _Initializer:
-    """Gives dask's processes credentials when they start, and does what the user wants besides."""
+    """Initializer that gives dask's processes credentials, then calls the user's own."""
 
     def __init__(self, references: Iterable[str]) -> None:
         import dask
@@ -72,7 +72,7 @@ class _Initializer:
 
 
 class _Tracked:
-    """A function that can be told to begin no more calls, and waited for."""
+    """A function whose calls can be stopped and waited for."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
         self._function = function
@@ -93,20 +93,20 @@ class _Tracked:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Begin no more calls, and wait for those that are running."""
+        """Stop new calls, and wait for those that are running."""
         with self._changed:
             self._stopped = True
             self._changed.wait_for(lambda: self._running == 0)
 
 
 _OURS = ("zarr-write-", "zarr-finish-", "zarr-join-")
-"""What layers are called whose tasks write, or add up what those have returned."""
+"""Prefixes of layers whose tasks write, or merge results of writing."""
 
 
 def _is_made_by_writing(collection: Any, threads: int) -> bool:
-    """Whether nearly all tasks write: dask then begins no others whose results would have to wait.
+    """True if nearly all tasks write, so that no other task's result has to wait in memory.
 
-    Only as many tasks as compute at a time anyway may be others; values in memory are none.
+    At most as many other tasks are allowed as compute at a time; values in memory do not count.
     """
     graph = collection.__dask_graph__()
     optimized = collection.__dask_optimize__(graph, collection.__dask_keys__())

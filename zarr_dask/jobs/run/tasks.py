@@ -1,7 +1,7 @@
-"""Running a graph as a whole, or many like tasks, in windows.
+"""Running a graph as a whole, or many similar tasks, in windows.
 
-A task of many is mostly a function of its number, so that what is submitted stays small, and at
-most a window of tasks is known to the scheduler at any time.
+Most such tasks are functions of their number, so that little is submitted. The scheduler knows of
+at most a window of tasks at any time.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def run_tasks(
     function
         A pure function that can be pickled; it may be called more than once with an argument.
     arguments
-        Asked for a window at a time.
+        Arguments of the calls; read one window at a time.
     workers
-        Where.
+        Workers that run the tasks.
     on_result
-        Called with what each call returns, as soon as it is there.
+        Called with the result of each call, as soon as it is available.
     name
-        Of the tasks, for dashboards.
+        Name of the tasks, for dashboards.
     on_begin
-        Called with None, in a thread of the client, whenever a worker of a cluster begins a call:
-        once more for each that was lost with a worker.
+        Called with None, in a thread of the client, whenever a worker of a cluster starts a call:
+        once more for each call that was lost with a worker.
     writes_to
-        What the calls write to. What they have stored in forks (`zarr_dask.jobs.forks`) is merged
-        when all of them have come to an end.
+        Stores that the calls write to. Changes in forks (`zarr_dask.jobs.forks`) are merged when
+        all calls have ended.
     """
     forks = forks_for(writes_to, workers.client)
     if forks is not None:
@@ -88,7 +88,7 @@ class Chosen:
         self._arguments = arguments
 
     def __call__(self, number: int) -> Any:
-        """Call the function with the argument of that number."""
+        """Call the function with the argument of this number."""
         return self._function(self._arguments[number])
 
 
@@ -100,21 +100,21 @@ def compute(
     *,
     lends: int = 0,
 ) -> Any:
-    """Compute a collection of one output; if that fails, wait for the tasks that are running.
+    """Compute a collection of one output; on failure, wait for the running tasks.
 
     Parameters
     ----------
     collection
-        What to compute.
+        Collection to compute.
     workers
-        Where.
+        Workers that run the tasks.
     names
-        Of the layers whose tasks are waited for on a cluster.
+        Names of the layers whose tasks are waited for on a cluster.
     on_result
-        Called with what each task of these layers returns; not on a cluster, where that stays.
+        Called with the result of each task of these layers; not on a cluster, where results stay.
     lends
-        Decoded bytes of the largest block, where tasks wait for a store that is far away, so that
-        others may compute meanwhile; else 0.
+        Decoded bytes of the largest block if tasks wait for a remote store, so that other tasks may
+        compute meanwhile; else 0.
     """
     if workers.client is None:
         return compute_local(collection, workers, names, on_result, lends=lends)

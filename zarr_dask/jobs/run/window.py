@@ -1,4 +1,4 @@
-"""How many tasks a scheduler is told of at a time, while workers come and go."""
+"""Limit for the number of tasks that a scheduler knows of, while workers come and go."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 __all__ = ["PER_THREAD", "Window"]
 
 PER_THREAD = 8
-"""Tasks for each thread: enough that none waits for the client."""
+"""Number of tasks for each thread: enough that no thread waits for the client."""
 _LOOK = 1.0
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 
 
 class Window:
-    """Some tasks for each thread of a cluster: an adaptive one has more of them when it has grown.
+    """Limit of tasks for each thread of a cluster; it follows the size of an adaptive cluster.
 
     Parameters
     ----------
     client
-        Of the cluster.
+        Client of the cluster.
     threads
-        How many there are at first.
+        Number of threads at first.
     fixed
-        Tasks whatever the workers are.
+        Limit that does not depend on the workers.
     """
 
     def __init__(self, client: Client, threads: int, fixed: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Window:
         self._looked = monotonic()
 
     def tasks(self) -> int:
-        """How many tasks the scheduler may know of now."""
+        """Return the number of tasks that the scheduler may know of now."""
         if self._fixed is not None:
             return max(self._fixed, 1)
         if monotonic() > self._looked + _LOOK:

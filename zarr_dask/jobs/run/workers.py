@@ -1,4 +1,4 @@
-"""Where tasks run: a cluster, or the scheduler that dask is configured to use."""
+"""Workers of a job: a cluster, or the scheduler that dask is configured to use."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 __all__ = ["Workers", "check_in_reach", "find_workers", "forks_for", "runs_processes"]
 
 _PATIENCE = 60.0
-"""Seconds to wait for workers that start."""
+"""Maximum seconds to wait for workers that are starting."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Where tasks run."""
+    """Workers that run the tasks of a job."""
 
     client: Client | None
     """A cluster; None for the scheduler that dask is configured to use."""
     threads: int
-    """Tasks that run at the same time."""
+    """Maximum number of concurrent tasks."""
     threads_per_process: int
-    """How many of them share the memory of a process."""
+    """Number of these tasks that share the memory of a process."""
     memory_limit: int | None = None
-    """Bytes that the smallest process may use, where that is known."""
+    """Bytes that the smallest process may use, if known."""
 
     @property
     def in_this_process(self) -> bool:
-        """Whether tasks see the memory of this process; dask's own processes may be only one."""
+        """True if tasks see the memory of this process; dask's own processes may be only one."""
         return self.client is None and self.threads == self.threads_per_process
 
 
 def find_workers(client: Client | None = None) -> Workers:
-    """The given client's cluster, the current client's, or dask's configured scheduler.
+    """Return the workers of the given or current client, or of dask's configured scheduler.
 
     Raises
     ------
     SchedulerError
         If the cluster has no workers.
     TypeError
-        If it is no client.
+        If `client` is not a client.
     """
     if client is not None and not hasattr(client, "scheduler_info"):
         how = f", as Client({client!r})" if isinstance(client, str) else ", or None"
@@ -61,32 +61,32 @@ def find_workers(client: Client | None = None) -> Workers:
 
 
 def _current_client() -> Client | None:
-    """The client that dask would use now; none where another scheduler is configured."""
+    """Return the client that dask would use now; None if another scheduler is configured."""
     if "distributed" not in sys.modules:
-        return None  # nobody in this process can have made one
+        return None  # so no client exists in this process
     from dask.base import get_scheduler
     from distributed import Client
 
-    owner = getattr(get_scheduler(), "__self__", None)  # of a client it is a method
+    owner = getattr(get_scheduler(), "__self__", None)  # if the scheduler is a client's method
     return owner if isinstance(owner, Client) else None
 
 
 def check_in_reach(store: Store, client: Client | None = None, *, merges: bool = True) -> None:
-    """Refuse a store that this process alone can write where tasks run in other processes.
+    """Refuse a store that only this process can write if tasks run in other processes.
 
     Parameters
     ----------
     store
-        What is to be written.
+        Store to write to.
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     merges
-        Whether the caller gets the forks of the store back that tasks write to.
+        True if the caller gets back the forks that tasks write to.
 
     Raises
     ------
     StoreOutOfReachError
-        If a cluster is the scheduler, or dask's own processes are.
+        If tasks run on a cluster or in dask's own processes.
     StoreError
         If tasks would write to forks of the store, and it cannot be forked now.
     """
@@ -111,7 +111,7 @@ def check_in_reach(store: Store, client: Client | None = None, *, merges: bool =
 
 
 def _is_elsewhere(client: Client | None) -> bool:
-    """Whether tasks run in other processes than this one."""
+    """True if tasks run in other processes than this one."""
     client = client or _current_client()
     if client is None:
         return runs_processes()
@@ -120,12 +120,12 @@ def _is_elsewhere(client: Client | None) -> bool:
 
 
 def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | None:
-    """Forks of what tasks write to; None where they can write to the stores themselves.
+    """Return forks for tasks; None if they can write to the stores themselves.
 
     Parameters
     ----------
     stores
-        What tasks write to.
+        Stores that tasks write to.
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
 
@@ -152,7 +152,7 @@ def _cluster_workers(client: Client) -> Workers:
 
 
 def _first_workers(client: Client) -> dict[str, Any]:
-    """Wait a while for workers that are still starting."""
+    """Wait for workers that are still starting."""
     try:
         client.wait_for_workers(1, timeout=_PATIENCE)
     except TimeoutError as error:
@@ -179,7 +179,7 @@ def _local_workers() -> Workers:
 
 
 def runs_processes() -> bool:
-    """Whether dask is configured to use processes of its own."""
+    """True if dask is configured to use processes of its own."""
     from dask.base import get_scheduler
     from dask.multiprocessing import get as get_processes
 
