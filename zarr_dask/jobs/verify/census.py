@@ -1,12 +1,12 @@
-"""A census of stored objects: what one task finds out about some of them.
+"""Census of stored objects: the tasks of `zarr_dask.verify`.
 
-A task is a batch of the stored objects of one array. Each is one of `STATES`; chunks inside shards
-are counted one by one, down to nested shards. Three depths:
+A task checks a batch of the stored objects of one array. Each object gets one of `STATES`; chunks
+inside shards, including nested shards, are counted one by one. There are three depths:
 
-- ``"index"`` reads the indices of shards, and looks whether what they point to can be there; of
-  other objects only the size is looked at, where it says something.
+- ``"index"`` reads the indices of shards, and checks that the chunks they point to can exist; for
+  other objects it checks only the size, if that is known in advance.
 - ``"decode"`` reads all bytes and decodes every chunk.
-- ``"receipts"`` reads all bytes and sums them up; whoever has the receipts compares.
+- ``"receipts"`` reads all bytes and computes checksums; the caller compares them with receipts.
 
 One object and one decoded chunk are held at a time.
 """
@@ -38,26 +38,26 @@ __all__ = ["STATES", "Batch", "Cells", "Census", "Depth", "Finding", "State"]
 Depth = Literal["index", "decode", "receipts"]
 State = Literal["ok", "empty", "absent", "torn", "checksum", "undecodable"]
 STATES: tuple[State, ...] = ("ok", "empty", "absent", "torn", "checksum", "undecodable")
-"""What a stored object or a chunk can be, the worse the later.
+"""States of a stored object or a chunk, from best to worst.
 
-``empty`` is absent on purpose, which receipts alone can tell; ``torn`` is cut short, or a shard
-whose index cannot be read or points outside of it; ``checksum`` is other bytes than were stored;
-``undecodable`` is anything else that does not decode.
+``empty`` is absent on purpose, which only receipts show; ``torn`` is truncated, or a shard whose
+index cannot be read or points outside of it; ``checksum`` has other bytes than were stored;
+``undecodable`` is anything else that cannot be decoded.
 """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem that was found."""
 
     kind: str
     """A state, or ``"document"``, ``"orphan"``, ``"stray"``, ``"temporary"``, ``"stale"`` ..."""
     path: str
-    """Of the node."""
+    """Path of the node."""
     key: str = ""
-    """Of the stored object."""
+    """Key of the stored object."""
     coords: tuple[tuple[int, ...], ...] = ()
-    """Of the stored object, then of the chunk inside it."""
+    """Coordinates of the stored object, then of the chunk inside it."""
     reason: str = ""
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cells:
-    """Numbers of some cells of a grid, in C order: runs of consecutive ones."""
+    """Numbers of some cells of a grid, in C order, as runs of consecutive numbers."""
 
     runs: tuple[tuple[int, int], ...]
-    """First number, and how many follow on each other."""
+    """First number, and length of the run."""
 
     @staticmethod
     def of(numbers: Sequence[int] | np.ndarray) -> Cells:
-        """Of some numbers in any order.
+        """Return the cells with some numbers, given in any order.
 
         Examples
         --------
@@ -91,11 +91,11 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of cells."""
         return sum(length for _, length in self.runs)
 
     def part(self, first: int, stop: int) -> Iterator[int]:
-        """The numbers from one place of the list up to another.
+        """Yield the numbers from one position of the list up to another.
 
         Examples
         --------
@@ -112,50 +112,50 @@ class Cells:
 
 
 class Summed(NamedTuple):
-    """What the bytes of a stored object come to."""
+    """Size and checksums of a stored object."""
 
     nbytes: int
     crc32c: int
     sha256: str | None
-    """In hexadecimal digits, where that was asked for."""
+    """SHA-256 in hexadecimal digits, if requested."""
 
 
 class Batch(NamedTuple):
-    """What a task has found."""
+    """Result of a task."""
 
     array: int
-    """Which of the arrays."""
+    """Number of the array."""
     first: int
-    """Place of its first object in the list of cells."""
+    """Position of its first object in the list of cells."""
     states: bytes
-    """Place in `STATES`, of each object."""
+    """Index in `STATES` for each object."""
     chunks: dict[State, int]
-    """Chunks inside shards, where they were looked at."""
+    """Number of chunks inside shards by state, if they were checked."""
     nbytes: int
-    """Bytes that were read, or looked up."""
+    """Bytes that were read, or sizes that were looked up."""
     sums: list[Summed | None]
-    """Of each object, where they were asked for; None if it is absent."""
+    """Checksums of each object, if requested; None if it is absent."""
     findings: list[Finding]
 
 
 @dataclass(frozen=True)
 class Census:
-    """The tasks for some arrays: ``census(number)`` is what a task does."""
+    """The tasks for some arrays; called with the number of a task."""
 
     arrays: tuple[Array, ...]
     cells: tuple[Cells, ...]
-    """Which of the stored objects of each."""
+    """The stored objects of each array to check."""
     depth: Depth
     sha256: bool = False
-    """Whether it is worked out, too, where bytes are summed up."""
+    """True to compute the SHA-256 as well, if checksums are computed."""
 
     @property
     def batches(self) -> list[int]:
-        """How many tasks there are for each array."""
+        """Number of tasks for each array."""
         return [-(-cells.count // self._size(n)) for n, cells in enumerate(self.cells)]
 
     def _size(self, which: int) -> int:
-        """Objects of one task: few where each is a lot of work."""
+        """Return the number of objects of one task: few if each is a lot of work."""
         array = self.arrays[which]
         if self.depth == "index":
             return _MOST_PER_TASK
@@ -163,7 +163,7 @@ class Census:
         return max(1, min(_MOST_PER_TASK, _BYTES_PER_TASK // max(nbytes, 1)))
 
     def __call__(self, number: int) -> Batch:
-        """What one task finds."""
+        """Run one task."""
         ends = list(accumulate(self.batches))
         which = bisect_right(ends, number)
         size = self._size(which)
@@ -187,17 +187,17 @@ class Census:
 _MOST_PER_TASK = 256
 _BYTES_PER_TASK = 1 << 26
 _MOST_NAMED = 100
-"""Findings that one task names; all are counted."""
+"""Maximum number of findings that one task names; all are counted."""
 
 
 # --- one stored object ----------------------------------------------------------------------------
 
 _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
-"""Gives parts of one value."""
+"""Reads parts of one value."""
 
 
 def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256: bool) -> _Look:
-    """What there is at some coordinates."""
+    """Check the stored object at some coordinates."""
     look = _Look(array, coords, decoding=depth == "decode")
     try:
         _look_into(look, depth, with_sha256=with_sha256)
@@ -230,7 +230,7 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
 
 
 class _Look:
-    """One stored object, and what was found in it."""
+    """One stored object, and the results of checking it."""
 
     def __init__(self, array: Array, coords: tuple[int, ...], *, decoding: bool) -> None:
         self.array = array
@@ -243,7 +243,7 @@ class _Look:
         self.findings: list[Finding] = []
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:
-        """Something is wrong with the object, or with a chunk inside it."""
+        """Record a problem with the object, or with a chunk inside it."""
         self.state = max(self.state, state, key=STATES.index)
         if len(self.findings) < _MOST_NAMED:
             key, path = self.array.key(self.coords), self.array.path
@@ -253,20 +253,20 @@ class _Look:
     def at(
         self, bound: BoundChain, read: _Read, size: int, valid: Region, inside: tuple[Shape, ...]
     ) -> State:
-        """Look at a chunk, or at a shard and the chunks in it.
+        """Check a chunk, or a shard and the chunks in it.
 
         Parameters
         ----------
         bound
-            Its codecs.
+            Codecs of the chunk or shard.
         read
-            Gives parts of its bytes.
+            Reads parts of its bytes.
         size
-            How many there are.
+            Number of its bytes.
         valid
-            What of it lies in the array.
+            Part of it that lies inside the array.
         inside
-            Where it is: coordinates in the shards around it.
+            Coordinates in the shards around it.
         """
         expected = bound.size.exact
         if size == 0 or (expected is not None and size != expected):
@@ -291,9 +291,9 @@ class _Look:
         return "ok"
 
     def _overlaps(self, found: Inside, size: int, inside: tuple[Shape, ...]) -> State:
-        """Name chunks that an index has lie partly in each other, or in the index.
+        """Record chunks that overlap each other, or the index, according to the index.
 
-        Two that lie at the very same place may do so: equal bytes need to be stored once only.
+        Two chunks may lie at exactly the same position: equal bytes need to be stored only once.
         """
         starts, counts = (found.places[..., n].ravel() for n in (0, 1))
         held = (starts < size) & (counts <= size - np.minimum(starts, size)) & (counts > 0)
@@ -321,7 +321,7 @@ class _Look:
         valid: Region,
         inside: tuple[Shape, ...],
     ) -> State:
-        """Look at the chunks that an index tells of, as far as they lie in the array."""
+        """Check the chunks in an index, as far as they lie inside the array."""
         region = bound.encoded_region(valid)
         shape = chunk.spec.shape
         box = tuple(slice(0, -(-s.stop // n)) for s, n in zip(region, shape, strict=True))
@@ -355,7 +355,7 @@ class _Look:
             part = _within(read, start, count)
             before = sum(self.chunks.values())
             state = self.at(chunk, part, count, rest, (*inside, coords))
-            if sum(self.chunks.values()) == before:  # no shard itself
+            if sum(self.chunks.values()) == before:  # unless it is a shard itself
                 self.chunks[state] += 1
             worst = max(worst, state, key=STATES.index)
         return worst
@@ -365,14 +365,14 @@ _READING = Reading()
 
 
 def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
-    """Where a mask is true, in C order; a mask without dimensions is true at no coordinates."""
+    """Return the coordinates where a mask is true, in C order; `()` if it has no dimensions."""
     if not mask.ndim:
         return iter([()] if mask else [])
     return (tuple(row) for row in np.argwhere(mask).tolist())
 
 
 def _within(read: _Read, start: int, length: int) -> _Read:
-    """Gives parts of what lies within a longer value."""
+    """Return a reader for parts of a range within a longer value."""
     return lambda wanted: answer(window(_asking(wanted), start, length), read)
 
 

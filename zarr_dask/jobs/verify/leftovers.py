@@ -1,4 +1,4 @@
-"""What writers have left that were killed: temporary files, and folders of swaps."""
+"""Leftovers of killed writers: temporary files, and folders of swaps."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from zarr_dask.stores.zip import ZipStore
 __all__ = ["find_leftovers"]
 
 _OLD = 3600.0
-"""Seconds after which nobody writes to a temporary file any more."""
+"""Seconds after which a temporary file is no longer in use."""
 _LEFT = {
     "dead": "that was killed; sweep=True removes it",
     "resumable": "that was killed; the same call with resume= goes on with it",
     "unknown": "of which nobody here knows whether it runs; remove it if it does not",
 }
-"""What is said of folders, by their state."""
+"""Descriptions of folders, by their state."""
 
 
 def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Finding], int]:
-    """Temporary files of writers that were killed, and folders of swaps.
+    """Find temporary files of killed writers, and folders of swaps.
 
-    Returns what there is, and how many were removed, with `sweep`, because nobody needs them.
+    Return the findings, and the number of leftovers that were removed with `sweep`.
     """
     found: list[Finding] = []
     swept = 0
     while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
         store = store.store
-    if isinstance(store, ZipStore):  # a writer of it has them beside it
+    if isinstance(store, ZipStore):  # a writer of an archive puts them beside it
         store, folder = LocalStore(str(Path(store.root).parent)), None
     elif isinstance(store, LocalStore):
         folder = prefix_of(path)

@@ -1,8 +1,8 @@
-"""Stored objects of no array: its document was lost, or has not been written yet.
+"""Orphans: stored objects without an array, because its metadata was lost or is not written yet.
 
-A listing shows them by their names alone, so that what is no stored object may be called like one.
-`Ownerless` counts, while all keys are listed, those that look like it and lie below no array, and
-says afterwards which of them are worth a finding.
+A listing shows only names, and other files may have names like stored objects. While all keys are
+listed, `Ownerless` counts keys that look like stored objects and lie below no array. Afterwards it
+decides which of them to report.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _MOST_PATHS = 10_000
 _NUMBER = "(?:0|[1-9][0-9]*)"
 _LETTERED = re.compile(rf"(?:(.*)/)?c(?:(?:/{_NUMBER})+|(?:\.{_NUMBER})+)")
 _FLAT = re.compile(rf"(?:(.*)/)?{_NUMBER}(?:\.{_NUMBER})+")
-"""Keys of stored objects, as the formats have them by default."""
+"""Default keys of stored objects in the formats."""
 
 
 class Lost(NamedTuple):
-    """What lies where an array should be."""
+    """Stored objects at a location where an array should be."""
 
     path: str
     objects: int
-    """How many, by their names."""
+    """Number of keys that look like stored objects."""
     first: str
-    """The key of one."""
+    """The first of these keys."""
 
 
 @dataclass
 class Ownerless:
-    """Keys that are called as stored objects are, and lie below no array.
+    """Keys that look like stored objects and lie below no array.
 
-    Keys of nothing but numbers with dots count where some array has such, or would have them by
-    default. Elsewhere only its own document could tell that an array has them, and files that are
-    called by a version or a date are more frequent than such arrays whose document is lost.
+    Keys of only numbers and dots count if some array has such keys, or would have them by default.
+    Otherwise they are more likely to be files named by a version or a date than objects of an array
+    whose metadata is lost.
     """
 
     flat: bool
-    """Whether those of numbers alone count."""
+    """True if keys of only numbers count."""
     found: dict[str, Lost] = field(default_factory=dict)
-    """By the path where the array should be."""
+    """Findings by the path where the array should be."""
 
     @staticmethod
     def among(layouts: Iterable[object]) -> Ownerless:
-        """Those of a hierarchy with these layouts of keys."""
+        """Return an empty collection for a hierarchy with these layouts of keys."""
         return Ownerless(any(isinstance(k, ChunkKeys) and k.key((0,)) == "0" for k in layouts))
 
     def note(self, key: str) -> None:
@@ -68,15 +68,15 @@ class Ownerless:
             self.found[path] = before._replace(objects=before.objects + 1)
 
     def lost(self, store: Store, told: Collection[str]) -> list[Lost]:
-        """What is worth a finding.
+        """Return the orphans to report.
 
         Parameters
         ----------
         store
-            Where they are. It is asked whether there is an array of another format, which is no
-            part of this hierarchy and not looked at.
+            Store of the keys. It is checked for arrays of another format, which are not part of
+            this hierarchy.
         told
-            Paths of which something is said already, and of all that lies below them.
+            Paths that are reported already; everything below them is skipped too.
         """
         untold = [
             one
@@ -88,11 +88,11 @@ class Ownerless:
 
 
 def _has_owner(store: Store, lost: Lost) -> bool:
-    """Whether an array of any format lies around a key, its path or something below that."""
+    """True if an array of any format lies around a key, at its path or below that."""
     for folder in ancestors(lost.first):
         if len(folder) < len(lost.path):
             continue
-        with suppress(StoreKeyError):  # there can be no document
+        with suppress(StoreKeyError):  # such a key cannot have metadata
             if any(not isinstance(meta, GroupMeta) for _, meta in formats_at(store, folder)):
                 return True
     return False

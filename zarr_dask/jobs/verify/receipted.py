@@ -1,4 +1,4 @@
-"""Receipts as `zarr_dask.verify` takes them: of a manifest, of jobs and outputs that are open."""
+"""Receipts for `zarr_dask.verify`: of a manifest, and of open jobs and outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReceiptedObject(Protocol):
 
     @property
     def key(self) -> str:
-        """Its key, below the root of the store."""
+        """Key below the root of the store."""
         ...
 
     @property
@@ -45,23 +45,23 @@ class ReceiptedObject(Protocol):
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all of them."""
+        """CRC-32C of the encoded bytes."""
         ...
 
 
 def sha256_of(one: ReceiptedObject) -> str | None:
-    """Of the bytes as they were written, if the receipt has it."""
+    """Return the SHA-256 of the bytes as written, if the receipt has it."""
     found = getattr(one, "sha256", None)
     return None if found is None else str(found)
 
 
 @runtime_checkable
 class Receipted(Protocol):
-    """What jobs have stored, such as a manifest."""
+    """Receipts of jobs, such as a manifest."""
 
     @property
     def objects(self) -> Iterable[ReceiptedObject]:
-        """Stored objects; metadata documents may be among them."""
+        """Stored objects; metadata may be among them."""
         ...
 
     @property
@@ -78,17 +78,17 @@ class OpenJobs:
     path: str
     """Full path of the node."""
     arrays: tuple[Array, ...]
-    """That node, or those below it."""
+    """The node itself, or the arrays below it."""
     journal: Location | None
-    """Where jobs and outputs keep their journals that do not lie beside the hierarchy."""
+    """Location of journals of jobs and outputs that are not beside the hierarchy."""
 
     def __iter__(self) -> Iterator[tuple[str, Journal, Job]]:
-        """Each with the path of what it writes."""
+        """Yield each job with its journal and the path of its target."""
         yield from self._beside()
         yield from self._elsewhere()
 
     def receipts(self) -> Manifest:
-        """What jobs have stored that have not ended, and ranks of outputs that are open.
+        """Return the receipts of jobs that have not ended, and of ranks of open outputs.
 
         Raises
         ------
@@ -117,9 +117,9 @@ class OpenJobs:
         return Manifest(tuple(objects), frozenset(empty))
 
     def is_done(self, path: str, journal: Journal, job: Job) -> bool:
-        """Whether nothing is left of a job but its journal: it died when that was to be removed.
+        """True if a job died when only its journal was left.
 
-        What lies between the stages of a rechunking may be left besides: such are not done.
+        A job of several stages may have left intermediate arrays, so it is never done.
         """
         if job.ended:
             return True
@@ -133,7 +133,7 @@ class OpenJobs:
         return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)
 
     def _beside(self) -> Iterator[tuple[str, Journal, Job]]:
-        """Jobs with journals beside the hierarchy, by the path of what they write."""
+        """Yield jobs with journals beside the hierarchy, by the path of their target."""
         place = default_place(self.store, self.path)
         if place is None:
             return
@@ -144,7 +144,7 @@ class OpenJobs:
                 yield path, journal, job
 
     def _elsewhere(self) -> Iterator[tuple[str, Journal, Job]]:
-        """The same of the journal that was named, of arrays that exist and groups around them."""
+        """Yield jobs with journals at the given location, for arrays and their parent groups."""
         if self.journal is None:
             return
         paths = {self.path, *(one.path for one in self.arrays)}
@@ -154,16 +154,16 @@ class OpenJobs:
                 yield path, journal, job
 
     def _given(self, path: str) -> list[tuple[Journal, Job]]:
-        """Jobs at a node whose journals are at the place that was named."""
+        """Return the jobs at a node whose journals are at the given location."""
         if self.journal is None:
             return []
         try:
             return open_journals(given_place(self.journal, self.store, path))
-        except ResumeError:  # the place is in the node: no job there can have used it
+        except ResumeError:  # the location is inside the node, so no job there can have used it
             return []
 
     def _at(self, path: str) -> Iterator[tuple[Journal, Job]]:
-        """Jobs that write to a node, wherever their journals are."""
+        """Yield the jobs that write to a node, with journals at either location."""
         place = default_place(self.store, path)
         if place is not None:
             yield from open_journals(place)
@@ -171,7 +171,7 @@ class OpenJobs:
 
 
 def _has_documents(array: Array, job: Job) -> bool:
-    """Whether the documents are there that a job writes last, just as it would write them."""
+    """True if the metadata that a job writes last exists, exactly as the job would write it."""
     there = read_documents(array.store, list(job.documents), Limits())
     written = [there[key] == text.encode() for key, text in job.documents.items()]
     return bool(written) and all(written)
