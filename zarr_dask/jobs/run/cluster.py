@@ -1,4 +1,4 @@
-"""Running on a cluster: a window of tasks at a time, with typed errors for failures of the cluster."""
+"""Running on a cluster: a window of tasks at a time; cluster failures raise typed errors."""
 
 from __future__ import annotations
 

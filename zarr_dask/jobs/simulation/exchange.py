@@ -1,8 +1,8 @@
-"""Pieces of blocks that go to the owners of shared stored objects, through a communicator.
+"""Exchange of pieces of shared stored objects between ranks, through a communicator.
 
-All that is asked of a communicator is `Communicator`; those of mpi4py are such. Messages between
-two ranks are sent and received in one order on all ranks, so that nothing waits in a circle even
-where a message is only sent once it is received.
+`Communicator` is the required interface; communicators of mpi4py satisfy it. All ranks send and
+receive the messages between two ranks in one order. So there is no deadlock, even if a send blocks
+until the message is received.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 __all__ = ["Communicator", "exchange", "smallest"]
 
 _TAG = 27182
-"""Of all our messages; the communicator may carry others as well."""
+"""Tag of all messages of this module; the communicator may carry others as well."""
 
 
 @runtime_checkable
 class Communicator(Protocol):
-    """What carries objects between the ranks of a job."""
+    """Sends objects between the ranks of a job."""
 
     @property
     def rank(self) -> int:
@@ -35,7 +35,7 @@ class Communicator(Protocol):
         ...
 
     def recv(self, buf: Any = None, source: int = 0, tag: int = 0) -> Any:
-        """The next object with that tag from another rank; waits for it. `buf` stays None."""
+        """Return the next object with this tag from another rank; wait for it. `buf` stays None."""
         ...
 
 
@@ -44,14 +44,13 @@ def exchange(
 ) -> dict[int, Any]:
     """Send a message to some ranks and receive one from each of others.
 
-    All messages of a step have one order, by sender and receiver, and each rank takes its own in
-    that order. Of the messages that are not through yet the first one is always next for both of
-    its ranks.
+    All messages of a step have one order, by sender and receiver, and each rank handles its own in
+    that order. So the first unfinished message is always the next one for both of its ranks.
 
     Returns
     -------
     dict
-        What came, by sender.
+        Received messages, by sender.
     """
     rank = comm.rank
     received = {}
@@ -64,7 +63,7 @@ def exchange(
 
 
 def smallest(comm: Communicator, number: int) -> int:
-    """The smallest of the numbers that all ranks give, for all ranks."""
+    """Return the smallest of the numbers that all ranks give, on all ranks."""
     if comm.rank:
         comm.send(number, dest=0, tag=_TAG)
         return int(comm.recv(source=0, tag=_TAG))

@@ -1,7 +1,7 @@
-"""The output of a simulation: which arrays it has, where they grow, and who writes what.
+"""Output of a simulation: its arrays, and the ranks that write them.
 
-An `Output` is what all ranks agree on. It is written once, when everything has been checked and
-the arrays are there, and read by every rank that attaches. Its folder lies beside the hierarchy::
+All ranks share an `Output`. It is written once, when everything has been checked and the arrays
+exist, and read by every rank that attaches. Its folder lies beside the hierarchy::
 
     run.zarr/                              the hierarchy, in which nothing is ever added
     run.zarr.zarr-dask/__output/
@@ -79,7 +79,7 @@ __all__ = ["Output", "Series"]
 _DOCUMENT = "output.json"
 _FORMAT = "zarr-dask output 1"
 _UNBOUNDED = 1 << 40
-"""Steps of an output whose capacity is not given: more than any simulation has."""
+"""Capacity of an output without a limit: more steps than any simulation has."""
 _CHUNK_BYTES = 4 << 20
 _STEPS_OF_COORDINATES = 1024
 _FOLDER = "__output"
@@ -106,40 +106,40 @@ class Series:
     name: str
     """Path below the group of the output."""
     array: Array
-    """As long as it may become; the document in the store says how much of it is visible."""
+    """The array at its full length; the metadata in the store has the visible length."""
     axis: int
     """The dimension of the steps."""
     owners: Owners
 
     @cached_property
     def steps(self) -> Dimension:
-        """The steps, cut into stored objects."""
+        """The dimension of the steps, divided into stored objects."""
         return self.array.meta.grid.dimensions[self.axis]
 
     @cached_property
     def grid(self) -> Grid:
-        """One step, cut into stored objects."""
+        """The grid of one step, divided into stored objects."""
         return Grid(_without(self.array.meta.grid.dimensions, self.axis))
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether a step is a single value, such as its time."""
+        """True if a step is a single value, such as its time."""
         return not self.grid.ndim
 
     def coords(self, index: int, coords: tuple[int, ...]) -> tuple[int, ...]:
-        """Coordinates of a stored object, from those along the steps and those in a step."""
+        """Return the coordinates of a stored object, from its index and those in a step."""
         return (*coords[: self.axis], index, *coords[self.axis :])
 
     def key(self, index: int, coords: tuple[int, ...]) -> str:
-        """Key of a stored object."""
+        """Return the key of a stored object."""
         return self.array.key(self.coords(index, coords))
 
     def share(self, rank: int, *, shared: bool) -> Share:
-        """What a rank does for this array."""
+        """Return the work of a rank for this array."""
         return share_of(self.owners, self.grid, rank, shared=shared)
 
     def shape_with(self, steps: int) -> Shape:
-        """Shape of the array when so many steps are visible."""
+        """Return the shape of the array with this many visible steps."""
         shape = self.grid.shape
         return (*shape[: self.axis], steps, *shape[self.axis :])
 
@@ -159,20 +159,20 @@ class Output:
     group: Group
     series: Mapping[str, Series]
     capacity: int | None
-    """Steps at most; None where there is no bound."""
+    """Maximum number of steps; None for no limit."""
     ranks: int
     gathers: bool
-    """Whether ranks send pieces of their blocks to the owners of shared objects."""
+    """True if ranks send pieces of their blocks to the owners of shared objects."""
     folder: Folder
 
     @property
     def store(self) -> Store:
-        """Where the arrays are."""
+        """Store of the arrays."""
         return self.group.store
 
     @property
     def node_format(self) -> Format:
-        """How their documents are spelled."""
+        """Format of the arrays."""
         return self.group.node_format
 
     @property
@@ -182,14 +182,14 @@ class Output:
 
     @cached_property
     def _paced(self) -> list[Series]:
-        """The arrays whose stored objects decide where the visible length may end."""
+        """The arrays whose stored objects determine the possible ends of the visible length."""
         fields = [one for one in self.series.values() if not one.is_coordinate]
         return fields or list(self.series.values())
 
     def border(self, steps: int) -> int:
-        """The most steps, not more than these, of which all arrays have whole stored objects.
+        """Return the most steps, up to this number, for which all arrays have whole stored objects.
 
-        Coordinates do not count: their owner writes the objects that are not whole as well.
+        Coordinates do not count, because their owner also writes incomplete objects.
         """
         while True:
             borders = [one.steps.boundary_at_or_before(steps) for one in self._paced]
@@ -198,13 +198,13 @@ class Output:
             steps = min(borders)
 
     def end(self) -> None:
-        """Forget what was agreed on: no rank can attach any more."""
+        """Remove the files of the output: no rank can attach any more."""
         folder = self.folder
         above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
         _forget(folder.store, above)
 
     def rank_file(self, rank: int) -> str:
-        """Name of the file that says what a rank has stored."""
+        """Return the name of the file with the receipts of a rank."""
         return f"rank-{rank}"
 
 
@@ -213,7 +213,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks for; see `zarr_dask.Writer.create`."""
+    """Arguments of the user; see `zarr_dask.Writer.create`."""
 
     url: Location | Array | Group
     path: str
@@ -234,15 +234,15 @@ def create_output(request: Request) -> Output:
     Raises
     ------
     GridError, DataTypeError, MetadataError, TypeError
-        If an array cannot be as it is described.
+        If an array is not possible as described.
     SharedObjectError
         If two ranks would write one stored object.
     NodeExistsError
-        If there is something at the place of an array.
+        If something exists at the location of an array.
     RankError
-        If an output is open there that is not to be replaced, or whose ranks still run.
+        If an output is open there that may not be replaced, or whose ranks still run.
     StoreError
-        If there is no place for the journal.
+        If there is no location for the journal.
     """
     store, path = node_place(request.url, request.path, request.storage_options)
     place, prefix = _place(store, path, request.journal)
@@ -259,24 +259,24 @@ def create_output(request: Request) -> Output:
     if group is None:
         _check_group(request, store, path, kind)
     _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
-    place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: no rank attaches any more
+    place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: prevents attaching
     place.delete_prefix(prefix)
     if group is None:
         group = create_group(store, path, attributes=request.attributes, format=kind)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # they are written at the end
+        warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # written at the end
         for draft in drafts.values():
             draft.make(overwrite=request.overwrite)
     creation = token_hex(8)
     folder = Folder(place, f"{prefix}{creation}/")
     output = Output(group, series, request.capacity, ranks, request.gathers, folder)
-    place.set(f"{folder.prefix}{REWINDS}", [b""])  # so that the folder is there
+    place.set(f"{folder.prefix}{REWINDS}", [b""])  # creates the folder
     place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
     return output
 
 
 def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> None:
-    """Refuse to replace an output unasked, or while a rank writes."""
+    """Refuse to replace an output without being told to, or while a rank writes."""
     text = place.get(f"{prefix}{_DOCUMENT}")
     if text is None:
         return
@@ -295,13 +295,13 @@ def abandon_output(
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
 ) -> None:
-    """Forget an output whose ranks will not go on; see `zarr_dask.Writer.abandon`."""
+    """Discard an output whose ranks will not continue; see `zarr_dask.Writer.abandon`."""
     store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     if place.get(f"{prefix}{_DOCUMENT}") is None:
         raise _no_output(store, path, place, prefix)
     _check_no_other(place, prefix, where(store, path), overwrite=True)
-    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # what is left of it
+    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # the arrays may be gone
         output = open_output(store, path, journal, None)
         for one in output.series.values():
             array = open_array(output.group, one.name, "r+")
@@ -325,7 +325,7 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
 
 
 def _check_group(request: Request, store: Store, path: str, kind: str) -> None:
-    """Whether there can be such a group: a format may have none."""
+    """Raise if there cannot be such a group: some formats have none."""
     node_format = format_for_new(store, kind, path)
     check_place(store, path, node_format, overwrite=False, is_group=True)
     meta = GroupMeta(checked_attributes(request.attributes, where(store, path)))
@@ -351,7 +351,7 @@ def _checked_capacity(capacity: Any) -> int:
 
 
 def _format_of(request: Request, store: Store, path: str, group: Group | None) -> str:
-    """Name of the format of the arrays."""
+    """Return the name of the format of the arrays."""
     if group is None:
         return request.format or format_around(store, path)
     if request.format not in {None, group.format}:
@@ -370,19 +370,19 @@ def _existing_group(store: Store, path: str) -> Group | None:
         return None
 
 
-# --- arrays that are asked for --------------------------------------------------------------------
+# --- arrays of a request --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """An array that is to be made."""
+    """An array to be made."""
 
     array: Array
-    """As it will be, with no step in it."""
+    """The array as it will be, without steps."""
     series: Series | None
-    """What grows; None for an array that is given as it is."""
+    """The growing array; None for an array with given values."""
     values: np.ndarray | None
-    """Of such an array."""
+    """Values of an array that does not grow."""
 
     def make(self, *, overwrite: bool) -> None:
         """Make the array."""
@@ -396,7 +396,7 @@ class Draft:
 
 
 def _check_kinds(request: Request) -> None:
-    """Refuse what describes neither arrays nor the regions of ranks."""
+    """Refuse arguments of the wrong types."""
     if not isinstance(request.arrays, Mapping):
         raise TypeError(
             f"arrays={request.arrays!r}: expected an object with the shape, dtype and so on of "
@@ -411,7 +411,7 @@ def _check_kinds(request: Request) -> None:
 def _drafts(
     request: Request, store: Store, path: str, capacity: int, kind: str
 ) -> dict[str, Draft]:
-    """All arrays, each checked."""
+    """Return all arrays, each checked."""
     maps = request.owners
     _check_kinds(request)
     drafts = {}
@@ -471,7 +471,7 @@ class _Place:
 
 
 def _static(place: _Place, spec: Mapping[str, Any]) -> Draft:
-    """An array that is given as it is."""
+    """Return the draft of an array with given values."""
     values = np.asarray(spec["values"])
     rest = {name: value for name, value in spec.items() if name not in {"values", "axis"}}
     rest = {"shape": values.shape, "dtype": values.dtype, **rest}
@@ -533,7 +533,7 @@ def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
 
 
 def _cell(found: Owners, itemsize: int) -> Shape:
-    """The chunks of one step where none are given: blocks of the ranks, or parts of them."""
+    """Return the default chunks of one step: blocks of the ranks, or parts of them."""
     if found.sizes is None:
         return auto_chunks(found.shape, itemsize, _CHUNK_BYTES)
     return dividing_chunks(tuple(max(n) or 1 for n in found.sizes), itemsize, _CHUNK_BYTES)
@@ -563,7 +563,7 @@ def _check_owned(series: Series) -> None:
     )
 
 
-# --- as a document --------------------------------------------------------------------------------
+# --- as JSON --------------------------------------------------------------------------------------
 
 
 def _to_json(output: Output, creation: str) -> bytes:
@@ -591,14 +591,14 @@ def open_output(
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Output:
-    """The output at a place, as it was created.
+    """Return the output at a location, as it was created.
 
     Raises
     ------
     WriterNotFoundError
-        If none was created there.
+        If no output was created there.
     MetadataError
-        If its document is damaged.
+        If its JSON file is damaged.
     """
     store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
@@ -646,7 +646,7 @@ def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacit
 
 
 def changed_error(array: Array) -> MetadataChangedError:
-    """Says that an array is another one by now."""
+    """Return an error for an array that has been replaced by another one."""
     return MetadataChangedError(
         f"{array.where} is not the array any more that was created for this output: its metadata "
         "have changed. Create the output anew."

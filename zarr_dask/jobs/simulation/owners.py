@@ -1,9 +1,9 @@
-"""Which rank of a simulation writes which stored objects.
+"""Assignment of stored objects to the ranks of a simulation.
 
-A rank computes a block of every step; a stored object must have exactly one writer. `Owners` says
-which region each rank has, `shared_objects` finds the objects that would have two writers, and
-`Share` is what one rank then does for one array: which objects it owns, which pieces of its block
-go into them, and, where objects are shared on purpose, which pieces go to other ranks.
+A rank computes a block of every step; a stored object must have exactly one writer. `Owners` holds
+the region of each rank. `shared_objects` finds the objects that would have two writers. `Share` is
+the work of one rank for one array: the objects that it owns, the pieces of its block that go into
+them, and, if objects are shared on purpose, the pieces for other ranks.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Owners:
     """The region of each rank in one step of an array; made by `zarr_dask.owners`."""
 
     shape: Shape
-    """Of one step."""
+    """Shape of one step."""
     boxes: tuple[Box, ...]
-    """What each rank has, by its number; ranks beyond the last have nothing."""
+    """Region of each rank, by its number; ranks beyond the last have no elements."""
     sizes: Blocks | None = None
-    """Lengths of the blocks along each dimension, where the ranks are a grid of such."""
+    """Lengths of the blocks along each dimension, if the ranks form a grid of blocks."""
 
     @staticmethod
     def single(shape: Shape) -> Owners:
-        """Rank 0 has everything."""
+        """Return owners with everything on rank 0."""
         return Owners(shape, (tuple((0, n) for n in shape),))
 
     @property
@@ -49,7 +49,7 @@ class Owners:
         return len(self.boxes)
 
     def region(self, rank: int) -> Region | None:
-        """What a rank has of each step; None for nothing.
+        """Return the region of a rank in each step; None if it has no elements.
 
         Examples
         --------
@@ -66,12 +66,12 @@ class Owners:
         return np.array(self.boxes, np.int64).reshape(self.ranks, len(self.shape), 2)
 
     def cells(self, grid: Grid) -> np.ndarray:
-        """Which cells each rank meets, as boxes of their coordinates; empty ones for no elements.
+        """Return the cells that each rank overlaps, as boxes of coordinates, possibly empty.
 
         Returns
         -------
         numpy.ndarray
-            Of shape (ranks, dimensions, 2): the first cell, and the one after the last.
+            Array of shape (ranks, dimensions, 2): the first cell, and the one after the last.
         """
         found = np.empty_like(self._bounds)
         for axis, dimension in enumerate(grid.dimensions):
@@ -85,7 +85,7 @@ class Owners:
 
 
 def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:
-    """The cells that hold some elements of a dimension."""
+    """Return the cells that contain some elements of a dimension."""
     unique, places = np.unique(positions, return_inverse=True)
     last = max(dimension.extent - 1, 0)
     cells = [dimension.find(min(max(int(at), 0), last)) for at in unique]
@@ -96,25 +96,25 @@ def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:
 
 
 def owners(grid: Any, decomposition: Any, *, holes: bool = False) -> Owners:
-    """Which rank has which part of each step of a simulation.
+    """Assign the parts of each step of a simulation to ranks.
 
     Parameters
     ----------
     grid
-        Shape of one step, in elements and without time; or a `zarr_dask.grid.Grid`, of which
-        ranks then get whole cells.
+        Shape of one step, in elements and without time; or a `zarr_dask.grid.Grid`, whose cells are
+        then not divided between ranks.
     decomposition
-        For each dimension the number of ranks, among which it is dealt out evenly (the first ones
-        get one element more where it does not divide), or the lengths of their blocks. Ranks are
-        numbered in C order, as ``MPI_Cart_create`` does. Or a list with the region of each rank, as
-        tuples of slices.
+        For each dimension the number of ranks, with the elements divided evenly among them (the
+        first ranks get one element more if there is a remainder), or the lengths of their blocks.
+        Ranks are numbered in C order, as in ``MPI_Cart_create``. Or a list with the region of each
+        rank, as tuples of slices.
     holes
-        Allow elements that no rank has; they read as the fill value.
+        Allow elements without a rank; they read as the fill value.
 
     Raises
     ------
     GridError
-        If blocks do not fill the step, or regions overlap, reach beyond it or leave holes.
+        If blocks do not fill the step, or regions overlap, exceed the step or leave holes.
 
     Examples
     --------
@@ -217,12 +217,12 @@ def _check_disjoint(found: Owners, holes: bool) -> None:
 
 
 def overlapping(boxes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of boxes that have something in common.
+    """Yield pairs of boxes that overlap.
 
     Parameters
     ----------
     boxes
-        Of shape (boxes, dimensions, 2): start and stop.
+        Array of shape (boxes, dimensions, 2): start and stop.
     """
     if boxes.shape[1] == 0:
         yield from ((0, other) for other in range(1, len(boxes)))
@@ -232,7 +232,7 @@ def overlapping(boxes: np.ndarray) -> Iterator[tuple[int, int]]:
     ordered = boxes[order]
     firsts = ordered[:, 0, 0]
     for place, box in enumerate(ordered):
-        # those that begin later, but before this one ends
+        # boxes that start later, but before this one ends
         end = int(np.searchsorted(firsts, box[0, 1]))
         later = ordered[place + 1 : end]
         meets = ((later[:, :, 0] < box[:, 1]) & (later[:, :, 1] > box[:, 0])).all(axis=1)
@@ -245,15 +245,15 @@ def overlapping(boxes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 class Shared(NamedTuple):
-    """A stored object that two ranks meet."""
+    """A stored object that two ranks overlap."""
 
     coords: tuple[int, ...]
-    """In the grid of one step."""
+    """Coordinates in the grid of one step."""
     ranks: tuple[int, int]
 
 
 def shared_objects(found: Owners, grid: Grid) -> Iterator[Shared]:
-    """Stored objects of a step that two ranks meet: one for each such pair of ranks."""
+    """Yield stored objects of a step that two ranks overlap: one for each such pair of ranks."""
     cells = found.cells(grid)
     for a, b in overlapping(cells):
         first = np.maximum(cells[a, :, 0], cells[b, :, 0])
@@ -261,7 +261,7 @@ def shared_objects(found: Owners, grid: Grid) -> Iterator[Shared]:
 
 
 def fitting(found: Owners, grid: Grid) -> tuple[Shape, Blocks | None]:
-    """What would fit: the nearest regular cells for these ranks, and blocks for these cells.
+    """Return the nearest regular cells that fit these ranks, and blocks that fit these cells.
 
     Examples
     --------
@@ -283,7 +283,7 @@ def fitting(found: Owners, grid: Grid) -> tuple[Shape, Blocks | None]:
 
 
 def _nearest_divisor(number: int, size: int, length: int) -> int:
-    """The divisor of a number that is nearest to a size; any size divides 0."""
+    """Return the divisor of a number that is nearest to a size; any size divides 0."""
     if number == 0:
         return max(min(size, length), 1)
     divisors = {
@@ -295,26 +295,26 @@ def _nearest_divisor(number: int, size: int, length: int) -> int:
     return min(divisors, key=lambda d: (abs(d - size), d))
 
 
-# --- what one rank does ---------------------------------------------------------------------------
+# --- the work of one rank -------------------------------------------------------------------------
 
 
 class Piece(NamedTuple):
     """A part of a rank's block that lies in one stored object."""
 
     coords: tuple[int, ...]
-    """Of the object, in the grid of one step."""
+    """Coordinates of the object in the grid of one step."""
     inside: Region
-    """Where in the object."""
+    """Region of the piece in the object."""
     block: Region
-    """Where in the block of the rank that has it."""
+    """Region of the piece in the block of its rank."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank does for one array."""
+    """The work of one rank for one array."""
 
     region: Region | None
-    """What it has of each step; None for nothing."""
+    """Region of the rank in each step; None for no elements."""
     own: tuple[tuple[int, ...], ...]
     """Coordinates of the objects that it writes, in the grid of one step."""
     keep: tuple[Piece, ...]
@@ -322,11 +322,11 @@ class Share:
     send: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
     """Pieces of its block that go to other ranks."""
     receive: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
-    """Pieces that other ranks send, as those see them."""
+    """Pieces that other ranks send, in the terms of the sender."""
 
 
 def share_of(found: Owners, grid: Grid, rank: int, *, shared: bool = False) -> Share:
-    """What a rank does for an array.
+    """Return the work of a rank for an array.
 
     Parameters
     ----------
@@ -335,9 +335,9 @@ def share_of(found: Owners, grid: Grid, rank: int, *, shared: bool = False) -> S
     grid
         The stored objects of one step.
     rank
-        Which.
+        Number of the rank.
     shared
-        Whether objects may be shared: the first rank that meets an object owns it.
+        True if objects may be shared: the first rank that overlaps an object owns it.
     """
     region = found.region(rank)
     if region is None:
@@ -368,7 +368,7 @@ def _pieces(grid: Grid, region: Region) -> tuple[Piece, ...]:
 
 
 def _ranks_by_cell(found: Owners, grid: Grid, rank: int) -> dict[tuple[int, ...], list[int]]:
-    """For each cell that a rank meets, all ranks that meet it, the lowest first."""
+    """Return, for each cell that a rank overlaps, all ranks that overlap it, the lowest first."""
     cells = found.cells(grid)
     box = cells[rank]
     near = (cells[:, :, 0] < box[:, 1]) & (cells[:, :, 1] > box[:, 0])

@@ -1,12 +1,12 @@
-"""Files that grow by lines which check themselves: what each rank of a simulation has stored.
+"""Append-only files with checksums for the progress of the ranks of a simulation.
 
 A line is the CRC-32C of a JSON object, a space and the object. On a local file system a line is
-appended by one call; what a killed process or a full disk left of the last line is passed over by
-readers, and cut off before the next line is added. Other stores have no appending: there the whole
-file is put anew, shortened by its owner when it grows long.
+appended by one call. Readers ignore an incomplete last line, left by a killed process or a full
+disk; it is cut off before the next line is added. Other stores cannot append: the whole file is
+written again, and its owner shortens it when it grows long.
 
-A file that is open for appending is locked (``flock``), which the kernel undoes when the process
-ends in whatever way. File systems without such locks go without.
+A file that is open for appending is locked (``flock``); the kernel releases the lock when the
+process ends for any reason. On file systems without such locks, files are not locked.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from zarr_dask.stores.local import LocalStore
 __all__ = ["REWINDS", "Appender", "Folder", "Record"]
 
 REWINDS = "rewinds"
-"""Name of the file that says from which steps an output began anew."""
+"""Name of the file with the restarts of an output."""
 
 Record = dict[str, Any]
 """One JSON object."""
 
 _LONGEST_FILE = 1 << 28
-"""Bytes of one progress file at most: more is not one of ours."""
+"""Maximum bytes of a progress file; larger files are not from this package."""
 _MANY_LINES = 128
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
@@ -50,7 +50,7 @@ def _line(record: Record) -> bytes:
 
 
 def _records(text: bytes, at: str) -> tuple[list[Record], int]:
-    """The records in whole lines, and how many bytes those have."""
+    """Return the records in whole lines, and the total bytes of these lines."""
     end = text.rfind(b"\n") + 1
     records = []
     for number, line in enumerate(text[:end].splitlines()):
@@ -78,13 +78,13 @@ class Appender(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file and give up its lock."""
+        """Close the file and release its lock."""
         ...
 
 
 @dataclass
 class _WholeFile:
-    """A file of a store without appending: put anew with every record."""
+    """A file in a store that cannot append: written anew with every record."""
 
     store: Store
     key: str
@@ -105,7 +105,7 @@ class _WholeFile:
 
 @dataclass(eq=False)
 class _LocalFile:
-    """A file that is open and locked, until it is closed or nobody has it any more."""
+    """A file that is open and locked until it is closed or garbage-collected."""
 
     path: str
     descriptor: int
@@ -120,11 +120,11 @@ class _LocalFile:
         """See `Appender.add`."""
         line = _line(record)
         try:
-            os.ftruncate(self.descriptor, self.size)  # what a write that failed may have left
+            os.ftruncate(self.descriptor, self.size)  # remains of a failed write
             _write(self.descriptor, line)
             if self.fsync:
                 os.fsync(self.descriptor)
-            # network file systems show to other hosts what was written before a lock is given up
+            # network file systems show data to other hosts once its lock is released
             _unlock(self.descriptor)
             _lock(self.descriptor, self.path, wait=False)
         except OSError as error:
@@ -143,12 +143,12 @@ def _write(descriptor: int, line: bytes) -> None:
 
 
 def _lock(descriptor: int, path: str, *, wait: bool) -> None:
-    """Lock an open file, where the file system can.
+    """Lock an open file, if the file system supports it.
 
     Raises
     ------
     RankError
-        If a process that still runs has locked it.
+        If another running process has locked it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -171,12 +171,12 @@ def _unlock(descriptor: int) -> None:
 
 
 class Folder:
-    """The files of one job, in a store of any kind, with what was read of them so far.
+    """The files of one job, in a store of any kind, with the read position of each.
 
     Parameters
     ----------
     store, prefix
-        Where; the prefix ends in "/".
+        Location of the files; the prefix ends in "/".
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -192,12 +192,12 @@ class Folder:
     # --- reading ----------------------------------------------------------------------------------
 
     def news(self, names: Sequence[str]) -> Iterator[tuple[str, list[Record], bool]]:
-        """What was added to files since they were last read here.
+        """Yield the records added to files since they were last read here.
 
         Yields
         ------
         name, records, anew
-            Whether the records are all that there are, not only those that are new.
+            `anew` is true if the records are all records of the file, not only new ones.
 
         Raises
         ------
@@ -221,26 +221,26 @@ class Folder:
                     yield name, records, first == 0
 
     def records(self, name: str) -> list[Record]:
-        """All records of a file, without regard to what was read before."""
+        """Return all records of a file, including those read before."""
         self._read.pop(name, None)
         return next((records for _, records, _ in self.news([name])), [])
 
     # --- appending --------------------------------------------------------------------------------
 
     def appender(self, name: str, shortened: Callable[[list[Record]], list[Record]]) -> Appender:
-        """A file of this process, open for appending.
+        """Open a file of this process for appending.
 
         Parameters
         ----------
         name
-            Of the file.
+            Name of the file.
         shortened
-            Makes records that say the same as many, for stores that put the whole file anew.
+            Returns fewer records with the same content, for stores that write the whole file anew.
 
         Raises
         ------
         RankError
-            If a process that still runs has it open.
+            If another running process has it open.
         """
         if not isinstance(self.store, LocalStore):
             return _WholeFile(self.store, self.prefix + name, self.records(name), shortened)
@@ -260,12 +260,12 @@ class Folder:
         return _LocalFile(path, descriptor, size, self.store.fsync)
 
     def check_open(self) -> None:
-        """Whether these files are there still.
+        """Raise if these files no longer exist.
 
         Raises
         ------
         WriterNotFoundError
-            If they are not.
+            If they do not exist.
         """
         if self.store.size(self.prefix + REWINDS) is None:
             raise self._ended()
@@ -278,14 +278,14 @@ class Folder:
         )
 
     def check_idle(self, start: str) -> None:
-        """Refuse while a process has a file open for appending whose name begins so.
+        """Raise if a process has a file open for appending whose name starts with `start`.
 
-        Only local files tell.
+        This is only detected on local files.
 
         Raises
         ------
         RankError
-            If one has.
+            If a process has such a file open.
         """
         if not isinstance(self.store, LocalStore):
             return
@@ -303,12 +303,12 @@ class Folder:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the one lock of this job, where the store is a local file system; others wait.
+        """Hold the lock of this job, if the store is a local file system; other processes wait.
 
         Raises
         ------
         WriterNotFoundError
-            If the files have gone.
+            If the files no longer exist.
         """
         if not isinstance(self.store, LocalStore):
             self.check_open()

@@ -1,10 +1,10 @@
-"""Beginning anew from a checkpoint: which ranks are of one run, and what of the one before counts.
+"""Restarts from a checkpoint: the ranks of the new run, and the valid steps of the previous one.
 
-The first rank of a run that comes makes a rewind (`publish.rewind`), the others take part in
-it. Nobody tells them which run they are of but the name that they are given (``run=``); without
-one, a rank takes part in the last rewind if it begins with the same step and the rank has not done
-so before. That cannot tell a rank that comes late from one that comes first in another run from the
-same step. Such a rank is stopped before it writes after the next rewind.
+The first rank of a new run makes a rewind (`publish.rewind`), and the others take part in it. A
+rank knows its run only by its name (``run=``). Without a name, it takes part in the last rewind if
+that begins with the same step and the rank has not taken part before. This cannot distinguish a
+late rank from the first rank of another run from the same step. Such a rank is stopped before it
+writes after the next rewind.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["begin", "begin_all", "check_not_past", "check_run"]
 
 
 def check_run(run: Any, from_step: int | None) -> None:
-    """Refuse what is no name of a run.
+    """Refuse an invalid name of a run.
 
     Raises
     ------
     TypeError
-        If it is none, or names no beginning.
+        If it is not a name, or is given without `from_step`.
     """
     if run is None:
         return
@@ -44,12 +44,12 @@ def begin(
     run: str | None,
     appender: Appender,
 ) -> None:
-    """Take part in the rewinds that there were, and in one from a checkpoint.
+    """Take part in earlier rewinds, and in the one of this run if it starts from a checkpoint.
 
     Raises
     ------
     StepError
-        If this rank has not stored what lies before, or the run has begun with another step.
+        If this rank has not stored the steps before, or the run has started with another step.
     """
     rewinds = Rewinds(output.folder.records(REWINDS))
     if from_step is not None:
@@ -69,12 +69,12 @@ def begin(
 
 
 def begin_all(output: Output, from_step: int, run: str | None) -> None:
-    """Let an output begin anew, for all of its ranks, which need not know of it.
+    """Restart an output from a checkpoint for all of its ranks, which need not take part.
 
     Raises
     ------
     StepError
-        If a rank has not stored what lies before, or the run has begun with another step.
+        If a rank has not stored the steps before, or the run has started with another step.
     """
     from_step = checked_step(output, from_step, end=True)
     with output.folder.exclusive():
@@ -94,10 +94,10 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
 def _has_begun(
     output: Output, rewinds: Rewinds, known: int, from_step: int, run: str | None
 ) -> bool:
-    """Whether the last rewind is that of this run.
+    """True if the last rewind belongs to this run.
 
-    Without names, it is if this rank has not taken part in it (its number is more than `known`): so
-    the first rank of a run makes a rewind, and the others take part in it.
+    Without names, it does if this rank has not taken part in it (its number is larger than
+    `known`). So the first rank of a run makes a rewind, and the others take part in it.
     """
     if not rewinds.last or rewinds.runs[-1] != run:
         return False
@@ -113,16 +113,16 @@ def _has_begun(
 
 
 def check_not_past(output: Output, rank: int, rewind: int) -> None:
-    """Refuse to write for a process that was there before the output began anew, or ended.
+    """Raise if the output has been restarted or has ended since this process attached.
 
-    What it wrote would not count, and could replace what a later run has stored.
+    Further steps of the process would not count, and could overwrite those of a later run.
 
     Raises
     ------
     RankError
-        If it has begun anew.
+        If the output has been restarted.
     WriterNotFoundError
-        If it has ended.
+        If the output has ended.
     """
     output.folder.check_open()
     rewinds = Rewinds(output.folder.records(REWINDS))

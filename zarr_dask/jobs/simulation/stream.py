@@ -1,9 +1,9 @@
-"""One array of an output as one rank writes it: steps gathered until stored objects are whole.
+"""Buffer of one array in one rank: steps are collected until stored objects are whole.
 
-A stored object that holds several steps is kept in memory, decoded, until its last step has come;
-then it is written at once, under a temporary name that is changed afterwards. Flushed earlier, it
-is written with the steps that it has, and once more when it is whole: what readers see of it
-already stays the same.
+A stored object with several steps is kept in memory, decoded, until its last step has arrived. Then
+it is written at once, under a temporary name that is changed afterwards. If it is flushed earlier,
+it is written with its steps so far, and again when it is whole; the steps that readers see already
+stay the same.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Coords = tuple[int, ...]
 
 
 class Stream:
-    """What a rank has of an array.
+    """Buffer for the steps of one array in one rank.
 
     Parameters
     ----------
     series
-        The array.
+        Array of the output.
     share
-        What of it is this rank's.
+        Work of this rank for the array.
     progress
-        What the rank has stored so far.
+        Steps that the rank has stored so far.
     say
         Appends a record to the file of the rank.
     check
         Called before stored objects are written; raises if this process must not write any more.
     threads
-        That encode and write; None for the pool of the process.
+        Number of threads that encode and write; None for the thread pool of the process.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Stream:
         self.series = series
         self.share = share
         self.stored = progress.stored.get(series.name, 0)
-        """Steps that are stored."""
+        """Number of stored steps."""
         self._receipts = progress.receipts.get(series.name, {})
         self._say = say
         self._check = check
         self._threads = threads
         self._index = -1
         self._steps = 0
-        """Steps that are stored or in memory."""
+        """Number of steps that are stored or in memory."""
         self._objects: dict[Coords, np.ndarray] = {}
 
     # --- blocks -----------------------------------------------------------------------------------
 
     def checked(self, block: Any, casting: Any) -> np.ndarray:
-        """The block of a step as this rank's region, in the data type of the array.
+        """Return the block of a step, checked against this rank's region, in the array's data type.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Stream:
         return array.cast(found if hasattr(block, "dtype") else block)
 
     def add(self, step: int, pieces: Iterable[tuple[Piece, np.ndarray]]) -> None:
-        """Put the pieces of a step into the objects of this rank; write those that are whole."""
+        """Put the pieces of a step into the objects of this rank; write objects that are whole."""
         if not self.share.own or step < self.stored:
             return
         index = self.series.steps.find(step)
@@ -121,7 +121,7 @@ class Stream:
             self._index = -1
 
     def flush(self) -> None:
-        """Write what is in memory and not stored yet."""
+        """Write the steps in memory that are not stored yet."""
         if self._steps <= self.stored or self._index < 0:
             return
         self._check()
@@ -145,7 +145,7 @@ class Stream:
         return (*region[:axis], steps, *region[axis:])
 
     def _begin(self, index: int, step: int) -> None:
-        """Room for the objects at an index, with the steps before one that they hold already."""
+        """Allocate the objects at an index, and load their steps before `step`."""
         meta = self.series.array.meta
         for coords in self.share.own:
             shape = self._shape(index, coords)
@@ -160,7 +160,7 @@ class Stream:
         return self.series.array.meta.grid.shape_of(self.series.coords(index, coords))
 
     def _load(self, index: int, coords: Coords, step: int) -> None:
-        """The steps of an object that were stored by this rank before it was started again."""
+        """Load the steps of an object that this rank stored before it was restarted."""
         series = self.series
         key = series.key(index, coords)
         receipt = self._receipts.get(index)
@@ -179,7 +179,7 @@ class Stream:
         self._objects[coords][inside] = values
 
     def _write(self, coords: Coords, steps: int) -> tuple[int, int]:
-        """Write one object: its bytes and their CRC-32C; nothing where all is the fill value."""
+        """Write one object; return its bytes and CRC-32C, or zeros if it is all fill value."""
         array, index = self.series.array, self._index
         chunk = self._objects[coords]
         if steps < chunk.shape[self.series.axis]:
@@ -196,5 +196,5 @@ class Stream:
 
 
 def pieces_of(block: np.ndarray, pieces: Iterable[Piece]) -> list[tuple[Piece, np.ndarray]]:
-    """What lies in stored objects, from the block of a rank."""
+    """Return the pieces of a rank's block, with their values."""
     return [(piece, cut(block, piece.block)) for piece in pieces]
