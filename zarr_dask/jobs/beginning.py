@@ -87,7 +87,7 @@ class JobPlan(Protocol[J_co]):
 
     @property
     def targets(self) -> Sequence[tuple[Store, str]]:
-        """Store and path of each node that is written; `home` where they all lie in it."""
+        """Store and path of each node that is written; only `home` if they all lie in it."""
         ...
 
     def is_finished(self) -> bool:
@@ -266,7 +266,7 @@ def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
     if journal is None:
         return default_place(*plan.home)
     for target in plan.targets:
-        given_place(journal, *target)  # raises where it would lie in what is written
+        given_place(journal, *target)  # raises if it lies inside a target
     return given_place(journal, *plan.home)
 
 

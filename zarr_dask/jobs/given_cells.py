@@ -145,7 +145,7 @@ def _by_axis(
 def check_not_empty(
     given: Any, region: Region, shape: Shape, names: Sequence[str | None], where: str
 ) -> None:
-    """Refuse slices that are empty by mistake: of a dimension with elements, and not like ``5:5``.
+    """Refuse empty slices of non-empty dimensions, unless they are written as empty, like ``5:5``.
 
     NumPy cuts slices at the end of an array, so a wrong slice would silently give an empty array.
 

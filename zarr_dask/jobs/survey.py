@@ -57,7 +57,7 @@ class NodeSurvey:
     kind: str
     """``"array"``, ``"group"``, or ``"unreadable"``."""
     format: str | None
-    """Name of the format; None if that cannot be told."""
+    """Name of the format; None if it is unknown."""
     shape: tuple[int, ...] | None = None
     chunks: tuple[int, ...] | None = None
     """Shape of the unit of decoding."""
@@ -175,7 +175,7 @@ def survey(
     storage_options
         Options of the store.
     read
-        How to read; what a node needs beyond it is said in its ``needs``.
+        Options for reading; ``needs`` of a node lists what it needs besides.
 
     Raises
     ------
@@ -380,7 +380,7 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
     found_nodes = [
         node
         for one, meta in nodes.items()
-        if not (isinstance(meta, GroupMeta) and meta.implicit)  # a folder that is no node
+        if not (isinstance(meta, GroupMeta) and meta.implicit)  # a folder, not a node
         for node in _drafts(store, one, meta, options) or [_node("", one, meta, seen)]
     ]
     return sorted(found_nodes, key=lambda node: node.survey.path.split("/"))
@@ -435,7 +435,7 @@ def _below(
     store: Store, path: str, formats: _AnyFormat, options: ReadOptions
 ) -> dict[str, NodeMeta | MetadataError]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a group without a document is no node of its own
+        warnings.simplefilter("ignore")  # implicit groups are not nodes of their own
         below = walk(store, path, formats, options)
     return {join(path, name): meta for name, meta in below.items()}
 
@@ -500,7 +500,7 @@ def _packages(meta: ArrayMeta) -> Iterator[str]:
             yield _PACKAGES[name]
 
 
-# --- what the listing says ------------------------------------------------------------------------
+# --- sizes from the listing -----------------------------------------------------------------------
 
 
 def _with_sizes(

@@ -217,7 +217,7 @@ def _found(route: Route) -> Iterator[_Found]:
     if not isinstance(root, GroupMeta):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingGroupWarning)  # they get documents
+        warnings.simplefilter("ignore", MissingGroupWarning)  # they get metadata
         below = walk(route.source, route.path, either, route.options)
     left_out = consolidated_node(route)
     for name, meta in below.items():

@@ -113,7 +113,7 @@ class JointPlan(ABC):
 
     @property
     def targets(self) -> Sequence[tuple[Store, str]]:
-        """Store and path of each node that is written; `home` where they all lie in it."""
+        """Store and path of each node that is written; only `home` if they all lie in it."""
         return (self.home,)
 
     @property

@@ -152,8 +152,8 @@ def _halved(box: Shape) -> Shape:
 def _grown(source: Layout, target: Layout, box: Shape, budget: int) -> Shape:
     """Return a larger box of whole stored objects, for which less of the source is decoded twice.
 
-    It is doubled along the dimension that saves most, as long as it fits and saves something; boxes
-    of a few bytes are always doubled.
+    It is doubled along the dimension that saves most, as long as it fits and saves something; small
+    boxes are doubled even if it saves nothing.
     """
 
     def decoded(box: Shape) -> int:

@@ -463,15 +463,15 @@ last.
 LOADED = 8 << 20
 """Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
 _SMALL, _SHARE = 1 << 25, 16
-"""If tasks take little more than `_SMALL` bytes together, only a share of the excess is added."""
+"""If tasks together hold more than `_SMALL`, one `_SHARE`th of the excess is added to it."""
 BLOCKS = 2
 """Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
-"""Bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
+"""Maximum bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
 measured; small boxes have small buffers.
 """
 KEPT_AT_LEAST = 1 << 21
-"""The same if fewer bytes are encoded at a time; otherwise at most the number of these bytes."""
+"""A tighter limit: the bytes that are encoded at a time, but not less than this."""
 PIECE = 1 << 20
 """Maximum encoded bytes per request when chunks are read block by block, unless a block has more.
 One piece is held besides the piece of the blocks before it.

@@ -1,13 +1,13 @@
 """Running jobs: a graph as a whole, or many similar tasks, in windows.
 
 =========  =================================================================
-`workers`  where tasks run: a cluster, or dask's configured scheduler
-`connect`  a client of a scheduler that is there, or of new local processes
+`workers`  a cluster, or dask's configured scheduler
+`connect`  a client of a running scheduler, or of new local processes
 `tasks`    a graph as a whole, or a function of many numbers or arguments
 `batches`  short tasks, several at a time
 `local`    on threads and processes of this machine
 `cluster`  on `distributed`
-`window`   how many tasks a scheduler is told of at a time
+`window`   limit of tasks that a scheduler knows of at a time
 =========  =================================================================
 """
 

@@ -388,7 +388,7 @@ class WritePlan:
         place = (target.store, target.path, target.node_format)
         present = current(*place, before, target.options)
         shown = replace(after, attributes=present.attributes)
-        put_changed(*place, present, shown, warns=False)  # `begun` has done so
+        put_changed(*place, present, shown, warns=False)  # `begun` has warned
 
     def _done(self, missing: Runs | None) -> int:
         """Return the decoded bytes of the blocks that are already written."""

@@ -129,7 +129,7 @@ class Swap:
         with ExitStack() as stack:
             mark = stack.enter_context(Path(folder, _mark(self.token)).open("ab", buffering=0))
             locked = held and _locked(mark)
-            if locked or not mark.tell():  # else another process of the same job says so
+            if locked or not mark.tell():  # else another process of the job has marked it
                 mark.truncate(0)
                 mark.write((_host() if locked else b"") + b"\n" + says)
             if locked:
