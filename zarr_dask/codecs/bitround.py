@@ -41,7 +41,7 @@ class BitRound(ArrayCodec):
         For floats, bits of the mantissa to keep; for integers, bits to keep from the most
         significant one on, which is the sign of negative ones. At least 1.
     alias
-        Whether it is called ``numcodecs.bitround``, which knows floats only.
+        True if it is named ``numcodecs.bitround``, which supports only floats.
     """
 
     keepbits: int
@@ -50,7 +50,7 @@ class BitRound(ArrayCodec):
 
     @staticmethod
     def of(members: Members, *, alias: bool = False) -> BitRound | None:
-        """From the members of its configuration, what is wrong with them noted there."""
+        """Parse the members of its configuration, and add problems to them."""
         keepbits = members.take("keepbits", between(range(1, 65)), "an integer of at least 1")
         return None if keepbits is None else BitRound(keepbits, alias)
 
@@ -64,7 +64,7 @@ class BitRound(ArrayCodec):
         return {"keepbits": self.keepbits}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The elements must be numbers whose bits are known."""
+        """Check that the elements are numbers with a known bit format."""
         name = spec.data_type.name
         if name not in _INTEGERS and _part(name) not in _MANTISSA:
             yield Problem("", name, "floats, complex numbers or integers to round", "data_type")
@@ -76,7 +76,7 @@ class BitRound(ArrayCodec):
         return spec if spec.fill is None else replace(spec, fill=self.encode(spec.fill, spec))
 
     def view(self, array: np.ndarray) -> np.ndarray:
-        """See `ArrayCodec.view`; what is lost is lost."""
+        """See `ArrayCodec.view`; decoding restores nothing."""
         return array
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
@@ -100,12 +100,12 @@ class BitRound(ArrayCodec):
 
 
 def _part(name: str) -> str:
-    """The float type that the numbers of a data type are made of."""
+    """Return the float type of the parts of a data type's numbers."""
     return _PARTS.get(name, name.removeprefix("complex_"))
 
 
 def _round_floats(bits: np.ndarray, lost: int, mantissa: int) -> None:
-    """Round to nearest, ties to even; past the largest number lies infinity, and NaN stays NaN."""
+    """Round to nearest, ties to even; above the largest number is infinity, and NaN stays NaN."""
     kind = bits.dtype.type
     everything = (1 << 8 * bits.itemsize) - 1
     infinity = everything >> (mantissa + 1) << mantissa
@@ -118,7 +118,7 @@ def _round_floats(bits: np.ndarray, lost: int, mantissa: int) -> None:
 
 
 def _round_integers(bits: np.ndarray, keepbits: int) -> None:
-    """Round to nearest, ties to even, by the bits of two's complement; the largest stay below."""
+    """Round to nearest, ties to even, in two's complement; never past the largest number."""
     width = 8 * bits.itemsize
     if keepbits >= width:
         return

@@ -1,4 +1,4 @@
-"""Element by element, a block at a time: what it takes on the way stays in the cache."""
+"""Elementwise functions, applied block by block so that temporary arrays stay in the CPU cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def in_blocks(
     before: np.dtype[Any],
     after: np.dtype[Any],
 ) -> np.ndarray:
-    """A new array, in C order, of what a function makes of the elements.
+    """Return a new array, in C order, of a function's results for the elements.
 
     Parameters
     ----------
     function
-        Takes a 1-d array of `before` with at least one element and gives one of `after`.
+        Takes a 1-d array of `before` with at least one element and returns one of `after`.
     array
         Of any shape and layout.
     before, after

@@ -26,19 +26,20 @@ Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
 _BLOSC_HEADER = struct.Struct("<4xIII")
 BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC_WRITES = tuple(_blosc.list_compressors())
-"""What this build of numcodecs has; snappy is missing from most."""
+"""Compressors in this build of numcodecs; most lack snappy."""
 BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
 _NO_SNAPPY = "snappy" not in _BLOSC_WRITES
 BLOSC_LARGEST_TYPESIZE = 255
-"""Bytes of an element; blosc takes larger ones for bytes."""
+"""Largest size of elements in bytes; blosc treats larger ones as bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
 _CHOSEN = (*[1 << 18] * 6, *[1 << 19] * 3, 1 << 20)
-"""Bytes of a block at most where blosc chooses how many, for zstd, by its own level."""
+"""Largest block in bytes that blosc chooses for zstd, by its own level."""
 
 _IN_CACHE = (1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 17, *[1 << 18] * 4)
-"""Bytes of a block where blosc chooses how many, by its level, for compressors that are fast; for
-slow ones twice as many. Where it compresses each byte of the elements by itself it takes as many
-times more as elements have bytes."""
+"""Bytes of a block that blosc chooses for fast compressors, by level; slow ones have twice that.
+
+If each byte of the elements is compressed separately, multiply by the bytes of an element.
+"""
 _SLOW = ("zlib", "lz4hc", "zstd")
 _SMALLEST_SPLIT, _LARGEST_SPLIT, _LARGEST_BLOCK = 1 << 16, 1 << 18, 1 << 20
 
@@ -54,12 +55,12 @@ class Blosc(Compressor):
     clevel
         0 (stored) to 9.
     shuffle
-        How bytes (or bits) are regrouped beforehand; None for bits where elements have one
+        The way to regroup bytes (or bits) before compression; None for bits if elements have one
         byte and bytes otherwise.
     typesize
-        Bytes of what is shuffled; None for those of an element.
+        Bytes of the unit of shuffling; None for those of an element.
     blocksize
-        Bytes per block; 0 lets blosc choose.
+        Bytes per block; if 0, blosc chooses.
     """
 
     cname: str = "lz4"
@@ -81,7 +82,7 @@ class Blosc(Compressor):
         }
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """Blosc holds 2 GiB at most."""
+        """Check that chunks are not larger than 2 GiB, the limit of blosc."""
         if spec.nbytes > _BLOSC_MAX_NBYTES:
             yield Problem(
                 "name",
@@ -90,33 +91,33 @@ class Blosc(Compressor):
             )
 
     def resolved(self, itemsize: int) -> Blosc:
-        """The same codec with shuffle and type size as they are for elements of `itemsize`."""
+        """Return the same codec with the actual shuffle and type size for an `itemsize`."""
         return Blosc(self.cname, self.clevel, *self._shuffle(itemsize), self.blocksize)
 
     def _shuffle(self, itemsize: int) -> tuple[Shuffle, int]:
-        """How elements of `itemsize` are regrouped, and as which size."""
+        """Return the way to regroup elements of `itemsize`, and the size to do it by."""
         shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
         return shuffle, self.typesize or itemsize
 
     def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`; a block is held shuffled, and compressed, too."""
+        """See `BytesCodec.tables`; a shuffled and a compressed block are included."""
         block = self._block(nbytes)
         if self.cname != "zstd":
             return 2 * block
-        level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as blosc does it
+        level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as in blosc
         return 2 * block + zstd_tables(level, block)
 
     def decoding(self, nbytes: int) -> int:
-        """See `BytesCodec.decoding`: a block that is still shuffled, and a frame of one block."""
+        """See `BytesCodec.decoding`: a shuffled block, and a frame of one block."""
         return 2 * self._block(nbytes)
 
     def block(self, nbytes: int) -> int:
         """See `BytesCodec.block`."""
-        odd = nbytes % (self.typesize or 1)  # see `read_blocks`: it ends within an element
+        odd = nbytes % (self.typesize or 1)  # see `read_blocks`: the chunk ends within an element
         return 0 if odd or self.cname == "snappy" else self._block(nbytes)
 
     def _block(self, nbytes: int) -> int:
-        """Bytes of a block at most, of so many."""
+        """Return the largest number of bytes of a block, for a size of the chunk."""
         if self.blocksize:
             return min(nbytes, self.blocksize)
         if self.cname == "zstd":
@@ -131,7 +132,7 @@ class Blosc(Compressor):
         Raises
         ------
         UnknownCodecError
-            If the build of blosc here lacks the compressor: snappy is read only.
+            If this build of blosc lacks the compressor: snappy is read-only.
         """
         if self.cname not in _BLOSC_WRITES:
             expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
@@ -150,11 +151,11 @@ class Blosc(Compressor):
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
         if len(buffer) < 16:
-            _blosc_nbytes(buffer, Size.of(out.size))  # says what is wrong
+            _blosc_nbytes(buffer, Size.of(out.size))  # raises the right error
         nbytes, blocksize, stored = _BLOSC_HEADER.unpack_from(buffer)
         if nbytes != out.size:
             _blosc_nbytes(buffer, Size.of(out.size))
-        if not nbytes:  # the library takes no frame of nothing
+        if not nbytes:  # the library does not accept empty frames
             return
         if stored > len(buffer):
             raise CorruptObjectError(
@@ -180,10 +181,10 @@ class Blosc(Compressor):
 
 
 def _check_all_written(buffer: Buffer) -> None:
-    """The library leaves bytes as they are that are no whole element of blocks in several pieces.
+    """Raise if the library would leave bytes unwritten: a partial element in split blocks.
 
-    It makes one piece for each byte of an element. Where it shuffles a block that is one piece, the
-    last one among them, it copies these bytes.
+    It splits a block into one piece for each byte of an element. If it shuffles a block of one
+    piece, such as the last one, it copies these bytes.
     """
     flags, typesize = buffer[2], buffer[3]
     if flags & (_BLOSC_STORED | _BLOSC_NOT_SPLIT) or not typesize:
@@ -201,7 +202,7 @@ _BLOSC_SNAPPY = 2 << 5  # set in frames of snappy, and some others
 
 
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
-    """The bytes as elements of `itemsize`, which is how blosc learns what to shuffle."""
+    """Return the bytes as elements of `itemsize`, which tells blosc the unit of shuffling."""
     raw = np.frombuffer(buffer, np.uint8)
     if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
         return raw
@@ -209,7 +210,7 @@ def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
 
 
 def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
-    """Decoded bytes according to the frame's header, checked against what is expected."""
+    """Return the decoded size in the frame's header, checked against the expected one."""
     if len(buffer) < 16:
         raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a blosc header")
     nbytes = int(_BLOSC_HEADER.unpack_from(buffer)[0])

@@ -1,14 +1,14 @@
-"""Decoding some of the blocks that a blosc frame is made of.
+"""Decoding some of the blocks of a blosc frame.
 
-A frame of c-blosc 1 (README_CHUNK_FORMAT) is a header of 16 bytes, a table that says where each
-block starts, and the blocks, in any order: threads write them as they are done. Each holds so many
-bytes of the whole, the last one the rest, shuffled and compressed by itself. So a frame can be made
-of each block that is wanted, which the library decodes as any other; the others need not even be
-read.
+A frame of c-blosc 1 (README_CHUNK_FORMAT) is a header of 16 bytes, a table of the blocks' offsets,
+and the blocks, in any order, because threads write them as they finish. Each block holds the same
+number of bytes, the last one the rest, and is shuffled and compressed by itself. So each wanted
+block can be made into a frame of its own, which the library decodes like any other. The others need
+not even be read.
 
-All offsets and lengths are checked before they are used. What is not as the library writes it, and
-what is not worth the trouble, is left to those who decode all blocks and say what is wrong with
-them. Damage in blocks that nobody wants stays unnoticed.
+All offsets and lengths are checked before they are used. Unusual frames, and reads that would save
+too little, are left to the decoder of whole frames, which also reports errors. Damage to blocks
+that are not wanted goes unnoticed.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ __all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "Instead", "read_blocks"]
 
 _HEADER = struct.Struct("<4B3I")
 _WORD = struct.Struct("<i")
-_SMALLER = struct.Struct("<4B3Ii")  # with the table of one block
+_SMALLER = struct.Struct("<4B3Ii")  # with a table for one block
 _HEAD = 1 << 12
-"""Bytes that are read before it is known what is wanted: the tables of a thousand blocks."""
+"""Bytes that are read first, which hold the tables of a thousand blocks."""
 _LONGEST_TABLE = 1 << 18
 _STEP = 1 << 20
-"""Bytes that are asked for at once of frames that were not compressed."""
+"""Bytes per request for frames that were not compressed."""
 _VERSION = 2  # of the frame; those of blosc 2 have higher ones
 _STORED, _RESERVED, _NOT_SPLIT = 2, 8, 16
 _KNOWN = frozenset({0, 1, 3, 4})
-"""blosclz, lz4, zlib, zstd, as the upper bits of the flags number them."""
+"""blosclz, lz4, zlib, zstd, as numbered in the upper bits of the flags."""
 MOST_SPLITS, SMALLEST_SPLIT = 16, 128
-"""Pieces of a block at most, and their elements at least, where the library makes some of it."""
-# what decoding a part costs besides, as bytes that are decoded meanwhile: 64 kB in 10 us
+"""Largest number of pieces in a block that the library splits, and least elements of a piece."""
+# the overhead of decoding a part, in bytes decoded in the same time: 64 kB in 10 us
 _TO_LOOK, _EACH_BLOCK = 1 << 16, 1 << 15
 
 
 class _Frame(NamedTuple):
-    """A frame whose header is as the library writes it."""
+    """The header of a frame."""
 
     version: int
     compressor: int
@@ -68,45 +68,44 @@ class _Frame(NamedTuple):
 
     @property
     def table_end(self) -> int:
-        """First byte behind the table."""
+        """First byte after the table."""
         return _HEADER.size + _WORD.size * self.blocks
 
     def splits(self, nbytes: int) -> int:
-        """Pieces that a block of so many bytes is compressed in."""
+        """Return the number of pieces in which a block of a size is compressed."""
         whole = nbytes == self.blocksize and not self.flags & _NOT_SPLIT
         fits = self.typesize <= MOST_SPLITS and nbytes // self.typesize >= SMALLEST_SPLIT
         return self.typesize if whole and fits else 1
 
 
 class Instead(Enum):
-    """What is to be done where no blocks are read."""
+    """The instruction to the caller if no blocks are read."""
 
     WHOLE = "whole"
-    """Decode all of the frame."""
+    """Decode the whole frame."""
 
 
 def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | Instead | None]:
-    """Ask for the blocks of a frame that some bytes lie in, and decode these.
+    """Request the blocks of a frame that contain some bytes, and decode these.
 
     Parameters
     ----------
     wanted
-        Which of the decoded bytes; there is memory for whole blocks. What is in no wanted block may
-        be anything.
+        The wanted ones of the decoded bytes; there is memory for whole blocks. Bytes in other
+        blocks may be anything.
     largest
-        Bytes of a block at most, where only the wanted ones are to be decoded even if that takes
-        longer.
+        Largest block in bytes for decoding only the wanted ones even if that takes longer.
 
     Returns
     -------
     Decoded or Instead or None
-        None if there is no frame. All of it is to be decoded if that would not take longer, or
-        something about the frame is unusual or wrong.
+        None if there is no frame. `Instead.WHOLE` if that would not take longer, or something about
+        the frame is unusual or wrong.
     """
     received = yield (PeekRange(0, _HEAD),)
     if received is None:
         return None
-    head = b"".join(received)  # the memory is used for what comes next
+    head = b"".join(received)  # the memory is reused by the next read
     if len(head) < _HEADER.size:
         return Instead.WHOLE
     frame = _Frame(*_HEADER.unpack_from(head))
@@ -138,14 +137,14 @@ def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | I
 
 
 def _room(wanted: Wanted, blocksize: int) -> Decoded:
-    """Memory of this thread, for whole blocks."""
+    """Return memory of this thread, for whole blocks."""
     first = wanted.first // blocksize * blocksize
     stop = min(-(-wanted.stop // blocksize) * blocksize, wanted.nbytes)
     return Decoded(scratch("decoded", stop - first), first)
 
 
 def _is_sound(frame: _Frame, nbytes: int) -> bool:
-    """Whether a header is as the library writes it, for so many decoded bytes."""
+    """True if a header is as the library writes it, for a number of decoded bytes."""
     return (
         frame.version == _VERSION
         and not frame.flags & _RESERVED
@@ -156,7 +155,7 @@ def _is_sound(frame: _Frame, nbytes: int) -> bool:
 
 
 def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
-    """The bytes of a frame that was not compressed."""
+    """Return the bytes of a frame that was not compressed."""
     if frame.stored != frame.nbytes + _HEADER.size:
         return Instead.WHOLE
     steps = [
@@ -176,7 +175,7 @@ def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
 
 
 def _wanted_blocks(frame: _Frame, spans: Spans, most: float) -> list[int] | None:
-    """Numbers of the blocks that are wanted; None if they cost more than decoding `most` bytes."""
+    """Return the wanted blocks' numbers; None if they cost more than decoding `most` bytes."""
     size, blocks = frame.blocksize, list[int]()
     for start, stop in spans:
         first, last = start // size, (stop - 1) // size
@@ -188,16 +187,16 @@ def _wanted_blocks(frame: _Frame, spans: Spans, most: float) -> list[int] | None
 
 
 class _Place(NamedTuple):
-    """Where a block is."""
+    """The location of a block in a frame."""
 
     start: int
     stop: int
-    """Where the next one begins, or the frame ends."""
+    """The start of the next one, or the end of the frame."""
     number: int
 
 
 def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] | None:
-    """Where blocks that were compressed are, in this order; None if something is wrong."""
+    """Return the locations of compressed blocks, in order; None if something is wrong."""
     if (
         frame.flags >> 5 not in _KNOWN
         or len(head) < frame.table_end
@@ -222,12 +221,12 @@ def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] |
 
 
 def _of_whole_elements(frame: _Frame) -> bool:
-    """Whether no block ends within an element, whose bytes the library might not write."""
+    """True if no block ends within an element, whose bytes the library might not write."""
     return not frame.blocksize % frame.typesize and not frame.nbytes % frame.typesize
 
 
 def _decode_block(piece: Buffer, frame: _Frame, place: _Place, out: Decoded) -> bool:
-    """Decode one block into its place; False if something is wrong with it."""
+    """Decode one block into the output; return False if something is wrong with it."""
     begin = place.number * frame.blocksize - out.first
     target = out.memory[begin : begin + frame.blocksize]
     length = _length(piece, frame, target.size)
@@ -235,13 +234,13 @@ def _decode_block(piece: Buffer, frame: _Frame, place: _Place, out: Decoded) -> 
         return False
     try:
         _blosc.decompress(_framed(piece, length, frame, target.size), target)
-    except (RuntimeError, ValueError):  # decoding the whole frame will say it better
+    except (RuntimeError, ValueError):  # decoding the whole frame raises a better error
         return False
     return True
 
 
 def _length(piece: Buffer, frame: _Frame, nbytes: int) -> int | None:
-    """Bytes of a block at the beginning of a piece; None if they are not there, or too many."""
+    """Return the bytes of a block at the start of a piece; None if they are too few or too many."""
     splits = frame.splits(nbytes)
     most, last, at = nbytes // splits, len(piece) - _WORD.size, 0
     for _ in range(splits):
@@ -255,7 +254,7 @@ def _length(piece: Buffer, frame: _Frame, nbytes: int) -> int | None:
 
 
 def _framed(piece: Buffer, length: int, frame: _Frame, nbytes: int) -> np.ndarray:
-    """A frame of one block, which holds `nbytes`, in memory of this thread."""
+    """Return a frame of one block, which holds `nbytes`, in memory of this thread."""
     at = _HEADER.size + _WORD.size
     memory = scratch("frame", at + length)
     memory[at:] = np.frombuffer(piece, np.uint8, length)

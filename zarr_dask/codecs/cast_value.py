@@ -1,8 +1,8 @@
 """``cast_value``: the same numbers in another data type.
 
-Each element is looked up in a table, or converted: exactly where that is possible, else rounded
-and brought into range as the configuration says. What is not covered is an error. (Zarr
-extensions, codec ``cast_value``.)
+Each element is looked up in a table, or converted: exactly if possible, else rounded and brought
+into range by the configuration. Any other value raises an error. (Zarr extensions, codec
+``cast_value``.)
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ ROUNDINGS: tuple[Rounding, ...] = (
 )
 
 _MOST_PAIRS = 1 << 12
-"""Scalars that are looked up; more can only be meant to take time."""
+"""Limit of scalars in the table; more could only be an attack."""
 
 
 @dataclass(frozen=True)
 class CastValue(ArrayCodec):
-    """Numbers as those of another data type.
+    """Numbers cast to another data type.
 
     Parameters
     ----------
     data_type
-        Of the encoded elements; integers or floats.
+        Data type of the encoded elements; integers or floats.
     rounding
-        How to round what it cannot hold exactly.
+        Rounding of numbers that it cannot hold exactly.
     out_of_range
-        What becomes of numbers beyond its range; None raises. See `convert`.
+        Treatment of numbers outside its range; None raises. See `convert`.
     scalar_map
-        JSON text of the pairs of scalars that are looked up first, under ``encode`` and
-        ``decode``; None without any.
+        JSON text of the pairs of scalars that are looked up first, under ``encode`` and ``decode``;
+        None for no pairs.
     """
 
     data_type: DataType
@@ -62,7 +62,7 @@ class CastValue(ArrayCodec):
 
     @staticmethod
     def of(members: Members) -> CastValue | None:
-        """From the members of its configuration, what is wrong with them noted there."""
+        """Parse the members of its configuration, and add problems to them."""
         document = members.take("data_type", lambda v: v is not None, "a data type")
         rounding = members.take(
             "rounding", one_of(*ROUNDINGS), f"one of {list(ROUNDINGS)}", "nearest-even"
@@ -88,7 +88,7 @@ class CastValue(ArrayCodec):
         return CastValue(data_type, rounding or "nearest-even", out_of_range, text)
 
     def configuration(self) -> dict[str, Any]:
-        """See `Codec.configuration`; what is the default is left out."""
+        """See `Codec.configuration`; defaults are left out."""
         members = {
             "data_type": self.data_type.document(),
             "rounding": None if self.rounding == "nearest-even" else self.rounding,
@@ -98,7 +98,7 @@ class CastValue(ArrayCodec):
         return {name: value for name, value in members.items() if value is not None}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The elements must be numbers, and the fill value must survive."""
+        """Check that the elements are numbers, and that the fill value is preserved."""
         source = spec.data_type
         if not is_real(source):
             yield Problem("", source.name, "integers or floats to cast", "data_type")
@@ -140,7 +140,7 @@ class CastValue(ArrayCodec):
             raise CorruptObjectError(f"codec 'cast_value' cannot decode it: {error}") from error
 
     def _cast(self, array: np.ndarray, decoded: DataType, direction: str) -> np.ndarray:
-        """Elements in one direction; `decoded` is their type on the side of the array."""
+        """Cast elements in one direction; `decoded` is the data type of the array."""
         encode = direction == "encode"
         source, target = (decoded, self.data_type) if encode else (self.data_type, decoded)
         table = _table(self.scalar_map, direction, source, target)
@@ -151,7 +151,7 @@ class CastValue(ArrayCodec):
                 return convert(values, source, target, self.rounding, self.out_of_range)
             mapped = found >= 0
             rest = values.copy()
-            rest[mapped] = np.array(1).astype(source.dtype)  # which every type has
+            rest[mapped] = np.array(1).astype(source.dtype)  # a value that every type has
             result = convert(rest, source, target, self.rounding, self.out_of_range)
             result[mapped] = table.becomes[found[mapped]]
             return result
@@ -164,16 +164,16 @@ class CastValue(ArrayCodec):
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Scalars and what they become."""
+    """Scalars and their replacements."""
 
     keys: np.ndarray
     """In ascending order, in a type that NumPy can compute with; no NaN."""
     becomes: np.ndarray
-    """For each key, then for NaN where that is looked up."""
+    """For each key, then for NaN if that is in the table."""
     has_nan: bool
 
     def find(self, values: np.ndarray) -> np.ndarray | None:
-        """Where the values are in `becomes`, -1 where they are not; None if none of them is."""
+        """Return the positions of values in `becomes`, -1 for others; None if all are others."""
         if not self.becomes.size:
             return None
         found = np.full(values.size, -1)
@@ -218,7 +218,7 @@ def _scalar_problems(
 def _table(text: str | None, direction: str, source: DataType, target: DataType) -> _Table:
     numbers: dict[Any, np.ndarray] = {}
     nan: list[np.ndarray] = []
-    for item, becomes in _pairs(text, direction):  # the first of equals counts
+    for item, becomes in _pairs(text, direction):  # of equal items the first one counts
         key = widened(_scalar(item, source).reshape(1), source)[0]
         if np.isnan(key):
             nan.append(_scalar(becomes, target))
@@ -235,7 +235,7 @@ def _table(text: str | None, direction: str, source: DataType, target: DataType)
 
 
 def _scalar(item: Any, data_type: DataType) -> np.ndarray:
-    """A scalar from JSON; with a sign before infinity, as the document of the codec has it."""
+    """Parse a scalar from JSON; the codec's specification has a sign before infinity."""
     return data_type.from_json("Infinity" if item == "+Infinity" else item)
 
 

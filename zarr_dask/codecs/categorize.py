@@ -1,8 +1,8 @@
-"""``categorize`` of the numcodecs package, for texts of any length: numbers that stand for labels.
+"""``categorize`` of the numcodecs package, for texts of any length: numbers in place of labels.
 
-The position of a text in a list of labels, counted from 1, takes its place; 0 is every other text
-and reads as the empty one. Where texts have a fixed length, the same codec is a filter from bytes
-to bytes (`zarr_dask.codecs.numcodecs`).
+A text is replaced by its position in a list of labels, counted from 1. 0 stands for every other
+text and is read as the empty one. For texts of a fixed length, the same codec is a filter from
+bytes to bytes (`zarr_dask.codecs.numcodecs`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Categorize(ObjectSerializer):
     labels
         The texts that have a number.
     astype
-        Type string of the numbers, as stored.
+        Type string of the stored numbers.
     """
 
     labels: tuple[str, ...]
@@ -52,7 +52,7 @@ class Categorize(ObjectSerializer):
         return np.array(codes, self.astype).tobytes()
 
     def decode_elements(self, buffer: memoryview, shape: Shape, most: int) -> np.ndarray:  # noqa: ARG002
-        """See `ObjectSerializer.decode_elements`; a number without a label reads as 0 does."""
+        """See `ObjectSerializer.decode_elements`; a number without a label is read as 0."""
         raw = np.frombuffer(buffer, np.uint8)
         stored = np.dtype(self.astype)
         if raw.size != prod(shape) * stored.itemsize:

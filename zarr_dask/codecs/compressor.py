@@ -1,8 +1,8 @@
-"""What all compressors share.
+"""The common part of all compressors.
 
-Every decoder is told how many bytes to expect and produces no more than that, whatever the
-compressed bytes claim: sizes in headers are compared before memory is allocated, streams are
-cut off. blosc, zstd and lz4 (numcodecs) and gzip and zlib (isal) release the GIL.
+Every decoder is given the expected number of bytes and produces no more than that, whatever the
+compressed bytes claim: sizes in headers are checked before memory is allocated, and streams are cut
+off. blosc, zstd and lz4 (numcodecs) and gzip and zlib (isal) release the GIL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Compressor(BytesCodec):
 
 
 def check_size(what: str, nbytes: int, size: Size) -> None:
-    """Refuse a size in a header that is not what is expected, or more than there can be."""
+    """Raise if the size in a header is not the expected one, or larger than possible."""
     if size.exact is not None and nbytes != size.exact:
         raise CorruptObjectError(f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}")
     if nbytes > size.most:

@@ -1,9 +1,9 @@
-"""Real numbers from one data type to another, exactly as asked for.
+"""Conversion of real numbers between data types, with exact rounding.
 
-`convert` rounds once, from the exact value to what the other type can hold, and then sees to what
-lies outside its range. No step goes by way of a third type that would round as well; numbers are
-held in float64, or as integers where they are too long for that. Raises ``ValueError`` for values
-that cannot be had. `arithmetic` is here for the same reason: what does not fit must be noticed.
+`convert` rounds once, from the exact value to one of the target type, and then treats values
+outside its range. No step goes through a third type that would round as well: numbers are held in
+float64, or as integers if they are too long for that. Values that cannot be converted raise
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FAST = frozenset({"float16", "float32", "float64"})
 
 
 def is_real(data_type: DataType) -> bool:
-    """Whether elements are integers or floats."""
+    """True if elements are integers or floats."""
     return isinstance(data_type, Integer | Float)
 
 
 def widened(values: np.ndarray, data_type: DataType) -> np.ndarray:
-    """The same numbers in a type that NumPy can compute with: float64, or integers."""
+    """Return the same numbers in a type that NumPy can compute with: float64, or integers."""
     if isinstance(data_type, Float):
         with np.errstate(invalid="ignore"):  # signalling NaN
             return values.astype(np.float64)
@@ -51,20 +51,20 @@ def convert(
     rounding: Rounding = "nearest-even",
     out_of_range: OutOfRange | None = None,
 ) -> np.ndarray:
-    """Numbers of one data type as another.
+    """Convert numbers from one data type to another.
 
     Parameters
     ----------
     values
-        Of `source`; at least one dimension.
+        Values of `source`, with at least one dimension.
     source, target
         The data types, integers or floats each.
     rounding
-        For numbers between two that the target has.
+        Rounding of numbers between two that the target has.
     out_of_range
-        What becomes of those beyond its ends after rounding: ``"clamp"`` takes infinity, or the
-        end where there is none; ``"wrap"`` takes an integer modulo 2 to its number of bits; None
-        and all that is not defined raise.
+        Treatment of numbers outside its range after rounding: ``"clamp"`` gives infinity, or the
+        limit if there is none; ``"wrap"`` takes an integer modulo 2 to its number of bits; None
+        raises. Undefined results raise, too.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _to_integers(
         if not finite.all():
             raise ValueError(f"{values[~finite][0]} is no {target.name}")
         values = _ROUND[rounding](values)
-        # the limits of 64 bits are no floats, but one more than the greatest is
+        # the limits of 64 bits are not floats, but one more than the greatest is
         below, above = values < float(least), values >= float(greatest + 1)
     else:
         below, above = values < least, values > greatest
@@ -112,14 +112,14 @@ def _to_integers(
 
 
 def _as_integers(values: np.ndarray, target: Integer) -> np.ndarray:
-    """Whole numbers within the range."""
+    """Return whole numbers within the range as integers."""
     if is_small(target.dtype):
         values = values.astype(np.int8)
     return values.astype(target.dtype)
 
 
 def _wrapped(values: np.ndarray, target: Integer) -> np.ndarray:
-    """Whole numbers modulo 2 to the number of bits, in two's complement."""
+    """Return whole numbers modulo 2 to the number of bits, in two's complement."""
     if values.dtype.kind == "f":
         rest = np.fmod(values, 2.0**64)
         bits = np.abs(rest).astype(np.uint64)
@@ -141,7 +141,7 @@ class _FloatLimits(NamedTuple):
     mantissa: int
     """Bits after the first."""
     exponent: int
-    """Of the least number that has all of them."""
+    """Exponent of the smallest number that has all of them."""
     least: float
     greatest: float
     infinity: bool
@@ -190,16 +190,16 @@ def _to_floats(
 
 
 def _on_grid(values: np.ndarray, limits: _FloatLimits, rounding: Rounding) -> np.ndarray:
-    """Numbers with as many bits as the type has, as if its range had no upper end."""
+    """Return numbers with as many bits as the type has, as if its range had no upper end."""
     exponents = np.frexp(values)[1] - 1
     last = np.maximum(exponents, limits.exponent) - limits.mantissa
-    with np.errstate(invalid="ignore", over="ignore"):  # rounded up to infinity it is outside, too
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity is out of range, too
         rounded: np.ndarray = np.ldexp(_ROUND[rounding](np.ldexp(values, -last)), last)
     return rounded
 
 
 def _floats_of(values: np.ndarray, bits: int, rounding: Rounding) -> np.ndarray:
-    """Integers as float64, the longest rounded to `bits` significant bits."""
+    """Return integers as float64, the longest rounded to `bits` significant bits."""
     if values.itemsize < 8 or values.size == 0:
         return values.astype(np.float64)
     if max(-int(values.min()), int(values.max())) <= 1 << 53:
@@ -224,7 +224,7 @@ def _floats_of(values: np.ndarray, bits: int, rounding: Rounding) -> np.ndarray:
 
 
 def bit_lengths(values: np.ndarray) -> np.ndarray:
-    """Bits of each unsigned integer from its most significant one on."""
+    """Return the number of bits of each unsigned integer, from its most significant one on."""
     lengths: np.ndarray = np.frexp(values.astype(np.float64))[1]
     if values.itemsize == 8:  # the nearest float of a long integer may be the next power of two
         below = np.maximum(lengths - 1, 0).astype(np.uint64)
@@ -245,4 +245,4 @@ _ROUND: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
     "towards-negative": np.floor,
     "nearest-away": _nearest_away,
 }
-"""To whole numbers, those that have no fraction included whatever their size."""
+"""Rounding to whole numbers, of any size."""

@@ -1,8 +1,8 @@
-"""Codecs of the numcodecs package in Zarr v3, under names that start with ``numcodecs.``.
+"""Codecs of the numcodecs package in Zarr v3, with names that start with ``numcodecs.``.
 
-In v3 a filter for arrays is a codec from array to array, given what the codec before it made, in
-C order; in v2 it sees bytes (`zarr_dask.codecs.numcodecs`). Both spellings end in the same
-numcodecs codec. What these names mean is what zarr-python does with them; no document defines it.
+In v3 a filter for arrays is a codec from array to array, which is given the result of the codec
+before it, in C order; in v2 it is given bytes (`zarr_dask.codecs.numcodecs`). Both use the same
+numcodecs codec. These names are not specified anywhere; the reference is zarr-python.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES = {
     "astype": ("decode_dtype", "encode_dtype"),
     "packbits": (),
 }
-"""Members that name the types of the elements before and after encoding, by filter."""
+"""Names of the types of the elements before and after encoding in the configuration, by filter."""
 PREFIXED_FILTERS = tuple(_TYPES)
 """Ids of the filters for arrays, other than ``bitround``."""
 
@@ -53,7 +53,7 @@ _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 _FAILURES = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError)
-"""What values that do not fit make numcodecs raise, by filter."""
+"""Errors of numcodecs for unsuitable values, over all filters."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ArrayFilter(ArrayCodec):
 
     @staticmethod
     def of(identifier: str, members: Members) -> ArrayFilter | None:
-        """From the members of its configuration, what is wrong with them noted there."""
+        """Parse the members of its configuration, and add problems to them."""
         options = {}
         for name in (*_TYPES[identifier], *_numbers_of(identifier)):
             fits, expected = _NUMBERS.get(name, (_is_number_type, "a NumPy type of numbers"))
@@ -94,11 +94,11 @@ class ArrayFilter(ArrayCodec):
         return dict(json.loads(self.options))
 
     def document(self) -> dict[str, Any]:
-        """See `Codec.document`; zarr-python wants a configuration even where there is none."""
+        """See `Codec.document`; zarr-python needs a configuration even if it is empty."""
         return {"name": self.name, "configuration": self.configuration()}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The elements must be those that the filter says it takes."""
+        """Check that the elements have the type that the filter accepts."""
         given = spec.data_type.name
         if self.id == "packbits":
             if given != "bool":
@@ -112,7 +112,7 @@ class ArrayFilter(ArrayCodec):
         if _native(said) != spec.dtype:
             yield Problem(f"configuration.{before}", said, f"the type it is given, {given}")
         elif np.dtype(said).str.startswith(">"):
-            # zarr-python writes one of two byte streams, by how the array was opened
+            # zarr-python writes one of two byte streams, depending on how the array was opened
             expected = "a little-endian type: what codecs are given has no byte order"
             yield Problem(f"configuration.{before}", said, expected)
         elif self.id == "quantize" and {spec.dtype.kind, self._after(spec).dtype.kind} != {"f"}:
@@ -135,14 +135,14 @@ class ArrayFilter(ArrayCodec):
         return (1 + -(-prod(shape) // 8),) if self.id == "packbits" else shape
 
     def _after(self, spec: ChunkSpec) -> DataType:
-        """Type of the encoded elements."""
+        """Return the data type of the encoded elements."""
         if self.id == "packbits":
             return data_type_of("u1")
         after = self.configuration().get(_TYPES[self.id][1])
         return spec.data_type if after is None else data_type_of(_native(after))
 
     def _fill(self, spec: ChunkSpec) -> np.ndarray | None:
-        """What a chunk full of the fill value is full of; None where it is not of one value."""
+        """Return the encoded form of the fill value; None if that is not a single value."""
         if spec.fill is None or not self.pointwise:
             return None
         try:
@@ -165,7 +165,7 @@ class ArrayFilter(ArrayCodec):
         """See `ArrayCodec.decode`."""
         codec = self._codec(spec)
         try:
-            with np.errstate(all="ignore"):  # what was stored is what it is
+            with np.errstate(all="ignore"):  # stored values are decoded without checks
                 decoded = self._apply(codec.decode, encoded, self._after(spec).dtype, spec.dtype)
             out[...] = decoded.reshape(out.shape)
         except _FAILURES as error:
@@ -178,11 +178,11 @@ class ArrayFilter(ArrayCodec):
         before: np.dtype[Any],
         after: np.dtype[Any],
     ) -> np.ndarray:
-        """What numcodecs makes of all elements of an array."""
+        """Return the numcodecs result for all elements of an array."""
         return in_blocks(function, array, before, after)
 
     def _codec(self, spec: ChunkSpec) -> Any:
-        """The codec of numcodecs, for elements in the byte order of this machine."""
+        """Return the codec of numcodecs, for elements in the byte order of this machine."""
         options = self.configuration()
         for name, dtype in zip(
             _TYPES[self.id], (spec.dtype, self._after(spec).dtype), strict=False
@@ -193,7 +193,7 @@ class ArrayFilter(ArrayCodec):
 
 @dataclass(frozen=True)
 class WholeChunkFilter(ArrayFilter):
-    """A filter whose result depends on where in the chunk an element is."""
+    """A filter whose result depends on an element's position in the chunk."""
 
     pointwise: ClassVar[bool] = False
 
@@ -202,7 +202,7 @@ class WholeChunkFilter(ArrayFilter):
         function: Callable[[np.ndarray], np.ndarray],
         array: np.ndarray,
         before: np.dtype[Any],
-        after: np.dtype[Any],  # noqa: ARG002  (it follows)
+        after: np.dtype[Any],  # noqa: ARG002  (determined by the filter)
     ) -> np.ndarray:
         return np.asarray(function(np.ascontiguousarray(array, dtype=before)))
 
@@ -225,16 +225,16 @@ def _native(value: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Prefixed(BytesCodec):
-    """A codec from bytes to bytes that a v3 document calls by its id in numcodecs.
+    """A codec from bytes to bytes that v3 metadata names by its id in numcodecs.
 
     Parameters
     ----------
     codec
-        What it does.
+        The codec that does the work.
     id
-        In numcodecs.
+        Id in numcodecs.
     options
-        Its configuration as it stands in the document, as JSON text.
+        Its configuration as in the metadata, as JSON text.
     """
 
     codec: BytesCodec
@@ -245,7 +245,7 @@ class Prefixed(BytesCodec):
 
     @staticmethod
     def of(codec: BytesCodec, identifier: str, options: Mapping[str, Any]) -> Prefixed:
-        """A codec under the name that a document uses."""
+        """Return a codec under the name in the metadata."""
         return Prefixed(codec, identifier, json.dumps(dict(options)))
 
     @property
@@ -258,7 +258,7 @@ class Prefixed(BytesCodec):
         return dict(json.loads(self.options))
 
     def document(self) -> dict[str, Any]:
-        """See `Codec.document`; zarr-python wants a configuration even where there is none."""
+        """See `Codec.document`; zarr-python needs a configuration even if it is empty."""
         return {"name": self.name, "configuration": self.configuration()}
 
     def size(self, size: Size) -> Size:

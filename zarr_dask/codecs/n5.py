@@ -1,7 +1,7 @@
 """``n5_default``: blocks of N5 in its default mode (registry of Zarr extensions).
 
-A block says its own shape, so that those at the borders of an array may be cut short, or not: what
-it holds beyond the chunk is dropped, what it lacks is fill value.
+A block has its own shape, so those at the borders of an array may or may not be cut short. Anything
+beyond the chunk is dropped, and missing elements have the fill value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEFAULT_MODE = 0
 _MOST_DIMENSIONS = (1 << 16) - 1
 _LONGEST = (1 << 32) - 1
 _LARGER = 16
-_HARMLESS = 1 << 26  # bytes that may always be taken for a block
+_HARMLESS = 1 << 26  # bytes that any block may have
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class N5Default(Serializer):
     Parameters
     ----------
     codecs
-        How the elements become bytes: a transposition that reverses all dimensions, ``bytes`` in
+        The codecs of the elements: a transposition that reverses all dimensions, ``bytes`` in
         big-endian order, and at most one codec from bytes to bytes.
     """
 
@@ -51,7 +51,7 @@ class N5Default(Serializer):
         return {"codecs": [codec.document() for codec in self.codecs.codecs]}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The codecs must be those that N5 can say, and so must the chunk."""
+        """Check that N5 supports the codecs and the chunk."""
         ndim = len(spec.shape)
         if spec.data_type.name not in _DATA_TYPES:
             expected = (
@@ -139,7 +139,7 @@ class _BoundN5(BoundSerializer):
         out[...] = chunk if region is None else chunk[region]
 
     def _shape_in(self, view: memoryview) -> Shape:
-        """Shape of the block according to its header."""
+        """Return the shape of the block from its header."""
         if len(view) < len(self._header):
             raise CorruptObjectError(f"{len(view)} bytes are fewer than the header of an N5 block")
         mode, ndim = np.frombuffer(view[:4], ">u2").tolist()

@@ -1,8 +1,8 @@
 """Python objects as a list: ``json2``, ``msgpack2`` and ``pickle``, object codecs of Zarr v2.
 
-Byte for byte as the numcodecs package writes them. A pickle runs the code of whoever wrote it:
-`Pickle` is a codec like the others, and it is `object_serializer_from_numcodecs` in
-`zarr_dask.codecs.registry_numcodecs` that makes one only where the reader has opted in.
+The bytes are the same as those of the numcodecs package. A pickle runs code of its author: `Pickle`
+is a codec like the others, but `object_serializer_from_numcodecs` in
+`zarr_dask.codecs.registry_numcodecs` creates one only if the reader has opted in.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Json2", "Msgpack2", "Pickle"]
 
 
 def _nested(array: np.ndarray) -> list[Any]:
-    """What json2 and msgpack2 write: the rows of the array, its type string, its shape."""
+    """Return the data of json2 and msgpack2: the rows of the array, its type string, its shape."""
     return [*np.atleast_1d(array).tolist(), OBJECT.str, list(array.shape)]
 
 
 def _flat(name: str, items: Any, shape: Shape) -> np.ndarray:
-    """The elements in nested lists, as `_nested` makes them."""
+    """Return the elements of nested lists made by `_nested`."""
     stored = _stored_shape(name, items)
     count = prod(shape)
     if prod(stored) != count:
@@ -56,7 +56,7 @@ _MOST_DIMENSIONS = 64  # NumPy's own limit
 
 
 def _stored_shape(name: str, items: Any) -> list[int]:
-    """The shape at the end, after the data type."""
+    """Return the shape at the end of the list, after the data type."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-2], str):
         raise CorruptObjectError(f"its {name} is no list that ends in a data type and a shape")
     stored = items[-1]
@@ -73,7 +73,7 @@ def _stored_shape(name: str, items: Any) -> list[int]:
 class Json2(ObjectSerializer):
     """A JSON list: the rows of the chunk, its data type and its shape.
 
-    The parameters are those of numcodecs, which hands them to Python's `json`.
+    The parameters are those of numcodecs, which passes them to Python's `json`.
     """
 
     encoding: str = "utf-8"
@@ -127,7 +127,7 @@ class Json2(ObjectSerializer):
         return _flat(self.name, items, shape)
 
 
-_VALUE_BYTES = 72  # an empty list or object, and its place in another
+_VALUE_BYTES = 72  # an empty list or object, and the reference to it
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Msgpack2(ObjectSerializer):
             raise too_large(self.name, estimate, most)
         reader = {"raw": self.raw, "max_buffer_size": max(len(buffer), 1), "strict_map_key": False}
         try:
-            # what is there is counted before lists are made as long as they claim to be
+            # values are counted before lists of the claimed lengths are allocated
             scan = msgpack.Unpacker(**reader)
             scan.feed(buffer)
             scan.skip()
@@ -202,7 +202,7 @@ class Msgpack2(ObjectSerializer):
 
 
 def _count_of_headers(buffer: memoryview) -> int:
-    """MessagePack values of several bytes in memory, at most: their first byte has its top bit."""
+    """Return a bound for the number of multi-byte values: their first byte has its top bit set."""
     raw = np.frombuffer(buffer, np.uint8)
     slab = 1 << 20
     return sum(int((raw[at : at + slab] >> 7).sum()) for at in range(0, raw.size, slab))
@@ -213,12 +213,12 @@ def _count_of_headers(buffer: memoryview) -> int:
 
 @dataclass(frozen=True)
 class Pickle(ObjectSerializer):
-    """The chunk as Python pickles it. Decoding runs code: only for those who have opted in.
+    """The chunk as a Python pickle. Decoding runs code: only for readers who have opted in.
 
     Parameters
     ----------
     protocol
-        Of the pickles it writes.
+        Protocol of the pickles that it writes.
     """
 
     protocol: int = pickle.HIGHEST_PROTOCOL
@@ -242,7 +242,7 @@ class Pickle(ObjectSerializer):
         """See `ObjectSerializer.decode_elements`."""
         try:
             made = pickle.loads(buffer)  # noqa: S301  (the reader has opted in, see the registry)
-        except Exception as error:  # what a pickle runs may raise anything
+        except Exception as error:  # code in a pickle may raise anything
             raise CorruptObjectError(f"{self.name} cannot decode it ({error!s:.200})") from error
         if not isinstance(made, np.ndarray) or made.size != prod(shape):
             raise CorruptObjectError(

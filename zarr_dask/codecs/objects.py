@@ -1,9 +1,9 @@
-"""What serializers of elements without fixed size have in common: texts, byte strings, lists.
+"""The common part of serializers for elements without a fixed size: texts, byte strings, lists.
 
-In memory the elements are an object array. What a chunk claims is compared with what its metadata
-promise before memory is taken: the number of elements with that of the chunk, every length with the
-bytes that are there. The number of encoded bytes, and where elements may be anything an estimate of
-the memory they take, are bounded by ``Limits.variable_bytes``.
+In memory the elements are an object array. The sizes that a chunk claims are checked before memory
+is allocated: the number of elements against that of the chunk, every length against the available
+bytes. ``Limits.variable_bytes`` bounds the number of encoded bytes and, for elements of any type,
+an estimate of their memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["OBJECT", "WIDEST", "WORD", "ObjectSerializer", "too_large"]
 
 OBJECT = np.dtype(object)
 WORD = 4
-"""Bytes of a little-endian unsigned integer: the count of elements, or the length of one."""
+"""Bytes of a little-endian unsigned integer: the number of elements, or the length of one."""
 WIDEST = 4
-"""Bytes of a character of a text in memory, at most."""
+"""Most bytes of a character of a text in memory."""
 
 
 class ObjectSerializer(Serializer):
@@ -45,7 +45,7 @@ class ObjectSerializer(Serializer):
         return {}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """It is for elements of its own data type only."""
+        """Check that the elements have its own data type."""
         if spec.data_type.name != self.element:
             yield Problem(
                 "name",
@@ -60,7 +60,7 @@ class ObjectSerializer(Serializer):
 
     @abstractmethod
     def encode_elements(self, array: np.ndarray) -> Buffer:
-        """The bytes of an object array.
+        """Return the bytes of an object array.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class ObjectSerializer(Serializer):
 
     @abstractmethod
     def decode_elements(self, buffer: memoryview, shape: Shape, most: int) -> np.ndarray:
-        """The elements of a chunk as a 1-d object array, in C order.
+        """Return the elements of a chunk as a 1-d object array, in C order.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class ObjectSerializer(Serializer):
         shape
             Its shape.
         most
-            Bytes of memory that elements may take of whose size nothing is known.
+            Most bytes of memory for elements whose size is not known.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class _BoundObjects(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         view = memoryview(buffer)
         if len(view) > self.size.most:
@@ -126,11 +126,11 @@ class _BoundObjects(BoundSerializer):
 
 
 _SWELLING = 2
-"""How many times the bound of encoded bytes decoded elements of any kind may take in memory."""
+"""Memory of decoded elements of any type, as a multiple of the limit of encoded bytes."""
 
 
 def too_large(name: str, nbytes: int, most: int) -> CorruptObjectError:
-    """The error for elements that take more memory than a reader accepts."""
+    """Return the error for elements that take more memory than the reader's limit."""
     return CorruptObjectError(
         f"it has {name} elements of {nbytes} bytes, more than {most} "
         "(ReadOptions(limits=Limits(variable_bytes=...)) sets another bound)"

@@ -1,8 +1,8 @@
 """``packbits``: elements of any number of bits, one directly after the other.
 
-The first bit of the stream is the least significant bit of the first byte, which is the other way
-around in ``numcodecs.packbits``. Chunks are worked on a block of elements at a time, because each
-bit takes a byte on its way. (Zarr extensions, codec ``packbits``.)
+The first bit of the stream is the least significant bit of the first byte; in
+``numcodecs.packbits`` it is the most significant one. Chunks are processed in blocks of elements,
+because each bit takes a byte of memory meanwhile. (Zarr extensions, codec ``packbits``.)
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _BLOCK = 1 << 14  # elements; a multiple of 8, so that every block but the last 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The numbers that an element is made of."""
+    """The numbers that an element consists of."""
 
     count: int
     bits: int
-    """Of each number."""
+    """Bits of each number."""
     signed: bool
 
 
 def _layout(data_type: DataType) -> _Layout | None:
-    """What there is to pack; None where that is not defined."""
+    """Return the numbers to pack; None if packing is not defined for the type."""
     name = data_type.name
     if name == "bool":
         return _Layout(1, 1, signed=False)
@@ -61,7 +61,7 @@ class PackBits(Serializer):
     Parameters
     ----------
     padding_encoding
-        Where a byte says how many bits of the last byte are padding.
+        Position of the byte with the number of padding bits in the last byte, if there is one.
     first_bit
         The least significant bit that is stored; None for the first.
     last_bit
@@ -75,7 +75,7 @@ class PackBits(Serializer):
 
     @staticmethod
     def of(members: Members) -> PackBits:
-        """From the members of its configuration, what is wrong with them noted there."""
+        """Parse the members of its configuration, and add problems to them."""
         expected = f"one of {list(_PADDINGS)}"
         padding = members.take("padding_encoding", one_of(*_PADDINGS), expected, "none")
         bits = [
@@ -87,7 +87,7 @@ class PackBits(Serializer):
         return PackBits(padding, *bits)
 
     def configuration(self) -> dict[str, Any]:
-        """See `Codec.configuration`; what is the default is left out."""
+        """See `Codec.configuration`; defaults are left out."""
         padding = self.padding_encoding
         members = {
             "padding_encoding": None if padding == "none" else padding,
@@ -97,7 +97,7 @@ class PackBits(Serializer):
         return {name: value for name, value in members.items() if value is not None}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The bits must be those of the elements."""
+        """Check that `first_bit` and `last_bit` are bits of the elements."""
         layout = _layout(spec.data_type)
         if layout is None:
             expected = "bools, integers, floats or complex numbers to pack"
@@ -175,7 +175,7 @@ class _BoundPackBits(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         packed = self._body(np.frombuffer(buffer, np.uint8))
         if self._are_bits:
@@ -199,7 +199,7 @@ class _BoundPackBits(BoundSerializer):
         return numbers.reshape(-1)
 
     def _body(self, raw: np.ndarray) -> np.ndarray:
-        """The packed bits, without the byte that tells the padding."""
+        """Return the packed bits, without the byte for the padding."""
         if raw.size != self.size.exact:
             raise CorruptObjectError(
                 f"it has {raw.size} bytes where a chunk of shape {self.spec.shape} has "
@@ -215,7 +215,7 @@ class _BoundPackBits(BoundSerializer):
         return raw[1:] if self._padding == "first_byte" else raw[:-1]
 
     def _numbers_of(self, stored: np.ndarray) -> np.ndarray:
-        """The bytes of numbers, least significant first, from their stored bits."""
+        """Return the bytes of numbers, least significant first, from their stored bits."""
         bits = np.zeros((len(stored), 8 * self._itemsize), np.uint8)
         bits[:, self._stored] = stored
         bits[:, self._sign] = stored[:, -1:]
@@ -223,6 +223,6 @@ class _BoundPackBits(BoundSerializer):
 
 
 def _little(raw: np.ndarray, itemsize: int) -> np.ndarray:
-    """Bytes in rows of one number each, from the byte order of this machine to little or back."""
+    """Return the bytes of each number in a row, from the machine's byte order to little or back."""
     words = raw.view(f"u{itemsize}")
     return words.astype(f"<u{itemsize}", copy=False).view(np.uint8).reshape(-1, itemsize)

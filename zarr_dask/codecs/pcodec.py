@@ -1,4 +1,4 @@
-"""``numcodecs.pcodec``: numbers as the package pcodec compresses them."""
+"""``numcodecs.pcodec``: numbers compressed by the package pcodec."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Pcodec(Serializer):
     Parameters
     ----------
     options
-        Its configuration as JSON text, as numcodecs takes it: ``level``, ``mode_spec``,
-        ``delta_spec``, ``paging_spec``, ``delta_encoding_order``, ``equal_pages_up_to``.
+        Its configuration as JSON text, as in numcodecs: ``level``, ``mode_spec``, ``delta_spec``,
+        ``paging_spec``, ``delta_encoding_order``, ``equal_pages_up_to``.
     """
 
     options: str = "{}"
@@ -43,7 +43,7 @@ class Pcodec(Serializer):
         return dict(json.loads(self.options))
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """Only some data types."""
+        """Check that the data type is supported."""
         if spec.data_type.name not in _DATA_TYPES:
             expected = f"a codec for elements of type {spec.data_type.name!r}"
             yield Problem("name", self.name, f"{expected}; this one takes {_DATA_TYPES}")
@@ -54,14 +54,14 @@ class Pcodec(Serializer):
 
     @cached_property
     def encoder(self) -> Any:
-        """The codec of numcodecs, which knows what its configuration means to the package.
+        """The codec of numcodecs, which translates its configuration for the package.
 
         Raises
         ------
         MissingDependencyError
             If the package is not installed.
         DataTypeError
-            If the configuration is none.
+            If the configuration is invalid.
         """
         _library()
         from numcodecs.pcodec import PCodec
@@ -109,7 +109,7 @@ class _BoundPcodec(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         numbers = np.empty(prod(self.spec.shape), self.spec.dtype)
         try:

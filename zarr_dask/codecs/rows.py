@@ -1,4 +1,4 @@
-"""Copying elements between arrays that have their rows in one piece."""
+"""A faster copy between arrays whose rows are contiguous."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 __all__ = ["put"]
 
-_MANY = 1 << 15  # bytes: 3 us to find out how to copy are little beside that
-_LONGEST = (1 << 31) - 1  # bytes of what NumPy takes for one element
+_MANY = 1 << 15  # bytes: deciding how to copy takes 3 us, which is little compared to that
+_LONGEST = (1 << 31) - 1  # largest size in bytes of an element in NumPy
 
 
 def put(elements: np.ndarray, into: np.ndarray) -> None:
-    """As ``into[...] = elements``, of which NumPy takes up to twice the time for short rows.
+    """Do ``into[...] = elements``, which takes NumPy up to twice as long for short rows.
 
-    It copies a row element by element; told that a row is one element, it copies it at once.
+    NumPy copies a row element by element. If the row is one element, it is copied at once.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def put(elements: np.ndarray, into: np.ndarray) -> None:
 
 
 def _have_rows(elements: np.ndarray, into: np.ndarray) -> bool:
-    """Whether both have rows of the same elements, each in one piece."""
+    """True if both have rows of the same elements, each of them contiguous."""
     return (
         elements.ndim > 1
         and elements.shape == into.shape
@@ -39,5 +39,5 @@ def _have_rows(elements: np.ndarray, into: np.ndarray) -> bool:
         and elements.strides[-1] == elements.itemsize == into.strides[-1]
         and elements.dtype == into.dtype
         and not elements.dtype.hasobject
-        and elements.dtype.kind != "T"  # texts of any length, which are somewhere else
+        and elements.dtype.kind != "T"  # texts of any length, which are stored elsewhere
     )

@@ -1,9 +1,8 @@
-"""Runs: chunks of a shard that lie side by side in an array, copied by one call.
+"""Runs: neighbouring chunks of a shard in an array, copied by one call.
 
-Chunks are encoded, and decoded, in memory where their elements lie one after the other. Each copy
-out of an array or into it lets go of the interpreter and takes it again, and where several threads
-do so, they wait for one another for longer than copying takes. So neighbours are copied together:
-as many, along one dimension, as stay in the processor's cache.
+Chunks are encoded and decoded in contiguous memory. Each copy from or to an array releases the
+interpreter lock and takes it again; with several threads, waiting for it takes longer than copying.
+So neighbours along one dimension are copied together, as many as fit in the processor's cache.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from zarr_dask.scratch import borrowed
 __all__ = ["LARGEST_RUN", "PlaceOf", "at_once", "packed", "runs_of", "settling"]
 
 LARGEST_RUN = 1 << 19
-"""Bytes of a run at most, unless one chunk has more."""
+"""Largest run in bytes, unless one chunk is larger."""
 
 
 def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
-    """The chunks of an array in C order, as views of several chunks, one after the other.
+    """Yield the chunks of an array in C order, as views of several chunks each.
 
     Parameters
     ----------
     array
-        Made of whole chunks.
+        An array of whole chunks.
     chunk_shape
         Their shape.
 
@@ -42,7 +41,7 @@ def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
     [[[[0, 1], [4, 5]], [[2, 3], [6, 7]]]]
     """
     counts = tuple(map(int.__floordiv__, array.shape, chunk_shape))
-    # the dimensions of the grid first, then those of a chunk; a dimension that is split is a view
+    # the dimensions of the grid first, then those of a chunk; splitting a dimension makes a view
     split = array.reshape([n for pair in zip(counts, chunk_shape, strict=True) for n in pair])
     grid = split.transpose(*range(0, split.ndim, 2), *range(1, split.ndim, 2))
     last = max((dim for dim, count in enumerate(counts) if count > 1), default=0)
@@ -56,9 +55,9 @@ def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
 
 @contextmanager
 def packed(run: np.ndarray) -> Iterator[np.ndarray]:
-    """Chunks in memory where the elements of each lie one after the other, until the end.
+    """Yield the chunks with each in contiguous memory, valid until the end of the context.
 
-    One chunk by itself is left as it is.
+    A single chunk is not copied.
     """
     if len(run) == 1 or run[0, ...].flags.c_contiguous:
         yield run
@@ -70,25 +69,25 @@ def packed(run: np.ndarray) -> Iterator[np.ndarray]:
 
 
 PlaceOf = Callable[[Part], np.ndarray]
-"""Says where the part of a chunk is to be decoded that goes to ``part.out``.
+"""Returns the memory for decoding the part of a chunk that goes to ``part.out``.
 
-It is filled before the next one is asked for.
+It must be filled before the next call.
 """
 
 
 def at_once(out: np.ndarray) -> PlaceOf:
-    """Parts are decoded where they belong in `out`."""
+    """Return a function for decoding parts directly into `out`."""
     return lambda part: cut(out, part.out)
 
 
 @contextmanager
 def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
-    """Have whole chunks decoded in runs; they are in `out` when this ends without an error.
+    """Decode whole chunks in runs; they are in `out` when the context ends without an error.
 
     Parameters
     ----------
     out
-        Where chunks and parts of chunks belong.
+        The array for chunks and parts of chunks.
     chunk_shape
         Shape of a whole chunk.
 
@@ -112,9 +111,9 @@ def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
 
 
 def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
-    """Along which dimension chunks of a run follow each other in an array, and how many at most.
+    """Return the dimension of runs of chunks in an array, and the most chunks of a run.
 
-    Chunks whose elements lie one after the other in the array, too, are no runs.
+    Chunks that are contiguous in the array, too, need no runs.
     """
     longer = [dim for dim, n in enumerate(chunk_shape) if out.shape[dim] > n]
     nbytes = prod(chunk_shape) * out.itemsize
@@ -127,14 +126,14 @@ def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
 
 
 class _Run:
-    """Chunks that have been decoded and belong side by side into an array.
+    """Decoded chunks that are neighbours in an array.
 
     Parameters
     ----------
     out
         The array.
     axis
-        The dimension along which they follow each other.
+        The dimension along which they are neighbours.
     room
         Memory for some chunks, as one array.
     """
@@ -144,7 +143,7 @@ class _Run:
         self._places: list[np.ndarray] = list(room)
         self._lengths = room.shape[1:]
         self._regions: list[Region] = []
-        """Where the chunks belong that are in the room."""
+        """The regions in the array of the chunks in `room`."""
 
     def place_of(self, part: Part) -> np.ndarray:
         """See `PlaceOf`."""
@@ -157,7 +156,7 @@ class _Run:
         return self._places[len(self._regions) - 1]
 
     def _goes_on(self, region: Region) -> bool:
-        """Whether a region lies behind the last one of the run, which has room for it."""
+        """True if a region follows the last one of the run, and there is room for it."""
         regions, axis = self._regions, self._axis
         return (
             0 < len(regions) < len(self._places)
@@ -167,14 +166,14 @@ class _Run:
         )
 
     def settle(self) -> None:
-        """Put what has been decoded where it belongs."""
+        """Copy the decoded chunks to the array."""
         if not self._regions:
             return
         first, last, axis = self._regions[0], self._regions[-1], self._axis
         along = slice(first[axis].start, last[axis].stop, 1)
         joint = self._out[(*first[:axis], along, *first[axis + 1 :])]
         count, shape = len(self._regions), joint.shape
-        # one dimension becomes two, which NumPy does without a copy whatever the strides are
+        # one dimension becomes two, without a copy whatever the strides are
         split = joint.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
         put(self._room[:count], into=np.moveaxis(split, axis, 0))
         self._regions.clear()

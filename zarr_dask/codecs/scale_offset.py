@@ -1,7 +1,7 @@
-"""``scale_offset``: numbers less an offset, times a factor, in their own data type.
+"""``scale_offset``: numbers minus an offset, times a factor, in their own data type.
 
-What the data type cannot hold is an error, on the way as well as at the end. (Zarr extensions,
-codec ``scale_offset``.)
+A value that the data type cannot hold is an error, for intermediate results as well. (Zarr
+extensions, codec ``scale_offset``.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ScaleOffset(ArrayCodec):
     offset
         JSON text of a scalar of the data type; None subtracts nothing.
     scale
-        JSON text of a scalar of the data type other than 0; None multiplies by nothing.
+        JSON text of a scalar of the data type other than 0; None for no factor.
     """
 
     offset: str | None = None
@@ -43,7 +43,7 @@ class ScaleOffset(ArrayCodec):
 
     @staticmethod
     def of(members: Members) -> ScaleOffset:
-        """From the members of its configuration, whose values depend on the data type."""
+        """Parse the members of its configuration, whose values depend on the data type."""
         given = [members.take(name, anything, "a scalar", _ABSENT) for name in ("offset", "scale")]
         return ScaleOffset(*(None if v is _ABSENT else json.dumps(v) for v in given))
 
@@ -53,7 +53,7 @@ class ScaleOffset(ArrayCodec):
         return {name: json.loads(text) for name, text in members.items() if text is not None}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The elements must be numbers, and offset and scale be such as well."""
+        """Check that the elements, the offset and the scale are numbers."""
         if not is_real(spec.data_type):
             yield Problem("", spec.data_type.name, "integers or floats to scale", "data_type")
             return
@@ -108,14 +108,14 @@ _ABSENT = object()
 
 @lru_cache(maxsize=256)
 def _number(text: str, data_type: DataType) -> Any:
-    """A scalar in a type that NumPy can compute with."""
+    """Return a scalar in a type that NumPy can compute with."""
     return widened(data_type.from_json(json.loads(text)).reshape(1), data_type)[0]
 
 
 def _applied(
     array: np.ndarray, data_type: DataType, steps: tuple[tuple[str, str | None], ...]
 ) -> np.ndarray:
-    """The results of some operations, each with a scalar, in the arithmetic of the data type."""
+    """Return the results of operations, each with a scalar, in the arithmetic of the data type."""
 
     def apply(block: np.ndarray) -> np.ndarray:
         for name, text in steps:
@@ -132,7 +132,7 @@ def _applied(
 
 
 def _of_integers(name: str, values: np.ndarray, scalar: Any, data_type: Integer) -> np.ndarray:
-    """Integers; as every operation is monotonic, the ends of their range tell whether all fit."""
+    """Compute with integers; as operations are monotonic, the range's ends tell if all fit."""
     wide, number = widened(values, data_type), int(scalar)
     if name == "divide" and (wide % scalar).any():
         raise ValueError(f"{values[wide % scalar != 0][0]} is not a multiple of {number}")
@@ -146,7 +146,7 @@ def _of_integers(name: str, values: np.ndarray, scalar: Any, data_type: Integer)
 
 
 def _of_floats(name: str, values: np.ndarray, scalar: Any, data_type: DataType) -> np.ndarray:
-    """Floats; those of few bits by way of float64, which has so many that this changes nothing."""
+    """Compute with floats; those of few bits through float64, which does not change the result."""
     small = is_small(data_type.dtype)
     given = widened(values, data_type) if small else values
     with np.errstate(all="ignore"):
@@ -171,4 +171,4 @@ _EXACT: dict[str, Any] = {
     "divide": lambda a, b: a // b,
     "add": lambda a, b: a + b,
 }
-"""The same with integers of any length."""
+"""The same operations for integers of any length."""

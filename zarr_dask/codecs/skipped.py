@@ -1,8 +1,8 @@
-"""Codecs that are not known but may be skipped, because the document says so.
+"""Codecs that are not known but may be skipped, because the metadata allows it.
 
-A document may mark a codec with ``"must_understand": false`` (core specification, "Extension
-definition"). Reading then goes on as if it were not there. Writing does not: what its neighbours
-would be given is not known.
+Metadata may mark a codec with ``"must_understand": false`` (core specification, "Extension
+definition"). Reading then skips it. Writing is not possible, because the input of its neighbours is
+not known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["SkippedArrays", "SkippedBytes", "may_be_skipped"]
 
 
 def may_be_skipped(document: Any) -> bool:
-    """Whether this is the document of a codec that says that readers need not know it."""
+    """True if this is the metadata of a codec that readers need not know."""
     return (
         isinstance(document, Mapping)
         and document.get("must_understand") is False
@@ -33,7 +33,7 @@ def may_be_skipped(document: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Skipped(Codec):
-    """What both kinds have in common: the document, as JSON text."""
+    """The common part of both kinds: the metadata, as JSON text."""
 
     text: str
 
@@ -56,7 +56,7 @@ class _Skipped(Codec):
 
 @dataclass(frozen=True)
 class SkippedArrays(_Skipped, ArrayCodec):
-    """One from array to array."""
+    """A skipped codec from array to array."""
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
@@ -77,7 +77,7 @@ class SkippedArrays(_Skipped, ArrayCodec):
 
 @dataclass(frozen=True)
 class SkippedBytes(_Skipped, BytesCodec):
-    """One from bytes to bytes."""
+    """A skipped codec from bytes to bytes."""
 
     copies: ClassVar[int] = 0
 

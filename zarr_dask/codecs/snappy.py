@@ -1,8 +1,8 @@
-"""Blosc frames that hold snappy, which builds of c-blosc leave out nowadays.
+"""Blosc frames of snappy, which current builds of c-blosc leave out.
 
-Arrays with ``"cname": "snappy"`` exist all the same. This reads them: the frame (c-blosc 1,
-README_HEADER), the blocks in it, and snappy's own format within those. It is plain Python, a few
-MB/s; nothing is written this way.
+Arrays with ``"cname": "snappy"`` exist nevertheless. This module reads the frame (c-blosc 1,
+README_HEADER), its blocks, and snappy's own format within these. It is plain Python with a few
+MB/s, and only reads.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _MOST_SPLITS, _SMALLEST_SPLIT = 16, 128
 
 
 def is_snappy(frame: Buffer) -> bool:
-    """Whether a blosc frame, its header at least, holds blocks of snappy."""
+    """True if a blosc frame, or its header, has blocks of snappy."""
     flags = memoryview(frame)[2]
     return flags >> 5 == _SNAPPY and not flags & _STORED
 
 
 def decompress_frame(frame: Buffer, out: np.ndarray) -> None:
-    """Put what a blosc frame holds into `out`.
+    """Decompress a blosc frame into `out`.
 
     Parameters
     ----------
     frame
-        Of snappy, or of zlib (by which this is tested against c-blosc).
+        A frame of snappy, or of zlib (which is used to test this against c-blosc).
     out
-        1-d, uint8, of the number of bytes that the header says.
+        1-d, uint8, of the size in the header.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def _word(view: memoryview, at: int) -> int:
 
 
 def _is_split(flags: int, itemsize: int, block: int) -> bool:
-    """Whether the bytes of every significance are compressed by themselves."""
+    """True if the bytes of each significance are compressed separately."""
     return (
         not flags & _NOT_SPLIT and itemsize <= _MOST_SPLITS and block // itemsize >= _SMALLEST_SPLIT
     )
@@ -101,12 +101,12 @@ def _unshuffled(block: np.ndarray, flags: int, itemsize: int) -> np.ndarray:
 
 
 def unsnap(block: memoryview, nbytes: int) -> bytes:
-    """What a block of snappy's raw format holds, which must be `nbytes`.
+    """Return the content of a block of snappy's raw format, which must have `nbytes`.
 
     Raises
     ------
     CorruptObjectError
-        If it is no such block.
+        If it is not such a block.
 
     Examples
     --------
@@ -137,12 +137,12 @@ def _varint(block: memoryview) -> tuple[int, int]:
 
 
 def _step(block: memoryview, at: int, out: bytearray, most: int) -> int:
-    """Do what one tag says; gives the place of the next one."""
+    """Execute one tag; return the position of the next one."""
     tag = block[at]
     at += 1
     kind, number = tag & 3, tag >> 2
     if kind == 0:
-        extra = max(number - 59, 0)  # bytes of the length, where it does not fit into the tag
+        extra = max(number - 59, 0)  # bytes of the length, if it does not fit in the tag
         length = 1 + (int.from_bytes(block[at : at + extra], "little") if extra else number)
         at += extra
         if len(out) + length > most or at + length > len(block):
@@ -160,7 +160,7 @@ def _step(block: memoryview, at: int, out: bytearray, most: int) -> int:
     start = len(out) - distance
     if distance >= length:
         out += out[start : start + length]
-    else:  # it repeats what it has just copied
+    else:  # the copy overlaps its own result
         repeated = bytes(out[start:])
         out += (repeated * (length // distance + 1))[:length]
     return at + width

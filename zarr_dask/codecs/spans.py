@@ -1,7 +1,7 @@
-"""Which bytes of a chunk some regions of it lie in, if its elements lie in C order.
+"""The byte ranges of a chunk in C order that contain some regions of it.
 
-A codec that can decode a part of its bytes is told by spans which part is wanted. They cover what
-is wanted and may cover more: what lies between two of them is long enough to be worth leaving out.
+Spans tell a codec that can decode a part of its bytes which part is wanted. They cover the regions
+and may cover more: any gap between them is long enough to be worth skipping.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from zarr_dask.grid import Region, Shape
 __all__ = ["Spans", "spans_of"]
 
 Spans = Sequence[tuple[int, int]]
-"""First byte and the one behind the last, in ascending order; they do not touch each other."""
+"""Offset of the first byte and of the one after the last, in ascending order, without contact."""
 
 _MOST = 256
-"""Spans of one region at most, roughly: each of them takes its time."""
+"""Approximate limit of spans of one region, as each of them takes time."""
 _SHORTEST = 1 << 14
-"""Bytes that are not worth leaving out."""
+"""Shortest gap in bytes that is worth skipping."""
 
 
 def spans_of(shape: Shape, itemsize: int, regions: Sequence[Region]) -> Spans:
-    """The bytes in which all elements of some regions lie.
+    """Return the bytes that contain all elements of some regions.
 
     Parameters
     ----------
     shape, itemsize
-        Of the chunk, in C order.
+        Shape and bytes of an element of the chunk, in C order.
     regions
         Slices with ascending steps, within the shape.
 
@@ -53,11 +53,11 @@ def spans_of(shape: Shape, itemsize: int, regions: Sequence[Region]) -> Spans:
 def _spans(
     strides: Sequence[int], itemsize: int, region: Region, least: int
 ) -> list[tuple[int, int]]:
-    """The bytes of one region, leaving out what is at least so long."""
+    """Return the bytes of one region, without gaps of at least a length."""
     ranges = [range(one.start, one.stop, one.step) for one in region]
     if not all(ranges):
         return []
-    # from the last dimension outwards: all that is taken of one element of the dimension before
+    # from the last dimension outwards: the extent within one element of the dimension before
     first, stop, deep = 0, itemsize, 0
     inner = (first, stop)
     for dim in range(len(ranges) - 1, -1, -1):
@@ -76,7 +76,7 @@ def _spans(
 
 
 def _joined(spans: Sequence[tuple[int, int]], least: int) -> list[tuple[int, int]]:
-    """Spans in ascending order, without short gaps between them."""
+    """Return spans in ascending order, without short gaps between them."""
     joined: list[tuple[int, int]] = []
     for first, stop in spans:
         if joined and first - joined[-1][1] < least:

@@ -1,4 +1,4 @@
-"""``gzip``, ``zlib``, ``bz2``, ``lzma``: streams that do not say how much they hold."""
+"""``gzip``, ``zlib``, ``bz2``, ``lzma``: streams that do not state their decompressed size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Bz2", "Gzip", "Lzma", "Zlib"]
 
 
 class _Decompressor(Protocol):
-    """What the decompressors of zlib, isal, bz2 and lzma share."""
+    """The common interface of the decompressors of zlib, isal, bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -31,14 +31,14 @@ class _Decompressor(Protocol):
 
 
 class _Inflater(_Decompressor, Protocol):
-    """What the decompressors of zlib and isal have besides."""
+    """The additional interface of the decompressors of zlib and isal."""
 
     @property
     def unconsumed_tail(self) -> bytes: ...
 
 
 _Header = Callable[[memoryview], int]
-"""Bytes that a stream must be given at once at its beginning."""
+"""Returns the number of bytes at the start of a stream that must be passed at once."""
 
 
 def _inflate(
@@ -49,7 +49,7 @@ def _inflate(
     failures: Any,
     header: _Header,
 ) -> bytes:
-    """Decompress one stream, or several one after the other, up to the expected size."""
+    """Decompress one stream, or several in sequence, up to the expected size."""
     view = memoryview(buffer).cast("B")
     pieces: list[bytes] = []
     total = position = 0
@@ -88,7 +88,7 @@ def _inflate_into(
     failures: Any,
     header: _Header,
 ) -> None:
-    """As `_inflate`, piece by piece into memory: there is no second copy of a large chunk."""
+    """Decompress like `_inflate`, in pieces, which avoids a second copy of a large chunk."""
     view = memoryview(buffer).cast("B")
     total = position = streams = 0
     window = _FED
@@ -122,8 +122,8 @@ def _inflate_into(
 _FED = 1 << 16
 _PIECE = 1 << 20
 
-# A stream copies all that it is given beyond its end: the streams after the first are given about
-# as much as the one before them had, and more if that was not all.
+# A stream copies everything that it is given beyond its end. So each stream after the first is
+# given about as many bytes as the one before it had, and more if that was not enough.
 _NARROWEST = 1 << 12
 _WIDER = 64
 _MOST_STREAMS = 1 << 18
@@ -134,9 +134,9 @@ _FIXED = 10
 
 
 def _gzip_header(view: memoryview) -> int:
-    """Bytes of the header of a gzip member that has a checksum of its own; of others 0.
+    """Return the bytes of the header of a gzip member with a header checksum; 0 for others.
 
-    isal takes such a header for damaged if it does not come at once.
+    isal reports such a header as damaged if it does not get it at once.
     """
     if len(view) < _FIXED or not view[3] & _CHECKED:
         return 0
@@ -150,7 +150,7 @@ def _gzip_header(view: memoryview) -> int:
 
 
 def _behind_zero(view: memoryview, start: int) -> int:
-    """Where a text ends; the end of all if it does not."""
+    """Return the position after a zero-terminated text; the end if there is no zero."""
     for first in range(start, len(view), _FED):
         found = bytes(view[first : first + _FED]).find(0)
         if found >= 0:
@@ -159,12 +159,12 @@ def _behind_zero(view: memoryview, start: int) -> int:
 
 
 def _no_header(view: memoryview) -> int:  # noqa: ARG001
-    """Nothing need come at once."""
+    """Return 0: no bytes need be passed at once."""
     return 0
 
 
 _ISAL_LEVELS = range(1, 4)
-"""Where isal compresses as well as zlib at the same level, several times as fast."""
+"""Levels at which isal compresses as well as zlib, several times as fast."""
 
 
 _ISAL_FAILURES = (isal_zlib.error, EOFError)
@@ -216,7 +216,7 @@ class Gzip(Compressor):
         _inflate_into(self.name, new, buffer, out, _ISAL_FAILURES, self._header)
 
     def held_into(self, nbytes: int) -> int:
-        """See `BytesCodec.held_into`: a large chunk comes in pieces, which grow by doubling."""
+        """See `BytesCodec.held_into`: a large chunk is decoded in pieces, growing by doubling."""
         return super().held_into(nbytes) if nbytes <= _PIECE else nbytes + self.copies * _PIECE
 
 
@@ -245,7 +245,7 @@ class Bz2(Compressor):
         return {"level": self.level}
 
     def tables(self, nbytes: int) -> int:  # noqa: ARG002
-        """See `BytesCodec.tables`; the library's manual says so."""
+        """See `BytesCodec.tables`; the number is from the library's manual."""
         return 400_000 + 800_000 * self.level
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
@@ -292,7 +292,7 @@ class Lzma(Compressor):
         }
 
     def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`: a hash table, and a tree of what has been seen."""
+        """See `BytesCodec.tables`: a hash table, and a tree of earlier positions."""
         chains = map(dict, self.filters) if self.filters else [{"preset": self.preset}]
         largest = max(_dictionary(chain) for chain in chains)
         hashed = min(1 << max(largest - 1, 1).bit_length(), _LZMA_MOST_HASHED)
@@ -315,11 +315,11 @@ class Lzma(Compressor):
 
 _LZMA_MOST_HASHED = 1 << 25
 _DICTIONARIES = tuple(1 << power for power in (18, 20, 21, 22, 22, 23, 23, 24, 25, 26))
-"""Of each preset of the library."""
+"""Bytes of the dictionary of each preset."""
 
 
 def _dictionary(chain: Mapping[str, int | None]) -> int:
-    """Bytes of the dictionary that a filter of the library looks for repetitions in."""
+    """Return the bytes of the dictionary in which a filter looks for repetitions."""
     said = chain.get("dict_size")
     if said is not None:
         return said
@@ -328,4 +328,4 @@ def _dictionary(chain: Mapping[str, int | None]) -> int:
 
 
 _LZMA_DICTIONARY = 1 << 27
-"""Bytes of memory for the dictionary of any preset, with some to spare."""
+"""Bytes of memory for the dictionary of any preset, with a margin."""

@@ -1,7 +1,7 @@
-"""Elements of any length one after the other: texts, byte strings, arrays of numbers.
+"""Elements of any length in sequence: texts, byte strings, arrays of numbers.
 
-``vlen-utf8`` and ``vlen-bytes`` are codecs of the Zarr v3 registry; the same names, and
-``vlen-array``, are object codecs of Zarr v2, byte for byte as the numcodecs package writes them.
+``vlen-utf8`` and ``vlen-bytes`` are codecs of the Zarr v3 registry. The same names, and
+``vlen-array``, are object codecs of Zarr v2, with the same bytes as in the numcodecs package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["VlenArray", "VlenBytes", "VlenUtf8"]
 
 
 def _check_frame(name: str, buffer: memoryview, count: int) -> None:
-    """The number of elements is that of the chunk, and their lengths can be there."""
+    """Raise if the number of elements is wrong, or there is no space for their lengths."""
     if len(buffer) < WORD:
         raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a {name} header")
     claimed = int.from_bytes(buffer[:WORD], "little")
@@ -55,7 +55,7 @@ def _check_types(name: str, elements: np.ndarray, wanted: type) -> None:
 
 def _in_order(array: np.ndarray) -> np.ndarray:
     elements = np.ascontiguousarray(array, OBJECT).reshape(-1)
-    return elements if elements.flags.writeable else elements.copy()  # numcodecs asks for it
+    return elements if elements.flags.writeable else elements.copy()  # required by numcodecs
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class VlenUtf8(ObjectSerializer):
             raise CorruptObjectError(f"{self.name} cannot decode it ({error})") from error
         texts = elements.tolist()
         nbytes = sum(map(len, texts))
-        if WORD * (1 + count) + nbytes != len(buffer):  # not all of it is ASCII
+        if WORD * (1 + count) + nbytes != len(buffer):  # some of it is not ASCII
             nbytes = sum(len(text.encode()) for text in texts)
         _check_all_used(self.name, buffer, count, nbytes)
         return elements
 
     def _check_width(self, buffer: memoryview, count: int, most: int) -> None:
-        """One character outside the basic plane makes Python hold four bytes for each."""
+        """Raise if the texts need too much memory: one wide character makes all of a text wide."""
         elements = _split(self.name, buffer, count).tolist()
         nbytes = sum(len(item) * (1 if item.isascii() else WIDEST) for item in elements)
         if nbytes > most:
@@ -139,7 +139,7 @@ class VlenArray(ObjectSerializer):
     Parameters
     ----------
     dtype
-        Type string of the numbers, as stored; in memory they have native byte order.
+        Type string of the stored numbers; in memory they have native byte order.
     """
 
     dtype: str
@@ -164,7 +164,7 @@ class VlenArray(ObjectSerializer):
         return b"".join(pieces)
 
     def _numbers(self, item: Any) -> bytes:
-        if item is None or (type(item) is int and item == 0):  # absent, as fill values say it
+        if item is None or (type(item) is int and item == 0):  # absent, as in fill values
             return b""
         try:
             numbers = np.asarray(item)

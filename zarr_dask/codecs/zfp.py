@@ -1,8 +1,8 @@
 """``zfp`` and ``numcodecs.zfpy``: streams of the zfp library, through the package zfpy.
 
-``zfp`` of the registry of Zarr extensions stores the stream alone: what it holds stands in the
-document. ``numcodecs.zfpy`` puts zfp's own header in front. The library believes its stream and
-reads on behind its end, so that it is given as many zeros behind it as it could ever read.
+``zfp`` of the registry of Zarr extensions stores only the stream; shape and type are in the
+metadata. ``numcodecs.zfpy`` adds zfp's own header. The library trusts its stream and reads beyond
+its end, so the stream is padded with as many zeros as it could ever read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Zfp", "Zfpy"]
 
 _NATIVE = ("int32", "int64", "float32", "float64")
 _SIGNED = {"uint32": "int32", "uint64": "int64"}
-"""Stored as signed integers, of which negative ones are not used."""
+"""Stored as signed integers, without negative ones."""
 _MOST_DIMENSIONS = 4
 _EDGE = 4  # elements along each dimension of zfp's blocks
 _BLOCK_BITS = 128  # more than the header and the rounding of a block
@@ -47,29 +47,29 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class _ZfpSerializer(Serializer):
-    """What the two have in common."""
+    """The common part of both codecs."""
 
     @property
     def expert(self) -> Expert | None:
-        """The numbers of zfp's expert mode, where that is used."""
+        """The numbers of zfp's expert mode, if it is used."""
         return None
 
     @property
     @abstractmethod
     def parameters(self) -> dict[str, float]:
-        """What zfpy takes: nothing, or one of tolerance, rate and precision."""
+        """The arguments of zfpy: none, or one of tolerance, rate and precision."""
 
     @property
     @abstractmethod
     def has_header(self) -> bool:
-        """Whether the stream begins with zfp's header."""
+        """True if the stream begins with zfp's header."""
 
     def data_types(self) -> tuple[str, ...]:
-        """Names of the data types that it takes."""
+        """Return the names of the supported data types."""
         return _NATIVE
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """Only some data types, and at most four dimensions."""
+        """Check that the data type is supported, and there are at most four dimensions."""
         if spec.data_type.name not in self.data_types():
             expected = f"a codec for elements of type {spec.data_type.name!r}"
             yield Problem("name", self.name, f"{expected}; this one takes {self.data_types()}")
@@ -99,7 +99,7 @@ class Zfp(_ZfpSerializer):
     parameter
         The tolerance, the bits per element, or the bit planes; None if reversible or expert.
     expert
-        The numbers of an expert.
+        The numbers of the expert mode.
     """
 
     mode: str = "reversible"
@@ -112,7 +112,7 @@ class Zfp(_ZfpSerializer):
         "fixed_rate": "rate",
         "fixed_precision": "precision",
     }
-    """What the parameter of a mode is called."""
+    """The name of each mode's parameter."""
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -131,7 +131,7 @@ class Zfp(_ZfpSerializer):
 
 @dataclass(frozen=True)
 class Zfpy(_ZfpSerializer):
-    """A zfp stream with its header, as numcodecs writes it.
+    """A zfp stream with its header, as in numcodecs.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class Zfpy(_ZfpSerializer):
 
 
 def _held(name: str) -> str:
-    """Name of the data type that elements of another are stored as."""
+    """Return the name of the data type that elements are stored as."""
     return _SIGNED.get(name, name)
 
 
@@ -175,7 +175,7 @@ class _BoundZfp(BoundSerializer):
         bits = max(elements * max(8 * self._held.itemsize + 2, rate), padded) + _BLOCK_BITS
         self._block_bits = bits
         self._room = int(blocks * bits) // 8 + 2 * _HEADER
-        fixed = padded or int(elements * rate + 0.5)  # of every block, if they are not very few
+        fixed = padded or int(elements * rate + 0.5)  # of every block, if not very small
         self._fewest = -(-blocks * fixed // 8) if fixed > _FEW_BITS else 1
         self.size = Size(None, self._room)
 
@@ -206,7 +206,7 @@ class _BoundZfp(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         if not out.size:
             return
@@ -236,7 +236,7 @@ class _BoundZfp(BoundSerializer):
                     decompress(padded, held, self._codec.expert)
                     return held
                 kind = library.dtype_to_ztype(self._held)
-                library._decompress(  # noqa: SLF001  (its way to decode without header)
+                library._decompress(  # noqa: SLF001  (the only way to decode without header)
                     padded, kind, self._shape, out=held, **self._codec.parameters
                 )
         except (ValueError, RuntimeError, TypeError, OverflowError) as error:

@@ -1,10 +1,10 @@
-"""zfp's expert mode: the four numbers that all of its modes are made of.
+"""zfp's expert mode: the four numbers that define all of its modes.
 
-zfpy has no call that takes them. The library of zfp that comes with it has, and is called directly:
-`compress` and `decompress` are what zfpy does, but for the call that sets the mode.
+zfpy has no function for them. The zfp library in it has one, and is called directly: `compress` and
+`decompress` do the same as zfpy, except for the call that sets the mode.
 
-The library trusts the four numbers. Where `maxbits` leaves no room for what it always writes ahead
-of a block, it writes on behind the end of its memory: `Expert.problems` must be asked first.
+The library trusts the four numbers. If `maxbits` leaves no room for the data in front of a block,
+it writes beyond the end of its memory: `Expert.problems` must be checked first.
 
 Source: zfp 1.0, "Compression modes", "High-level C API".
 """
@@ -23,38 +23,38 @@ from zarr_dask.errors import MissingDependencyError
 __all__ = ["MOST_BITS_PER_ELEMENT", "Expert", "compress", "decompress"]
 
 MOST_BITS_PER_ELEMENT = 128
-"""Twice what an element of 64 bits needs: room enough for blocks that are padded."""
+"""Twice the need of an element of 64 bits, for blocks that are padded."""
 
-_LEAST_EXPONENT = -1074  # of a float64; anything below it asks for the reversible mode
+_LEAST_EXPONENT = -1074  # of a float64; anything below it selects the reversible mode
 _CLIPPED = 1 << 15
-"""No block has so many bits, and no number so large an exponent: beyond it nothing changes."""
+"""No block has so many bits, and no number so large an exponent: larger values have no effect."""
 
 _AHEAD_OF_BLOCK = {"int32": 0, "int64": 0, "float32": 9, "float64": 12}
 _MORE_IF_REVERSIBLE = {"int32": 5, "int64": 6, "float32": 5, "float64": 6}
-"""Bits that are written ahead of the elements of a block, however few it may have."""
+"""Bits in front of the elements of a block, whatever its limit."""
 
 
 class Expert(NamedTuple):
-    """The numbers of an expert."""
+    """The numbers of the expert mode."""
 
     minbits: int
-    """Bits of a block at least; shorter ones are padded."""
+    """Least bits of a block; shorter ones are padded."""
     maxbits: int
-    """Bits of a block at most."""
+    """Most bits of a block."""
     maxprec: int
-    """Bit planes of a block at most, 1 to 64."""
+    """Most bit planes of a block, 1 to 64."""
     minexp: int
-    """Exponent of the lowest bit plane; below -1074 the reversible mode, whatever it is."""
+    """Exponent of the lowest bit plane; any value below -1074 selects the reversible mode."""
 
     def problems(self, held: str, ndim: int) -> Iterator[tuple[str, int, str]]:
-        """What the library must not be given: name, number, and what would do.
+        """Yield numbers that the library must not be given: name, number, and expected values.
 
         Parameters
         ----------
         held
-            Name of the data type of the elements as zfp takes them.
+            Name of the data type of the elements in zfp.
         ndim
-            Dimensions of the chunk, 1 to 4.
+            Number of dimensions of the chunk, 1 to 4.
         """
         most = MOST_BITS_PER_ELEMENT * 4**ndim
         if not 0 <= self.minbits <= most:
@@ -69,13 +69,13 @@ class Expert(NamedTuple):
             yield "maxprec", self.maxprec, "an integer from 1 to 64"
 
     def clipped(self) -> tuple[int, int, int, int]:
-        """Numbers that mean the same and that C can hold."""
+        """Return equivalent numbers that C can hold."""
         minexp = min(max(self.minexp, -_CLIPPED), _CLIPPED)
         return self.minbits, min(self.maxbits, _CLIPPED), self.maxprec, minexp
 
 
 def compress(held: np.ndarray, expert: Expert) -> bytes:
-    """The stream of an array in C order, without header."""
+    """Return the stream of an array in C order, without header."""
     library = _library()
     field = _field(library, held)
     stream = library.zfp_stream_open(None)
@@ -93,7 +93,7 @@ def compress(held: np.ndarray, expert: Expert) -> bytes:
 def decompress(padded: np.ndarray, out: np.ndarray, expert: Expert) -> None:
     """Decode a stream into an array in C order.
 
-    `padded` must hold as many bytes as the library could read: it does not look for the end.
+    `padded` must have as many bytes as the library could read: it does not check for the end.
     """
     library = _library()
     field = _field(library, out)
@@ -109,7 +109,7 @@ def decompress(padded: np.ndarray, out: np.ndarray, expert: Expert) -> None:
 
 
 class _Bits:
-    """Memory as the stream of bits that a stream of zfp reads or writes."""
+    """Memory as the bit stream of a zfp stream."""
 
     def __init__(self, library: Any, stream: int, memory: Any, size: int) -> None:
         self._library = library
@@ -147,12 +147,12 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "zfp_field_free": (None, (_POINTER,)),
     **{f"zfp_field_{n}d": (_POINTER, (_POINTER, _INT, *[_SIZE] * n)) for n in range(1, 5)},
 }
-"""What is called of the library: what it returns, and what it takes."""
+"""The functions of the library that are used: result and arguments."""
 
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    """The library that zfpy is linked with: whoever loads zfpy has it, and its names with it."""
+    """Return the library that zfpy is linked with: the symbols are loaded with zfpy."""
     try:
         import zfpy
     except ImportError as error:

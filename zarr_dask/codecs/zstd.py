@@ -32,7 +32,7 @@ class Zstd(Compressor):
     level
         -131072 to 22; 0 is the library's default (3).
     checksum
-        Whether the frame ends in a checksum of its content.
+        If True, the frame ends in a checksum of its content.
     """
 
     level: int = 0
@@ -68,7 +68,7 @@ class Zstd(Compressor):
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
         view = memoryview(buffer).cast("B")
-        if out.size and _first_content(view) == out.size:  # more of it would not fit
+        if out.size and _first_content(view) == out.size:  # more would not fit
             _zstd_into(view, out)
             return
         frames = list(_zstd_frames(view))
@@ -83,7 +83,7 @@ class Zstd(Compressor):
             out[:] = np.frombuffer(decoded, np.uint8)
             return
         unsaid = any(frame.content is None for frame in frames)
-        rest = out.size - _total(frames)  # what the frame has that does not say it
+        rest = out.size - _total(frames)  # the content of the frame without a stated size
         if rest < 0 or (rest and not unsaid):
             raise CorruptObjectError(
                 f"its zstd frames hold {_total(frames)} bytes, but the chunk has {out.size}"
@@ -91,13 +91,13 @@ class Zstd(Compressor):
         position = 0
         for frame in frames:
             content = rest if frame.content is None else frame.content
-            if content or frame.most:  # the library takes no frame of nothing
+            if content or frame.most:  # the library does not accept empty frames
                 _zstd_into(frame.saying(view, content), out[position : position + content])
             position += content
 
 
-# Window, chain and hash table of each level as powers of two, for what is longer than 256 KiB
-# (ZSTD_defaultCParameters); shorter inputs have tables of at most the size that the window allows.
+# Window, chain and hash table of each level as powers of two, for inputs longer than 256 KiB
+# (ZSTD_defaultCParameters); tables for shorter inputs are limited by the window.
 _LEVELS = (
     *((19, 12, 13), (19, 13, 14), (20, 15, 16), (21, 16, 17), (21, 18, 18), (21, 18, 19)),
     *((21, 18, 19), (21, 19, 20), (21, 19, 20), (22, 20, 21), (22, 21, 22), (22, 21, 22)),
@@ -109,26 +109,26 @@ _SHORT_MATCHES = 4 << 17  # a table for matches of three bytes
 
 
 def zstd_tables(level: int, nbytes: int) -> int:
-    """Bytes of the tables with which Zstandard looks for repetitions, at most.
+    """Return the most bytes of the tables in which Zstandard looks for repetitions.
 
     Parameters
     ----------
     level
-        As it is given to the library: 0 is the default, what is below 0 is faster.
+        The level passed to the library: 0 is the default, lower ones are faster.
     nbytes
-        How many bytes are compressed at once; a short input has small tables.
+        Bytes that are compressed at once; a short input has small tables.
     """
     number = _DEFAULT_LEVEL if level == 0 else max(level, 0)
     window, chain, hashed = _LEVELS[number]
     window = min(window, max(nbytes - 1, 1).bit_length())
     hashed = min(hashed, window + 1)
-    chain = min(chain, window + (number >= _FIRST_WITH_TREES))  # of a tree, two for each position
+    chain = min(chain, window + (number >= _FIRST_WITH_TREES))  # trees have two per position
     short = _SHORT_MATCHES if number >= _FIRST_WITH_SHORT_MATCHES else 0
     return (4 << hashed) + (4 << chain) + short
 
 
 def _zstd_into(frame: Buffer, out: np.ndarray) -> None:
-    """Decompress frames that say what they hold, of which the library makes sure."""
+    """Decompress frames with a stated size, which the library checks."""
     try:
         _zstd.decompress(frame, out)
     except (RuntimeError, ValueError) as error:
@@ -136,7 +136,7 @@ def _zstd_into(frame: Buffer, out: np.ndarray) -> None:
 
 
 def _unsized(view: memoryview, frames: list[_ZstdFrame], size: Size) -> Buffer:
-    """Frames of which some do not say what they hold: their blocks bound it."""
+    """Decompress frames some of which do not state their size, bounded by their blocks."""
     if sum(frame.most for frame in frames) > max(size.most, _ZSTD_HARMLESS):
         raise CorruptObjectError(
             "its zstd frames do not say how many bytes they hold, so that its memory cannot be "
@@ -162,8 +162,8 @@ def _expected(nbytes: int | None, size: Size) -> int:
 # Frames, RFC 8878 section 3.1.
 
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
-_ZSTD_BLOCK = 1 << 17  # bytes that a block holds at most
-_ZSTD_HARMLESS = 1 << 24  # bytes that may always be taken
+_ZSTD_BLOCK = 1 << 17  # most bytes of a block
+_ZSTD_HARMLESS = 1 << 24  # bytes that may always be allocated
 _ZSTD_MOST_FRAMES = 1 << 14
 _ZSTD_MOST_BLOCKS = 1 << 18
 
@@ -173,14 +173,14 @@ class _ZstdFrame:
     start: int
     stop: int
     fields: int
-    """Where the header's fields end: content size and all that stands before it."""
+    """End of the header's fields: the content size and everything before it."""
     content: int | None
-    """Bytes it says it holds."""
+    """Bytes that it states to hold."""
     most: int
-    """Bytes that its blocks hold at most."""
+    """Most bytes that its blocks can hold."""
 
     def saying(self, view: memoryview, content: int) -> Buffer:
-        """The frame with a header that says `content`, so that the decoder compares."""
+        """Return the frame with `content` in its header, so that the decoder checks it."""
         frame = view[self.start : self.stop]
         if self.content is not None:
             return frame
@@ -194,7 +194,7 @@ def _total(frames: list[_ZstdFrame]) -> int:
 
 
 def _zstd_frames(view: memoryview) -> Iterator[_ZstdFrame]:
-    """The frames that hold something, one after the other."""
+    """Yield the frames that hold data, in order."""
     position = seen = blocks = 0
     while position < len(view) or not seen:
         if len(view) - position < 8:
@@ -222,13 +222,13 @@ _CUT = "its zstd frame ends too early"
 
 class _ZstdHeader(NamedTuple):
     fields: int
-    """Where the content size stands, or would."""
+    """Position of the content size, even if there is none."""
     end: int
     content: int | None
 
 
 def _zstd_header(view: memoryview, start: int) -> _ZstdHeader:
-    """The header of the frame at `start`."""
+    """Return the header of the frame at `start`."""
     if len(view) - start < 6 or int.from_bytes(view[start : start + 4], "little") != _ZSTD_MAGIC:
         raise CorruptObjectError("it does not begin with a zstd frame")
     descriptor = view[start + 4]
@@ -245,14 +245,14 @@ def _zstd_header(view: memoryview, start: int) -> _ZstdHeader:
 
 
 def _first_content(view: memoryview) -> int | None:
-    """Content size of the frame it begins with; None if it is not said, or is skippable."""
+    """Return the content size of the first frame; None if not stated, or the frame is skippable."""
     if len(view) >= 8 and int.from_bytes(view[:4], "little") in _ZSTD_SKIPPABLE:
         return None
     return _zstd_header(view, 0).content
 
 
 def _zstd_blocks(view: memoryview, position: int, allowed: int) -> tuple[int, int, int]:
-    """Where the blocks of a frame end, how many they are, and the bytes they hold at most."""
+    """Return the end of a frame's blocks, their number, and the most bytes they can hold."""
     count = most = 0
     last = False
     while not last:

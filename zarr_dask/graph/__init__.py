@@ -1,16 +1,16 @@
 """From an index space cut into blocks to dask, and from dask to tasks that write.
 
-Knows no array of this package: a source is anything with ``shape``, ``dtype`` and ``__getitem__``,
-a target anything with the methods of `Target`. Names dask at its top, and is therefore imported
-inside functions.
+This package does not know `zarr_dask.Array`: a source is any object with ``shape``, ``dtype`` and
+``__getitem__``, a target any object with the methods of `Target`. It imports dask at its top, and
+is therefore imported inside functions.
 
 ==========  ======================================================================
-`checks`    what dask arrays must be like, so that anything can be planned
-`wanted`    the blocks that a reader asks for: ``chunks=`` in all its forms
-`regions`   where blocks lie: worked out when asked for, small when pickled
-`sources`   what tasks that read index
+`checks`    requirements for dask arrays that are to be written
+`wanted`    the blocks that a reader requests: ``chunks=`` in all its forms
+`regions`   regions of blocks: computed on demand, small when pickled
+`sources`   protocols of the sources that read tasks index
 `read`      from a source cut into blocks to a lazy dask array
-`ahead`     tasks whose requests are sent before their turn comes
+`ahead`     tasks whose requests are prefetched
 `write`     from a dask array to the tasks that write it
 `separate`  blocks that share no ancestor, computed or written one by one
 ==========  ======================================================================

@@ -1,8 +1,8 @@
-"""Tasks that read parts of shards one after the other, whose indices are asked for ahead.
+"""Tasks that read parts of shards, whose indices are prefetched.
 
-While dask makes the tasks of a layer it asks for the source of each block that is wanted; so these
-blocks are known, whatever else was left out of the graph. In another process than that in which
-they were made, tasks read by themselves.
+While dask makes the tasks of a layer, it requests the source of each block that is needed. So these
+blocks are known, whatever was culled from the graph. In a process other than that in which they
+were made, tasks read without prefetching.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["AheadBlocks"]
 
 
 class AheadBlocks(ArrayBlockwiseDep):
-    """For each block the source, which knows the blocks that follow.
+    """The sources of the blocks, which share the prefetch for the blocks that follow.
 
     Parameters
     ----------
     chunks
         Sizes of the blocks along each dimension.
     value
-        The source of all of them.
+        The common source.
     here
-        Whether its tasks are for this process; else each of them is given the source itself.
+        True if its tasks run in this process; else each of them is given the source itself.
     """
 
     def __init__(self, chunks: Blocks, value: AheadSource, *, here: bool = True) -> None:
@@ -44,7 +44,7 @@ class AheadBlocks(ArrayBlockwiseDep):
         if not self._here:
             return self.value
         ahead = None if self._ahead is None else self._ahead()  # it lives as long as its tasks
-        if ahead is None or ahead.expects(idx):  # else the tasks of a graph that never ended
+        if ahead is None or ahead.expects(idx):  # or it has tasks of a graph that never ended
             ahead = ReadAhead(self.value.store, self._key_of)
             self._ahead = ref(ahead)
         ahead.expect(idx)
@@ -66,7 +66,7 @@ def _elsewhere(regions: BlockRegions, value: AheadSource) -> AheadBlocks:
 
 
 class _AheadBlock:
-    """The source as the task of one block sees it; in another process it is the source itself."""
+    """The source for the task of one block; in another process it is the source itself."""
 
     __slots__ = ("_ahead", "_block", "_source")
 

@@ -1,8 +1,8 @@
-"""Blocks that share no ancestor: each can be computed and written by itself.
+"""Blocks without common ancestors, each of which can be computed and written by itself.
 
-That is so where every block is made from a store, or from nothing, by its own task alone. What is
-computed for several blocks (an average that is subtracted, an array in memory, a regrouping) would
-be computed again with each of them.
+That is the case if every block is made by a single task, from a store or from nothing. A result
+that several blocks need (an average that is subtracted, an array in memory, a rechunking) would be
+computed again for each of them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 _LARGEST_LAYER = 1 << 16
-"""Bytes of a layer that goes with every task."""
+"""Largest pickled layer in bytes that is sent with every task."""
 
 
 class BlockWrites:
-    """The writing tasks of a graph whose blocks share no ancestor, each called by its number.
+    """The write tasks of a graph whose blocks share no ancestor, each called by its number.
 
     Parameters
     ----------
     layer
-        Makes all that a block needs; depends on no other layer.
+        Makes everything that a block needs; depends on no other layer.
     tree
-        Says which blocks there are, and how their results are merged.
+        Tells which blocks there are, and how to merge their results.
     """
 
     def __init__(self, layer: Blockwise, tree: MergeTree) -> None:
@@ -54,12 +54,12 @@ class BlockWrites:
 
     @property
     def target(self) -> Target:
-        """What is written to."""
+        """The target that the tasks write to."""
         return self.tree.target
 
     @property
     def annotations(self) -> dict[str, Any]:
-        """What the user has said of the tasks: retries, priority and so on."""
+        """The user's annotations of the tasks: retries, priority and so on."""
         return dict(self.layer.annotations or {})
 
     def __len__(self) -> int:
@@ -70,19 +70,19 @@ class BlockWrites:
         return self.tree.blocks()
 
     def __call__(self, numbers: Iterable[int]) -> Any:
-        """Run some of the tasks, one after the other, in this thread; merge their results."""
+        """Run some of the tasks in sequence in this thread, and merge their results."""
         keys = [(self.layer.output, *self._blocks[number]) for number in numbers]
         culled, _ = self.layer.cull(set(keys), ())
         return self.target.merge([culled[key]() for key in keys])
 
 
 def has_separate_blocks(array: da.Array) -> bool:
-    """Whether each block of an array is made by a task that needs no other one."""
+    """True if each block of an array is made by a task that needs no other one."""
     return _lone_layer(array) is not None
 
 
 def _lone_layer(array: da.Array) -> Blockwise | None:
-    """What makes all blocks of an array and depends on no other layer, if there is such a one."""
+    """Return the layer that makes all blocks without any other layer; None if there is none."""
     first = (array.name,) + (0,) * array.ndim
     graph = optimize_blockwise(array.__dask_graph__(), keys={first})
     layer = graph.layers[array.name]
@@ -90,7 +90,7 @@ def _lone_layer(array: da.Array) -> Blockwise | None:
 
 
 def separate_writes(write: StoredWrite) -> BlockWrites | None:
-    """The tasks of a write that can be run one by one; None if blocks share ancestors."""
+    """Return the tasks of a write that can run one by one; None if blocks share ancestors."""
     (key,) = write.__dask_keys__()
     graph = optimize_blockwise(write.__dask_graph__(), keys={key})
     tree = write.__dask_graph__().layers[key[0]]
@@ -103,15 +103,15 @@ def separate_writes(write: StoredWrite) -> BlockWrites | None:
 
 
 class ComputedBlocks:
-    """The blocks of an array that share no ancestor, computed by whoever asks for them.
+    """The blocks of an array that share no ancestor, computed by the caller on demand.
 
-    A task that needs several of them computes one after the other, in its own thread, and none of
-    them passes between processes.
+    A task that needs several of them computes them in sequence, in its own thread, and none of them
+    is sent between processes.
 
     Parameters
     ----------
     layer
-        Makes all that a block needs; depends on no other layer.
+        Makes everything that a block needs; depends on no other layer.
     chunks
         Sizes of the blocks along each dimension.
     """
@@ -128,14 +128,14 @@ class ComputedBlocks:
         return Grid.of(tuple(map(sum, self.chunks)), self.chunks)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """A region; blocks that it meets only in part are computed as a whole.
+        """Return a region; blocks that it overlaps only in part are computed as a whole.
 
         Raises
         ------
         GridError
-            If a block has another shape than dask said.
+            If a block does not have the shape that dask expects.
         DataTypeError
-            If a block is masked, or of a kind that does not become a NumPy array.
+            If a block is masked, or of a type that cannot become a NumPy array.
         """
         parts = list(self._grid.parts(region))
         shape = tuple(s.stop - s.start for s in region)
@@ -168,7 +168,7 @@ def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> ComputedBlocks:
 
 
 def computed_blocks(array: da.Array) -> ComputedBlocks | None:
-    """The blocks of an array as what computes them one by one; None if they share ancestors."""
+    """Return an object that computes the blocks one by one; None if they share ancestors."""
     layer = _lone_layer(array)
     if layer is None or layer.annotations or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
         return None

@@ -1,4 +1,4 @@
-"""The blocks that a reader asks for: what dask's forms of ``chunks=`` mean, and some more."""
+"""The blocks that a reader requests: dask's forms of ``chunks=``, and some more."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ["blocks_of", "blocks_of_selection", "cuts_objects"]
 def blocks_of(
     chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int, names: Sequence[str | None]
 ) -> Blocks:
-    """The blocks a reader asks for.
+    """Return the blocks that a reader requests.
 
     Parameters
     ----------
     chunks
-        None, ``"shards"``, ``"chunks"``, ``"auto"``, or what dask takes, dimensions by position or
-        by name.
+        None, ``"shards"``, ``"chunks"``, ``"auto"``, or any form that dask accepts, with dimensions
+        by position or by name.
     grid
         The stored objects.
     chunk_shape
-        Shape of what is decoded at once.
+        Shape of the unit of decoding.
     itemsize
-        Bytes of an element in memory; dask itself knows none for Python objects.
+        Bytes of an element in memory, as dask has no size for Python objects.
     names
-        Of the dimensions; empty if they have none.
+        Names of the dimensions; empty if they have none.
 
     Raises
     ------
     GridError
-        If it names no blocks of this array.
+        If the array cannot be divided into these blocks.
     """
     if chunks is None:
         return bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
@@ -55,9 +55,9 @@ def blocks_of(
 
 
 def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
-    """Whether the blocks are parts of stored objects because nobody said how large they are to be.
+    """True if the default blocks are parts of stored objects, as no size was requested.
 
-    Many tasks then read one object each, and the index of a shard is worth keeping.
+    Then many tasks read each object, and the index of a shard is worth caching.
     """
     if chunks is not None or grid.largest_cell == chunk_shape:
         return False
@@ -72,22 +72,22 @@ def blocks_of_selection(
     itemsize: int,
     names: Sequence[str | None],
 ) -> Blocks:
-    """The blocks that a reader of a selection asks for.
+    """Return the blocks that a reader of a selection requests.
 
     Parameters
     ----------
     chunks
-        None, ``"shards"`` and ``"chunks"``: what is selected of each such block of the array. All
-        other forms say how to cut the selection; see `blocks_of`.
+        None, ``"shards"`` and ``"chunks"``: the selected part of each such block of the array. All
+        other forms describe how to cut the selection; see `blocks_of`.
     transform
         The selection.
     grid, chunk_shape, itemsize, names
-        Of the array.
+        As in `blocks_of`, for the whole array.
 
     Raises
     ------
     GridError
-        If it names no blocks of the selection.
+        If the selection cannot be divided into these blocks.
     """
     if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
         return selected_blocks(transform, grid)
@@ -115,12 +115,12 @@ def _no_blocks(chunks: Any, shape: Shape, error: Exception) -> GridError:
 
 
 def _named(grid: Grid, chunk_shape: Shape, name: str) -> Blocks:
-    """The blocks that are called so."""
+    """Return the blocks with a name, "shards" or "chunks"."""
     return cells_of(grid) if name == "shards" else chunks_of(grid, chunk_shape)
 
 
 def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:
-    """What is wanted along each dimension."""
+    """Return the requested sizes along each dimension."""
     if isinstance(chunks, Mapping):
         return _by_position(chunks, names, ndim)
     if isinstance(chunks, np.ndarray):
@@ -128,7 +128,7 @@ def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[An
     if not isinstance(chunks, tuple | list):
         return (chunks,) * ndim
     if ndim == 1 and len(chunks) > 1 and not any(isinstance(one, str) for one in chunks):
-        return (tuple(chunks),)  # dask takes the sizes of all blocks of one dimension so, too
+        return (tuple(chunks),)  # sizes of all blocks, as dask accepts them
     if len(chunks) != ndim:
         raise ValueError(f"expected one item for each of {ndim} dimensions.")
     return tuple(chunks)
@@ -137,7 +137,7 @@ def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[An
 def _blocks_along(
     wanted: tuple[Any, ...], grid: Grid, blocks_named: Callable[[str], Blocks], itemsize: int
 ) -> Blocks:
-    """The blocks, from what is wanted along each dimension."""
+    """Return the blocks, from the requested sizes along each dimension."""
     named = {name: blocks_named(name) for name in {*map(_text, wanted)} & {"shards", "chunks"}}
     limits = {axis: _byte_limit(one) for axis, one in enumerate(wanted) if _is_limit(one)}
     plain = tuple(
@@ -157,7 +157,7 @@ def _blocks_along(
 
 
 def _check_sizes(one: Any, extent: int) -> None:
-    """Refuse what dask would take for sizes of blocks along a dimension, or try to list."""
+    """Raise for sizes of blocks along a dimension that dask would misread or try to list."""
     numbers = one if isinstance(one, tuple | list) else (one,)
     if any(isinstance(size, int | np.integer) and size < 0 for size in numbers) and one != -1:
         raise ValueError(f"{one} is below 0; -1 stands for all of a dimension.")
@@ -176,7 +176,7 @@ def _is_limit(one: Any) -> bool:
 
 
 def _byte_limit(text: str) -> int:
-    """``"auto"``, or a number of bytes such as ``"64 MiB"``."""
+    """Return the bytes of ``"auto"``, or of a text such as ``"64 MiB"``."""
     return _bytes_of_auto() if text == "auto" else int(parse_bytes(text))
 
 

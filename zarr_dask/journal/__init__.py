@@ -1,15 +1,15 @@
-"""Journals: where a job keeps what it is and the receipts of its tasks, beside the hierarchy.
+"""Journals: the description of a job and the receipts of its tasks, beside the hierarchy.
 
-Everything here is bytes and values: which objects a job owns and what is left of it is for the
-jobs to say. Writes, rechunkings and simulation output keep the same journals.
+This package handles only bytes and values; jobs know which objects they own and what they have left
+to do. Writes, rechunkings and simulation output have the same journals.
 
 ===========  =====================================================================
-`journal`    what a job is, and the folder that it keeps its receipts in
-`places`     where the journals of a node lie, and which of them are open
-`held`       which jobs processes that live work on
-`outputs`    what the ranks of a simulation write, which nobody else may change
-`half_done`  what is said of a node that a job makes and that is not whole yet
-`believed`   what stores that are far away are not asked again for some seconds
+`journal`    the description of a job, and the folder of its receipts
+`places`     the location of a node's journals, and which of them are open
+`held`       advisory locks on the jobs of running processes
+`outputs`    outputs that only the ranks of a simulation may change
+`half_done`  error messages about a node that a job has not finished
+`believed`   a short-lived cache of results from remote stores
 ===========  =====================================================================
 """
 

@@ -1,4 +1,4 @@
-"""What was asked of stores that are far away, and is believed for some seconds."""
+"""A short-lived cache of results from remote stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _MOST = 256
 
 
 class Believed(Generic[T]):
-    """Answers by what was asked; a job asks the same several times.
+    """Cached results by their request, as a job makes the same request several times.
 
-    They are believed for some seconds, and no longer than until this process has written or
-    removed a document.
+    They are valid for some seconds, and until this process writes or removes metadata.
 
     Examples
     --------
@@ -34,7 +33,7 @@ class Believed(Generic[T]):
         self._known: dict[str, tuple[T, float]] = {}
 
     def get(self, asked: str, ask: Callable[[], T]) -> T:
-        """The answer; what `ask` raises is no answer, and is not kept."""
+        """Return the cached result, or that of `ask`; an exception is not cached."""
         known = self._known.get(asked)
         if known is not None and monotonic() - known[1] < _SECONDS:
             return known[0]
@@ -45,5 +44,5 @@ class Believed(Generic[T]):
         return found
 
     def forget(self) -> None:
-        """Something was changed by this process."""
+        """Empty the cache, because this process has changed something."""
         self._known.clear()

@@ -1,4 +1,4 @@
-"""What a job that has not ended yet has left: said where a node is looked for that it makes."""
+"""Error messages about a node that a job has not finished."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["creating", "explained"]
 
 
 def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
-    """The error, saying what is missing if a job that creates the node has not ended."""
+    """Return the error, with a hint if an unfinished job creates the node."""
     try:
         found = next(creating(store, path), None)
     except StoreError:
-        return error  # what was asked for was not there; that is all that can be said
+        return error  # the node is missing; nothing more is known
     if found is None:
         return error
     journal, job = found
@@ -32,16 +32,16 @@ def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFound
 
 
 def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
-    """The open jobs that create a node, alone or with others below a group above it.
+    """Yield the open jobs that create a node, alone or with others below a group above it.
 
-    Those that were given a journal of their own are not found.
+    Jobs with a journal elsewhere (``journal=``) are not found.
     """
     place = default_place(store, path)
     if place is None:
         return
     root = place.prefix.removesuffix(prefix_of(path))
     if not any(place.store.list_dir(root)):
-        return  # nobody writes anything to this hierarchy
+        return  # no job writes to this hierarchy
     for above in (path, *reversed(ancestors(path))):
         for journal, job in open_journals(Place(place.store, root + prefix_of(above))):
             if job.creates and (above == path or _makes(job, path)):
@@ -49,13 +49,13 @@ def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
 
 
 def _makes(job: Job, path: str) -> bool:
-    """Whether a job of several arrays makes the node at a path below its own place."""
+    """True if a job of several arrays makes the node at a path below its own node."""
     targets = job.facts.get(TARGETS, [path])
     return bool(job.facts.get(STAGES)) and isinstance(targets, list) and path in targets
 
 
 def _what_is_left(journal: Journal, job: Job) -> str:
-    """What is missing of a job whose receipts are of several stages or arrays."""
+    """Return the hint for a job with receipts of several stages or arrays."""
     done = {
         (receipt.creation, key)
         for receipt in journal.receipts()

@@ -1,9 +1,9 @@
-"""Jobs that a living process works on: nobody may begin anew what they write.
+"""Advisory locks held by running jobs, so that no other job overwrites their output.
 
-A process that works on a job locks a file in its journal (``flock``). The kernel undoes that when
-the process dies, however it dies, so that a job that has died is told from one that runs. Several
-processes may hold one job, as the parts of a plan do. That is so for journals in local files; of
-other ones, and on file systems without locks, nobody can tell, and no job counts as held.
+A process that works on a job locks a file in its journal (``flock``). The kernel releases the lock
+when the process dies for any reason, so that a dead job can be distinguished from a running one.
+Several processes may hold one job, as the parts of a plan do. This applies to journals in local
+files. In other stores, and on file systems without locks, no job counts as held.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ HELD = "held"
 
 
 class Hold:
-    """A job that is held until this is closed, or its process dies."""
+    """A held job, until this is closed or its process dies."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the job."""
         if self._descriptor is not None:
-            # a process that was forked meanwhile has the descriptor too
+            # a process that was forked meanwhile shares the descriptor
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def hold(store: Store, prefix: str) -> Hold:
-    """Say that this process works on the job whose journal lies below a prefix."""
+    """Hold the job whose journal is below a prefix, for this process."""
     if not isinstance(store, LocalStore):
         return Hold(None)
     try:
         descriptor = os.open(_path(store, prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError:
-        return Hold(None)  # somebody else's job, or one that has ended
+        return Hold(None)  # another user's job, or one that has ended
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
         os.close(descriptor)
-        return Hold(None)  # no locks here
+        return Hold(None)  # the file system has no locks
     return Hold(descriptor)
 
 
 def is_held(store: Store, prefix: str) -> bool:
-    """Whether some process is known to work on the job whose journal lies below a prefix."""
+    """True if a running process holds the job whose journal is below a prefix."""
     if not isinstance(store, LocalStore):
         return False
     try:
@@ -73,16 +73,16 @@ def is_held(store: Store, prefix: str) -> bool:
 
 
 def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
-    """Refuse to begin anew, or to remove, what a process that lives is writing.
+    """Raise if a running process is writing what is to be replaced or removed.
 
     Parameters
     ----------
     store
-        Where journals lie.
+        The store that holds the journals.
     keys
-        Of values in them, all of them or only some.
+        Keys of values in the journals, all of them or only some.
     what
-        Is written, for the message.
+        The data that is being written, for the message.
 
     Raises
     ------

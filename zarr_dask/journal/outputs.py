@@ -1,7 +1,7 @@
-"""Outputs that the ranks of a simulation write: found here, so that nobody else changes them.
+"""Outputs that the ranks of a simulation write, looked up so that no other job changes them.
 
-What they are is the matter of `zarr_dask.jobs.simulation.output`; the document of an open one lies
-in the place of its group, beside the journals of that.
+They are defined in `zarr_dask.jobs.simulation.output`. The metadata of an open one is next to the
+journals of its group.
 """
 
 from __future__ import annotations
@@ -22,50 +22,49 @@ from zarr_dask.stores.urls import Location, bare, beside, real_place
 __all__ = ["OUTPUT", "OpenOutput", "check_no_output", "forget_nodes_above", "output_of"]
 
 OUTPUT = "__output/output.json"
-"""Says beside a group what its ranks write (`jobs.simulation.output`), while that goes on."""
+"""Metadata of an output (`jobs.simulation.output`) beside its group, while it is open."""
 _FREE = Believed[None]()
-"""Which arrays belong to no open output, as far as could be found out."""
+"""Cached checks of arrays that belong to no open output, as far as could be determined."""
 
 
 def forget_nodes_above() -> None:
-    """A document was written or removed, so that places of journals may be others."""
+    """Empty the caches, because metadata was written or removed and may move journals."""
     NODES.forget()
     _FREE.forget()
 
 
 @dataclass(frozen=True)
 class OpenOutput:
-    """What an array belongs to that the ranks of a simulation write."""
+    """The open output of a simulation that an array belongs to."""
 
     url: str
-    """Of what lies beside the hierarchy, for messages."""
+    """Its location beside the hierarchy, for messages."""
     axis: int
     """The dimension along which the array grows."""
 
 
 def check_no_output(store: Store, path: str, *, below: bool = False, often: bool = False) -> bool:
-    """Refuse to change an array that the ranks of a simulation write.
+    """Raise if an array belongs to an open output of a simulation.
 
-    Those that were given a journal of their own are not found. Returns whether there may be
-    journals of what lies at the path and, with `below`, below it.
+    Outputs with a journal elsewhere (``journal=``) are not found. Return True if there may be
+    journals at the path or, with `below`, below it.
 
     Parameters
     ----------
     store, path
-        What is to be changed.
+        The location of the change.
     below
-        Whether all that lies below is changed as well.
+        If True, everything below the path is changed as well.
     often
-        Whether it is asked again and again, by every assignment: of a store that is far away the
-        answer is believed for some seconds then, and who may not look there is not kept from
-        writing.
+        If True, the check is repeated often, as for every assignment. For a remote store its result
+        is then cached for some seconds, and a user who has no permission to check can still write.
 
     Raises
     ------
     RankError
-        If it belongs to an output that is open (`zarr_dask.Writer`).
+        If it belongs to an open output (`zarr_dask.Writer`).
     JobRunningError
-        If, with `below`, a process that lives works on a job there.
+        If, with `below`, a running process works on a job there.
     """
     if often and is_far(store):
         _FREE.get(real_place(store, path), partial(_check_if_possible, store, path))
@@ -82,7 +81,7 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
         if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
             raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
         check_none_held(place.store, [key], where(store, path))
-    return there_are_some or not is_far(place.store)  # a folder may be there without a value
+    return there_are_some or not is_far(place.store)  # there may be a folder without a value
 
 
 def _check_if_possible(store: Store, path: str) -> None:
@@ -91,14 +90,14 @@ def _check_if_possible(store: Store, path: str) -> None:
 
 
 def output_of(store: Store, path: str, journal: Location | None = None) -> OpenOutput | None:
-    """The open output that an array belongs to, if there is one.
+    """Return the open output that an array belongs to, if there is one.
 
     Parameters
     ----------
     store, path
         The array.
     journal
-        Where the output was told to keep its journal, if not at its default place.
+        The location of the output's journal, if it is not the default.
     """
     groups = _default_groups(store, path) if journal is None else _groups(journal, store, path)
     for place, name in groups:
@@ -113,9 +112,9 @@ def output_of(store: Store, path: str, journal: Location | None = None) -> OpenO
 
 
 def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:
-    """Where outputs of groups above an array may be, from the root of the hierarchy on.
+    """Yield possible locations of outputs of groups above an array, from the root down.
 
-    With each place comes the name of the array below that group.
+    Each comes with the name of the array below that group.
     """
     place = default_place(store, path)
     parts = [] if place is None else place.prefix.split("/")
@@ -126,7 +125,7 @@ def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:
 
 
 def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[Place, str]]:
-    """The same of outputs with a journal elsewhere, from the nearest group on."""
+    """Yield the same for outputs with a journal elsewhere, from the nearest group up."""
     store, path = bare(store, path)
     name = ""
     while True:
@@ -137,7 +136,7 @@ def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[Place,
                 return
             store, last = around
         name = join(last, name) if name else last
-        with suppress(ResumeError):  # a group around the journal has no output that uses it
+        with suppress(ResumeError):  # no output of a group around the journal uses it
             yield given_place(journal, store, path), name
 
 

@@ -1,10 +1,10 @@
-"""Where journals lie: in the place of the node that a job writes to.
+"""The locations of journals, one for each node that a job writes to.
 
-That is, by default, ``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, so that nothing
-is ever added to the hierarchy itself::
+The default is ``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, so that nothing is
+ever added to the hierarchy itself::
 
     run.zarr/                              the hierarchy
-    run.zarr.zarr-dask/ocean/salt/         the place of the node ocean/salt
+    run.zarr.zarr-dask/ocean/salt/         the journals of the node ocean/salt
         __job-<16 hex digits>/             a journal
 """
 
@@ -49,12 +49,12 @@ _SUFFIX = ".zarr-dask"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
 _LONGEST_NAME = 60
 NODES = Believed[bool]()
-"""Which stores have a node at their root."""
+"""Cached checks for a node at the root of a store."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the journals of one node lie."""
+    """The location of the journals of one node."""
 
     store: Store
     prefix: str
@@ -62,16 +62,16 @@ class Place:
 
     @property
     def url(self) -> str:
-        """For messages."""
+        """The location, for messages."""
         return f"{self.store.url}/{self.prefix}"
 
 
 def default_place(store: Store, path: str) -> Place | None:
-    """Beside the root of the hierarchy that a node is in; None where there is no such place.
+    """Return the location beside the root of a node's hierarchy; None if there is none.
 
-    Memory, archives and the roots of buckets have none. Links are followed and wrappers taken
-    off, and a store that begins inside a hierarchy leads to the root of that, so that all ways to
-    name a node lead to one place.
+    Memory, archives and the roots of buckets have none. Links are resolved and wrappers removed,
+    and a store that begins inside a hierarchy is extended to the root of that. So any way to name a
+    node leads to the same location.
 
     Examples
     --------
@@ -90,24 +90,24 @@ def default_place(store: Store, path: str) -> Place | None:
 
 
 def _place_beside(store: Store, path: str) -> Place | None:
-    """Beside a store that begins at the root of a hierarchy."""
+    """Return the location beside a store that begins at the root of a hierarchy."""
     found = beside(store, _SUFFIX)
     return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
 
 
 def given_place(url: Location, store: Store, path: str) -> Place:
-    """The place of a node's journals below a URL or in a store of their own.
+    """Return the location of a node's journals below a URL or in another store.
 
-    Each node has a folder of its own there, so that jobs may share the URL: its name, and a digest
-    of where it lies, so that it is the same from whatever root the node is named. A URL in the
-    service that the node's store is in is opened with the same options.
+    Each node has a folder of its own there, so that jobs may share the URL. The folder is named by
+    the node and a digest of its real location, whatever root the node is named from. A URL of the
+    same service as the node's store is opened with the same options.
 
     Raises
     ------
     StoreError
-        If a file is in the way of the folder.
+        If there is a file at the path of the folder.
     ResumeError
-        If it lies in the node itself.
+        If the location is inside the node itself.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     """
     place = real_place(store, path)
     held, below = bare(store, path)
-    # a mapping is another store each time it is given
+    # a mapping makes a new store each time it is passed
     node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
@@ -134,7 +134,7 @@ def given_place(url: Location, store: Store, path: str) -> Place:
 
 
 def holds_node(store: Store) -> bool:
-    """Whether there is a node at the root of a store; believed where that is far away."""
+    """True if there is a node at the root of a store; cached for remote stores."""
     if not is_far(store):
         return _looked_for_node(store)
     return NODES.get(store.identity, partial(_looked_for_node, store))
@@ -144,29 +144,29 @@ def _looked_for_node(store: Store) -> bool:
     try:
         return bool(formats_at(store, ""))
     except StoreError:
-        return False  # a folder that may not be looked into is nobody's hierarchy
+        return False  # a folder without read permission does not count as a hierarchy
 
 
 def new_journal(place: Place, job: Job) -> Journal:
-    """A journal for a job, of a new creation."""
+    """Return a journal for a job, with a new creation."""
     name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
     return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
 
 
 def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, Job]]:
-    """The jobs that write to a node and have not ended: running ones, and ones that have died.
+    """Return the jobs that write to a node and have not ended, whether running or dead.
 
     Parameters
     ----------
     place
-        Where their journals are.
+        The location of their journals.
     needed
-        Whether a store that lists nothing is an error; else nobody can have kept a journal there.
+        If True, a store that cannot list raises; else it has no journals.
 
     Raises
     ------
     ListingError
-        If it is one.
+        If the store cannot list and `needed` is True.
     """
     found = []
     try:
@@ -185,9 +185,9 @@ def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, 
 
 
 def check_resumable(store: Store, at: str) -> None:
-    """Refuse to take up jobs in a store that keeps nothing of them before it is committed.
+    """Raise if a store discards the work of a job that dies before the commit.
 
-    Objects of equal size may have been there before, so that receipts could not tell.
+    Objects of equal size may exist already, so that receipts would not be reliable.
 
     Raises
     ------
@@ -203,21 +203,21 @@ def check_resumable(store: Store, at: str) -> None:
 
 
 def discard_journals(store: Store, path: str) -> None:
-    """Forget the jobs that wrote to a node and to all below it, because it is removed or replaced.
+    """Discard the jobs that wrote to a node or below it, because it is removed or replaced.
 
-    Those in a place of their own (``journal=``) are not found; their receipts hold for nothing
-    that is written anew, because that has another creation.
+    Those with a journal elsewhere (``journal=``) are not found. Their receipts are not valid for
+    the new node, because that has another creation.
 
     Raises
     ------
     JobRunningError
-        If a process that lives works on one of them.
+        If a running process works on one of them.
     """
     place = default_place(store, path)
     try:
         if place is None or not any(place.store.list_dir(place.prefix)):
             return
-    except ListingError:  # no job can have kept a journal there
+    except ListingError:  # a store without listings has no journals
         return
     if isinstance(place.store, LocalStore):
         check_none_held(place.store, place.store.list(place.prefix), where(store, path))
@@ -226,11 +226,11 @@ def discard_journals(store: Store, path: str) -> None:
 
 
 def is_free_beside(store: Store, path: str) -> bool:
-    """Whether it is known that nothing is kept beside the hierarchy that a node is, or will be, in.
+    """True if it is known that nothing is stored beside the hierarchy of an existing or new node.
 
-    Then there is no journal of any of its nodes at its default place, and no open output. For
-    stores that are far away: where a place would be, and what is there, is asked at the same time,
-    because hardly any store begins inside of a hierarchy.
+    Then there are neither journals at the default locations of its nodes nor open outputs. For
+    remote stores the location and its content are looked up concurrently, because hardly any store
+    begins inside a hierarchy.
     """
     likely = _place_beside(*bare(store, path))
     place, is_free = abreast(partial(default_place, store, path), partial(_is_bare, likely))
@@ -238,10 +238,10 @@ def is_free_beside(store: Store, path: str) -> bool:
 
 
 def _is_bare(place: Place | None) -> bool:
-    """Whether nothing is kept beside the hierarchy of a place; False where that is not known."""
+    """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
     if place is None:
         return True
     try:
         return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
     except StoreError:
-        return False  # it is asked for again by whoever must know
+        return False  # a caller that must know requests it again

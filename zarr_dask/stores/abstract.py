@@ -1,17 +1,17 @@
-"""The abstract store interface of the specifications, in their words, over stores of ours.
+"""The abstract store interface of the Zarr specifications, on top of this package's stores.
 
-The texts of the v3 draft and of the final v3 describe a store by operations on keys and values:
+The v3 draft and the final v3 specification describe a store by operations on keys and values:
 ``get``, ``get_partial_values``, ``set``, ``set_partial_values``, ``erase``, ``erase_values``,
-``erase_prefix``, ``list``, ``list_prefix`` and ``list_dir``. Nothing in this package is written
-against them; `zarr_dask.stores.base.Store` asks less of whoever implements a store, and all or
-nothing of every write. This module is for those who follow the text:
+``erase_prefix``, ``list``, ``list_prefix`` and ``list_dir``. Nothing else in this package uses
+them: `zarr_dask.stores.base.Store` requires fewer operations of an implementation, and that every
+write is all or nothing. This module is for code that follows the specification:
 
-* `AbstractStore` offers the operations of the text over any store of this package.
-* `StoreWithPartialAccess` makes all of them of four: ``get``, ``set``, ``erase``, ``list``. It is
-  the entity of that name which the text recommends.
+* `AbstractStore` offers these operations over any store of this package.
+* `StoreWithPartialAccess` derives all of them from four: ``get``, ``set``, ``erase``, ``list``. The
+  specification recommends an entity of that name.
 
-Keys and prefixes are what the text allows: letters, digits and ``/.-_``; keys do not end in "/",
-prefixes do.
+Keys and prefixes are restricted as in the specification: letters, digits and ``/.-_``; keys do not
+end in "/", prefixes do.
 
 Source: v3 draft and core specification 3.1, "Abstract store interface".
 """
@@ -40,7 +40,7 @@ class KeyRange(NamedTuple):
     start: int
     """First byte."""
     length: int | None
-    """Bytes; None for all that follow."""
+    """Number of bytes; None for all that follow."""
 
 
 class KeyStartValue(NamedTuple):
@@ -48,12 +48,12 @@ class KeyStartValue(NamedTuple):
 
     key: str
     start: int
-    """Where its first byte goes."""
+    """Offset of its first byte."""
     value: bytes
 
 
 class Listed(NamedTuple):
-    """What lies directly below a prefix."""
+    """The keys and prefixes directly below a prefix."""
 
     keys: frozenset[str]
     """Full keys."""
@@ -62,9 +62,9 @@ class Listed(NamedTuple):
 
 
 class StoreWithPartialAccess(ABC):
-    """All operations of the text, made of ``get``, ``set``, ``erase`` and ``list``.
+    """All operations of the specification, derived from ``get``, ``set``, ``erase`` and ``list``.
 
-    Subclasses override what they can do better.
+    Subclasses override the operations that they can do more efficiently.
 
     Examples
     --------
@@ -96,18 +96,18 @@ class StoreWithPartialAccess(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The value of a key, or None if there is none."""
+        """Return the value of a key, or None if there is none."""
 
     def get_partial_values(
         self, key_ranges: Iterable[tuple[str, int, int | None]]
     ) -> list[bytes | None]:
-        """Parts of values in the order asked for; None where there is no such key.
+        """Return parts of values in the order of the requests; None where there is no such key.
 
         Parameters
         ----------
         key_ranges
-            Key, first byte and number of bytes (None: all that follow); a key may occur again. A
-            range that reaches beyond its value gives what is there.
+            Key, first byte and number of bytes (None: all that follow); a key may be repeated. A
+            range that extends beyond its value is cut at the end.
 
         Raises
         ------
@@ -122,17 +122,17 @@ class StoreWithPartialAccess(ABC):
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Put a value at a key, whether there is one or not."""
+        """Store a value at a key, replacing any value that is there."""
 
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
-        """Put bytes into values, which are made, or grow, where they end before.
+        """Write bytes into values, which are created or extended if necessary.
 
-        Every value is read and written once; bytes that nobody wrote are zero.
+        Every value is read and written once; gaps are filled with zeros.
 
         Parameters
         ----------
         key_start_values
-            Key, where the first byte goes, and the bytes; a key may occur again.
+            Key, offset of the first byte, and the bytes; a key may be repeated.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class StoreWithPartialAccess(ABC):
 
     @abstractmethod
     def erase(self, key: str) -> None:
-        """Remove a key and its value; nothing happens if there is none."""
+        """Remove a key and its value; do nothing if there is none."""
 
     def erase_values(self, keys: Iterable[str]) -> None:
         """Remove several keys and their values."""
@@ -159,26 +159,26 @@ class StoreWithPartialAccess(ABC):
 
     @abstractmethod
     def list(self) -> frozenset[str]:
-        """All keys."""
+        """Return all keys."""
 
     def list_prefix(self, prefix: str) -> frozenset[str]:
-        """All keys that start with a prefix.
+        """Return all keys that start with a prefix.
 
         Raises
         ------
         StoreKeyError
-            If it is no prefix: not empty, and without a "/" at its end.
+            If it is not a valid prefix: not empty, and without a "/" at its end.
         """
         check_prefix(prefix)
         return frozenset(key for key in self.list() if key.startswith(prefix))
 
     def list_dir(self, prefix: str) -> Listed:
-        """What lies directly below a prefix; nothing if the prefix does not exist.
+        """Return the keys and prefixes directly below a prefix; empty if the prefix does not exist.
 
         Raises
         ------
         StoreKeyError
-            If it is no prefix: not empty, and without a "/" at its end.
+            If it is not a valid prefix: not empty, and without a "/" at its end.
         """
         keys: set[str] = set()
         prefixes: set[str] = set()
@@ -189,15 +189,15 @@ class StoreWithPartialAccess(ABC):
 
 
 class AbstractStore(StoreWithPartialAccess):
-    """The operations of the text over a store of this package.
+    """The operations of the specification over a store of this package.
 
-    Ranges and listings are asked of the store itself; parts of values are written by reading and
-    writing whole values, which is all that an object store can do.
+    Ranges and listings are requested from the store itself. Parts of values are written by reading
+    and writing whole values, because object stores can do nothing else.
 
     Parameters
     ----------
     store
-        Any store, such as `zarr_dask.stores.open_store` gives.
+        Any store, such as one returned by `zarr_dask.stores.open_store`.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class AbstractStore(StoreWithPartialAccess):
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        """Where the bytes are."""
+        """The store that holds the bytes."""
 
     def get(self, key: str) -> bytes | None:
         """See `StoreWithPartialAccess.get`."""
@@ -256,11 +256,11 @@ class AbstractStore(StoreWithPartialAccess):
         return Listed(frozenset(found.keys), frozenset(found.prefixes))
 
 
-# --- what the text asks of keys and ranges --------------------------------------------------------
+# --- restrictions on keys and ranges --------------------------------------------------------------
 
 
 def check_key(key: str) -> str:
-    """The key, if the text allows it.
+    """Return the key if the specification allows it.
 
     Raises
     ------
@@ -276,12 +276,12 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what the text does not call a prefix.
+    """Raise if this is not a prefix as the specification defines it.
 
     Raises
     ------
     StoreKeyError
-        If it does not end in "/", unless it is empty, or has other characters than a key.
+        If it is neither empty nor ends in "/", or has characters that a key must not have.
     """
     if not _PREFIX.fullmatch(prefix):
         raise StoreKeyError(
@@ -310,7 +310,7 @@ def _bytes(value: Buffer | None) -> bytes | None:
 def _by_key(
     key_start_values: Iterable[tuple[str, int, bytes]],
 ) -> Mapping[str, Sequence[KeyStartValue]]:
-    """The parts of each value in the order of their bytes, if none of them overlap."""
+    """Return the parts of each value in the order of their bytes, if none of them overlap."""
     by_key: dict[str, list[KeyStartValue]] = {}
     for item in key_start_values:
         part = KeyStartValue(*item)

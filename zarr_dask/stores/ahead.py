@@ -1,17 +1,17 @@
-"""Indices of shards, asked for before the tasks of a graph need them.
+"""Prefetch of shard indices, before the tasks of a graph need them.
 
-Whoever reads a part of a shard asks for its index, and then for chunks: two requests, one after the
-other. A graph knows which parts its tasks are going to read. As soon as one of them has asked for
-an index, others are on their way, so that most later tasks wait once. Which task comes next is
-dask's matter, and guessed: parts beside the one that has just begun, and then those that follow in
-the order in which dask breaks ties. Wrong guesses cost nothing but room, of which there is more the
-more guesses were right.
+A task that reads part of a shard requests its index first and then chunks: two requests in
+sequence. A graph knows which parts its tasks are going to read. As soon as one task has requested
+an index, others are prefetched, so that most later tasks wait only once. The order of tasks is up
+to dask and has to be guessed: first parts next to the one that has just begun, then those that
+follow in the order in which dask breaks ties. Wrong guesses cost only cache space, which grows with
+the number of right guesses.
 
-A task is handed the index that was asked for in its place, and asks for no other. It is older than
-the task, and taken for true only if the chunks that it leads to come from the same value
-(`read_versions`); where it leads to none, the store is asked whether the value is still the same.
-What could not be confirmed is never read ahead: absent values, and whole ones. Where a graph turns
-out to read such, or fails, nothing more is asked for ahead.
+A task uses the prefetched index and requests no other. The index is older than the task, and is
+trusted only if the chunks that it points to come from the same value (`read_versions`). If it
+points to none, the value's current tag is compared. What cannot be confirmed is never prefetched:
+absent values, and whole ones. If a graph turns out to read such values, or fails, prefetching
+stops.
 """
 
 from __future__ import annotations
@@ -50,46 +50,46 @@ from zarr_dask.stores.wrappers import Wrapper
 __all__ = ["Part", "ReadAhead", "can_read_ahead"]
 
 _SIDE_BY_SIDE = 8
-"""Requests ahead that are on their way, so that those of tasks need not wait for many."""
+"""Prefetch requests in flight at a time; few, so that the requests of tasks need not wait."""
 _FIRST, _MORE = 16, 2
-"""Indices that are kept until their tasks come: so many, and more for each that was of use."""
+"""Indices kept until their tasks begin: the initial limit, and the increase for each one used."""
 _MOST, _MOST_BYTES = 1024, 1 << 22
-"""That are kept at most."""
+"""Upper limits of the kept indices: their number, and their bytes."""
 _SHARED = 16
-"""Indices that are handed to further parts of their shards."""
+"""Number of indices that are shared with further parts of their shards."""
 _MOST_BESIDE = 4
-"""Dimensions up to which all neighbours of a part are looked at."""
+"""Largest number of dimensions for which all neighbours of a part are tried."""
 
 Part = tuple[int, ...]
 """Coordinates of a block of the graph."""
 
 
 def can_read_ahead(store: Store) -> bool:
-    """Whether requests take their time, and answers may tell which value they are of."""
+    """True if requests are slow, and the store can tell which version of a value it returned."""
     return is_far(store) and isinstance(store, VersionReader)
 
 
 class _Early(NamedTuple):
-    """An index that was asked for before its task."""
+    """A prefetched index."""
 
     key: str
     wanted: Range
     answer: Future[Version | None]
 
     def version(self) -> Version | None:
-        """What has come, as soon as it has; None if the task had better ask by itself."""
+        """Wait for the index and return it; None if the task should send its own request."""
         return None if self.answer.exception() is not None else self.answer.result()
 
 
 class ReadAhead:
-    """The parts of stored objects that the tasks of a graph read in this process.
+    """Prefetch for the parts of stored objects that the tasks of a graph read in this process.
 
     Parameters
     ----------
     store
-        Where they are.
+        The store that holds them.
     key_of
-        The one stored object that a part lies in; None if there are several.
+        Returns the key of the only stored object that a part lies in; None if there are several.
     """
 
     def __init__(self, store: Store, key_of: Callable[[Part], str | None]) -> None:
@@ -110,20 +110,20 @@ class ReadAhead:
         self._useless = False
 
     def expect(self, part: Part) -> None:
-        """A task is going to read a part."""
+        """Register a part that a task is going to read."""
         with self._lock:
             self._parts[part] = None
             self._expected.add(part)
             self._new.append(part)
 
     def expects(self, part: Part) -> bool:
-        """Whether the task that is going to read a part has not begun yet."""
+        """True if the task that is going to read a part has not begun yet."""
         return part in self._expected
 
     @contextmanager
     def reading(self, part: Part) -> Iterator[Store]:
-        """The store from which a task reads a part, whose index may be on its way already."""
-        if self._process != os.getpid():  # answers come to the process that was forked
+        """Yield the store from which a task reads a part; its index may be prefetched already."""
+        if self._process != os.getpid():  # results arrive in the process that was forked
             yield self._store
             return
         turn = _Turn(self, self._begin(part))
@@ -136,7 +136,7 @@ class ReadAhead:
 
     def _begin(self, part: Part) -> _Early | None:
         with self._lock:
-            if not self._expected and self._begun % len(self._parts) == 0:  # all tasks once more
+            if not self._expected and self._begun % len(self._parts) == 0:  # all tasks run again
                 self._new = [*self._parts]
                 self._expected.update(self._new)
             self._begun += 1
@@ -146,18 +146,18 @@ class ReadAhead:
             if early is not None:
                 self._most += _MORE
             self._ask()
-            if not self._expected:  # nothing is kept for another time
+            if not self._expected:  # nothing is kept for another run
                 self._answers.clear()
         return early
 
     def ask_ahead(self, wanted: Range) -> None:
-        """Ask for the indices of other parts, too, as a task is about to ask for its own."""
+        """Prefetch the indices of other parts, as a task is about to request its own."""
         with self._lock:
             self._wanted = wanted
             self._ask()
 
     def _ask(self) -> None:
-        """Ask for as many indices as may be on their way."""
+        """Send as many prefetch requests as the limits allow."""
         wanted = self._wanted
         if wanted is None:
             return
@@ -173,7 +173,7 @@ class ReadAhead:
                 self._early[part] = _Early(key, wanted, self._answer(key, wanted))
 
     def _answer(self, key: str, wanted: Range) -> Future[Version | None]:
-        """One for all parts of a stored object that are read about the same time."""
+        """Return one future for all parts of a stored object that are read at the same time."""
         answer = self._answers.pop(key, None)
         if answer is None:
             self._sending += 1
@@ -184,7 +184,7 @@ class ReadAhead:
         return answer
 
     def _next_parts(self) -> Iterator[Part]:
-        """Parts that have neither begun nor been asked for, the one that may come next first."""
+        """Yield parts that are neither begun nor prefetched, the most likely next part first."""
         at = self._latest
         for step in _steps(len(at)):
             part = tuple(map(add, at, step))
@@ -212,7 +212,7 @@ class ReadAhead:
 
 
 def _from_on(part: Part, parts: Iterable[Part]) -> Sequence[Part]:
-    """Parts in the order in which dask takes tasks that it has no reason to prefer, from one on."""
+    """Return parts in the order in which dask breaks ties between tasks, from one of them on."""
     ordered = sorted(parts, key=_text, reverse=True)
     first = bisect(ordered, -1, key=lambda one: -1 if _text(one) >= _text(part) else 0)
     return ordered[first:] + ordered[:first]
@@ -224,21 +224,21 @@ def _text(part: Part) -> tuple[str, ...]:
 
 @cache
 def _steps(ndim: int) -> Sequence[Part]:
-    """From a part to those beside it, the nearest first."""
+    """Return the offsets from a part to its neighbours, the nearest first."""
     steps = product((-1, 0, 1), repeat=ndim) if 0 < ndim <= _MOST_BESIDE else ()
     return sorted((step for step in steps if any(step)), key=lambda step: sum(map(abs, step)))
 
 
 class _Turn:
-    """What a task finds when its turn has come."""
+    """The state of one task: its prefetched index, if there is one."""
 
     def __init__(self, ahead: ReadAhead, early: _Early | None) -> None:
         self._ahead = ahead
         self.early = early
-        """What has not been of use yet."""
+        """The prefetched index, until it has been used."""
 
     def index(self, key: str, wanted: Range) -> Version | None:
-        """The index that was asked for ahead; if there is none, ask for those that follow."""
+        """Return the prefetched index; if there is none, prefetch for the parts that follow."""
         early = self.early
         if early is None:
             self._ahead.ask_ahead(wanted)
@@ -251,7 +251,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _AheadStore(Wrapper):
-    """A store as one task sees it."""
+    """A store as seen by one task."""
 
     turn: _Turn = field(repr=False)
 
@@ -265,7 +265,7 @@ class _AheadStore(Wrapper):
 
 
 class _AheadValue(ReopenedValue):
-    """A value whose index may have come already."""
+    """An open value whose index may have been prefetched."""
 
     def __init__(self, store: Store, key: str, turn: _Turn) -> None:
         super().__init__(store, key)

@@ -1,8 +1,8 @@
-"""Whether an answer is what was asked for.
+"""Checks that an HTTP response holds the bytes that were requested.
 
-A service may ignore that a part of a value was asked for and send all of it, send another part
-(the first bytes for the last ones), or fewer bytes than it says. What it sends counts only as what
-it says it is, and what it says must be what was asked for.
+A server may ignore the requested range and send the whole value, send another part (the first bytes
+instead of the last), or fewer bytes than it states. The bytes must match the response's headers,
+and the headers must match the request.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.IGNORECASE)
 
 
 class Span(NamedTuple):
-    """Which bytes of a value an answer holds."""
+    """The range of bytes of a value that a response holds."""
 
     first: int
     stop: int
     size: int | None
-    """Bytes of the value; None if the service has not said."""
+    """Size of the whole value in bytes; None if the server has not stated it."""
 
 
 def span_of(content_range: str) -> Span | None:
-    """What a ``Content-Range`` says; None if it says nothing that makes sense.
+    """Parse a ``Content-Range`` header; return None if it is invalid.
 
     Examples
     --------
@@ -44,15 +44,15 @@ def span_of(content_range: str) -> Span | None:
 
 
 def span_of_unsatisfied(content_range: str) -> int | None:
-    """Bytes of the value that a range was behind the end of, as far as the service says."""
+    """Return the size of a value from the header of a 416 response; None if it is not stated."""
     found = _UNSATISFIED.fullmatch(content_range.strip())
     return None if found is None else int(found[1])
 
 
 def is_part(wanted: Range, span: Span) -> bool:
-    """Whether some bytes are those that were asked for, or as many of them as the value has.
+    """True if a span is the requested range, or as much of it as the value has.
 
-    At least one byte is always asked for, because HTTP has no empty ranges.
+    At least one byte is always requested, because HTTP has no empty ranges.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def is_part(wanted: Range, span: Span) -> bool:
 
 
 def range_header(wanted: Range) -> dict[str, str]:
-    """What asks for a part of a value, in HTTP's words; nothing for all of it.
+    """Return the HTTP header that requests a part of a value; no header for all of it.
 
     Examples
     --------

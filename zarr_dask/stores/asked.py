@@ -1,8 +1,8 @@
-"""A store of which some things are asked beforehand, all at once, for checks that follow.
+"""A store with prefetched values and listings, for checks that follow.
 
-Checks ask one after the other, because one error goes before another. Where each request takes its
-time, what they are going to ask for is fetched side by side before, and they are answered from
-that.
+Checks send their requests one after the other, because one error takes precedence over another.
+Where each request is slow, everything that they need is fetched concurrently beforehand, and the
+checks are answered from that.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["Asked", "is_empty"]
 
 
 def is_empty(store: Store, prefix: str) -> bool:
-    """Whether no key lies below a prefix."""
+    """True if no key starts with the prefix."""
     return next(iter(store.list(prefix)), None) is None
 
 
 @dataclass(frozen=True)
 class Asked(Wrapper):
-    """A store with what it has said before, until that is changed by way of it.
+    """A store with a cache of prefetched values, dropped when they are changed through it.
 
-    What could not be found out is asked for again by whoever needs it, so that it fails there. For
-    one look at a place, not to keep: what others change is not seen.
+    Whatever could not be fetched is requested again by the caller that needs it, so that the error
+    is raised there. For short-lived use only: changes by other writers are not seen.
 
     Examples
     --------
@@ -45,16 +45,16 @@ class Asked(Wrapper):
 
     _values: dict[tuple[str, Range], Buffer | None] = field(default_factory=dict, compare=False)
     _empty: set[str] = field(default_factory=set, compare=False)
-    """Prefixes below which there is nothing."""
+    """Prefixes that no key starts with."""
 
     def ask(self, requests: Sequence[tuple[str, Range]]) -> None:
-        """Fetch parts of values."""
+        """Prefetch parts of values."""
         with suppress(StoreError):
             found = self.store.get_ranges(requests)
             self._values.update(zip(requests, found, strict=True))
 
     def ask_below(self, prefix: str) -> None:
-        """Find out whether there is anything below a prefix."""
+        """Find out if any key starts with a prefix."""
         with suppress(StoreError):
             if is_empty(self.store, prefix):
                 self._empty.add(prefix)
@@ -76,7 +76,7 @@ class Asked(Wrapper):
         return Listing([], []) if self._is_empty(prefix) else self.store.list_dir(prefix)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """See `zarr_dask.stores.base.Store.set`; what was asked of the value is known then."""
+        """See `zarr_dask.stores.base.Store.set`; cached parts of the value are updated."""
         asked = self._forget(key)
         self.store.set(key, buffers)
         value = b"".join(buffers)
@@ -102,7 +102,7 @@ class Asked(Wrapper):
         return any(prefix.startswith(empty) for empty in self._empty)
 
     def _forget(self, key: str) -> Sequence[Range]:
-        """What was said of a value, and of what lies around it, holds no longer."""
+        """Drop what is cached of a value and of the prefixes around it; return the cached parts."""
         for prefix in [one for one in [*self._empty] if key.startswith(one)]:
             self._empty.discard(prefix)
         asked = [part for name, part in [*self._values] if name == key]

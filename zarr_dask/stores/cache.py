@@ -1,13 +1,11 @@
-"""A store that keeps what was read in memory, up to a number of bytes.
+"""A store that caches what was read in memory, up to a number of bytes.
 
-What is kept belongs to the process: it does not travel with the store, and stores that are equal
-find the same again, so that all tasks of a process share it. The least recently used goes first.
-Only what is there is kept, never that there is nothing.
+A cache belongs to its process: it is not pickled with the store, and all equal stores of a process
+share it. The least recently used parts are dropped first. The absence of a value is not cached.
 
-Parts are kept as they came, together with the tag of the value that they are of; a part that lies
-within another one is cut out of that. Whether a value is still the same is asked as often as
-`Cache.validate` says. What is written or deleted through the store is forgotten at once, in the
-same process.
+Parts are cached as they were read, with the tag of their value; a range within a cached part is cut
+out of it. `Cache.validate` determines how often the tag of a value is checked. Writing or deleting
+through the store removes a value from the cache of the same process at once.
 """
 
 from __future__ import annotations
@@ -38,29 +36,29 @@ from zarr_dask.stores.wrappers import Wrapper
 __all__ = ["Cache"]
 
 _MOST_CACHES = 8  # whose contents a process keeps
-_OVERHEAD = 300  # bytes that an entry takes besides its content
+_OVERHEAD = 300  # bytes of an entry besides its content
 
 
 @dataclass(frozen=True)
 class Cache(Wrapper):
-    """Keeps values, and parts of values, in the memory of each process that reads them.
+    """A wrapper that caches values, and parts of values, in the memory of each process.
 
     Parameters
     ----------
     store
         Any store.
     max_bytes
-        What is kept at most, in each process.
+        Bytes to keep at most, in each process.
     validate
-        When it is asked whether a value is still the one that is kept: "always", by a request
-        without content for each key of a batch; "never", for what nobody changes; or a number of
-        seconds for which an answer is believed. What has no tag (see
-        `zarr_dask.stores.base.validator_of`) is not kept under "always".
+        When to check that a value is still the cached one: "always", by a request without content
+        for each key of a batch; "never", for values that do not change; or a number of seconds for
+        which a check is valid. Values without a tag (see `zarr_dask.stores.base.validator_of`) are
+        not cached under "always".
 
     Raises
     ------
     StoreError
-        If the number of bytes or the rule makes no sense.
+        If the number of bytes or the rule is invalid.
 
     Examples
     --------
@@ -108,10 +106,10 @@ class Cache(Wrapper):
     def _received(
         self, request: VersionRequest, found: Version | None, changes: int
     ) -> Version | None:
-        """What has come, which is kept if that can be and nothing was changed meanwhile."""
+        """Cache what was fetched, if that is possible and nothing was changed meanwhile."""
         key, wanted, _ = request
         if found is None or found.content is None:
-            self._kept.confirm(key, None)  # it was removed or replaced
+            self._kept.confirm(key, None)  # the value was removed or replaced
         elif found.tag is not None or self.validate != "always":
             self._kept.put(key, wanted, found, self.max_bytes, changes)
         return found
@@ -119,7 +117,7 @@ class Cache(Wrapper):
     def _fetch(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         if isinstance(self.store, VersionReader):
             return [*read_versions(self.store, requests)]
-        # the tag is asked for before the bytes, which may be newer than it but not older
+        # the tag is requested before the bytes, which may be newer than it but not older
         before = {key: validator_of(self.store, key) for key in sorted({r[0] for r in requests})}
         found = self.store.get_ranges([(key, wanted) for key, wanted, _ in requests])
         asked = {key for key, _, tag in requests if tag is not None}
@@ -153,7 +151,7 @@ class Cache(Wrapper):
         with _Changing(self._kept, None):
             self.store.delete_prefix(prefix)
 
-    # --- what is kept -----------------------------------------------------------------------------
+    # --- the cached parts -------------------------------------------------------------------------
 
     @property
     def _kept(self) -> _Kept:
@@ -162,16 +160,16 @@ class Cache(Wrapper):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this process keeps."""
+        """Number of bytes in this process's cache."""
         return self._kept.nbytes
 
     def clear(self) -> None:
-        """Forget what this process keeps."""
+        """Empty this process's cache."""
         self._kept.forget_keys(None)
 
 
 class _Changing:
-    """Forgets keys before and after a change, so that no reader keeps what it fetched meanwhile."""
+    """A context that drops keys before and after a change, so that no stale read stays cached."""
 
     def __init__(self, kept: _Kept, keys: Sequence[str] | None) -> None:
         self._kept, self._keys = kept, keys
@@ -189,7 +187,7 @@ class _Place(NamedTuple):
 
 
 class _Kept:
-    """Parts of values, the least recently used first; safe from many threads."""
+    """Cached parts of values in order of use, the least recent first; safe from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,10 +197,10 @@ class _Kept:
         self._asked: dict[str, float] = {}
         self.nbytes = 0
         self.changes = 0
-        """How often something was forgotten because it was changed."""
+        """Number of times that keys were dropped because they were changed."""
 
     def is_due(self, key: str, validate: str | float) -> bool:
-        """Whether it is to be asked if a value is still the same."""
+        """True if the value's tag has to be checked now."""
         with self._lock:
             if key not in self._ranges or validate == "never":
                 return False
@@ -211,7 +209,7 @@ class _Kept:
             return time.monotonic() - self._asked[key] >= validate
 
     def confirm(self, key: str, tag: Hashable) -> None:
-        """Forget the parts of a value that has another tag now, or none."""
+        """Drop the parts of a value if its tag has changed or it is gone."""
         with self._lock:
             if key in self._ranges:
                 if tag is None or self._tags[key] != tag:
@@ -220,7 +218,7 @@ class _Kept:
                     self._asked[key] = time.monotonic()
 
     def find(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
-        """A part of a value, of one that has the tag."""
+        """Return a cached part of a value, if the value has the tag."""
         with self._lock:
             if key not in self._ranges or (tag is not None and self._tags[key] != tag):
                 return None
@@ -235,7 +233,7 @@ class _Kept:
             return Version(self._parts[place] if whole else bytes(found), self._tags[key])
 
     def put(self, key: str, part: Range, found: Version, most: int, changes: int) -> None:
-        """Keep a part of a value, and at most so many bytes in all; not if `changes` is old."""
+        """Cache a part of a value, within `most` bytes in all; not if `changes` is outdated."""
         content = bytes(found.content or b"")
         if len(content) + _OVERHEAD > most:
             return
@@ -255,7 +253,7 @@ class _Kept:
                 self._drop(next(iter(self._parts)))
 
     def forget_keys(self, keys: Iterable[str] | None) -> None:
-        """Forget some values; all of them for None."""
+        """Drop some keys; all of them for None."""
         with self._lock:
             self.changes += 1
             for key in [*self._ranges] if keys is None else keys:
@@ -277,7 +275,7 @@ class _Kept:
 
 
 def _holds(part: Range, wanted: Range) -> bool:
-    """Whether one part of a value lies within another, whatever its size is."""
+    """True if one range of a value lies within another, whatever the size of the value."""
     if part in {wanted, WHOLE}:
         return True
     if part.start < 0 or wanted.start < part.start:
@@ -294,9 +292,9 @@ def _cut(content: memoryview, part: Range, wanted: Range) -> memoryview:
 
 @lru_cache(maxsize=_MOST_CACHES)
 def _kept(store: Any, max_bytes: int, validate: str | float) -> _Kept:  # noqa: ARG001
-    """What this process keeps of a store; equal stores, their credentials included, share it."""
+    """Return this process's cache of a store; equal stores, with equal credentials, share it."""
     return _Kept()
 
 
-if hasattr(os, "register_at_fork"):  # nobody holds the locks in a child
+if hasattr(os, "register_at_fork"):  # in a child no thread holds the locks
     os.register_at_fork(after_in_child=_kept.cache_clear)

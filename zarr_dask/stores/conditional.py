@@ -1,13 +1,12 @@
-"""Putting a value only where nobody else has put another one since it was read.
+"""Conditional writes: a value is put only if it has not changed since it was read.
 
-Two jobs that change one stored object each read it, change their part, and put it back if it is
-still what they have read; who comes second reads again. Nothing is lost, and nobody waits for a
-job that has died.
+Two jobs that change the same stored object each read it, change their part, and put it back if it
+is unchanged; the second one reads again. No change is lost, and no job waits for one that has died.
 
 A store that can do this is a `ConditionalStore`. Local files are compared and renamed under a lock
 of the operating system on their folder (``flock``): there is no lock file that could be left behind
 or removed at the wrong moment, and the kernel releases the lock when its holder dies. All writers
-of an object must take part: a plain ``set`` asks nobody.
+of an object must take part: a plain ``set`` does not check.
 """
 
 from __future__ import annotations
@@ -34,40 +33,40 @@ __all__ = [
 ]
 
 _ATTEMPTS = 1000
-"""Every failed one means that somebody else has succeeded."""
+"""Attempts before giving up; each one fails only if another writer has succeeded."""
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 
 
 @runtime_checkable
 class ConditionalStore(Protocol):
-    """A store that can put a value on a condition."""
+    """A store that can put a value conditionally."""
 
     def check_conditional(self, key: str) -> None:
-        """Whether it can do so at `key`.
+        """Raise if the store cannot put conditionally at `key`.
 
         Raises
         ------
         ConditionalWriteError
-            If the place has no means for it.
+            If the location does not support it.
         """
         ...
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
-        """The value at `key` and its tag; values with equal tags are equal."""
+        """Return the value at `key` and its tag; values with equal tags are equal."""
         ...
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
-        """As `Store.set`, if the value at `key` still has the tag; returns whether it was put."""
+        """Put a value if the one at `key` still has the tag; return True if it was put."""
         ...
 
 
 def conditional(store: Store) -> ConditionalStore:
-    """The store, as one that puts values on a condition.
+    """Return the store as one that can put values conditionally.
 
     Raises
     ------
     ConditionalWriteError
-        If it is none.
+        If it cannot.
     """
     if not isinstance(store, ConditionalStore):
         raise ConditionalWriteError(
@@ -78,7 +77,7 @@ def conditional(store: Store) -> ConditionalStore:
 
 
 def conditional_at(store: Store, key: str) -> ConditionalStore | None:
-    """The store, as one that puts values on a condition; None if it cannot at this key."""
+    """Return the store as a `ConditionalStore`; None if it cannot put conditionally at this key."""
     try:
         found = conditional(store)
         found.check_conditional(key)
@@ -88,15 +87,15 @@ def conditional_at(store: Store, key: str) -> ConditionalStore | None:
 
 
 def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
-    """Put what is made of other values, and make it again if somebody has put another meanwhile.
+    """Put a value derived from other values; derive it again if another writer was faster.
 
-    Of several who do so, whoever comes last has seen what all the others had seen. A store that
-    knows no conditions gets what was made at once.
+    Of several concurrent writers, the last one has seen the changes of all others. A store without
+    conditional writes is written unconditionally.
 
     Raises
     ------
     ConditionalWriteError
-        If others have been faster again and again.
+        If other writers were faster every time.
     """
     tagged = conditional_at(store, key)
     if tagged is None:
@@ -113,37 +112,37 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
 
 
 def tag_of(value: Buffer | None) -> Hashable:
-    """A digest of a value; None for none.
+    """Return a digest of a value; None for None.
 
-    Times and inode numbers would not do: a value can be replaced twice within one tick of a clock,
-    and inode numbers are used again.
+    Modification times and inode numbers would not do: a value can be replaced twice within one tick
+    of a clock, and inode numbers are reused.
     """
     return None if value is None else blake2b(value, digest_size=20).digest()
 
 
 @contextmanager
 def folder_lock(folder: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is not there.
+    """Hold the lock of a folder, which is created if necessary.
 
     Parameters
     ----------
     folder
         Its path.
     wait
-        Until nobody else holds the lock; else go on without it.
+        Wait until the lock is free; else continue without it.
 
     Raises
     ------
     ConditionalWriteError
         If the file system has no such locks.
     OSError
-        If there is no such folder, and none can be made.
+        If the folder does not exist and cannot be created.
     """
     descriptor = _locked(folder, wait=wait)
     try:
         yield
     finally:
-        # a process that was forked meanwhile has the descriptor too: closing would not be enough
+        # a process that was forked meanwhile shares the descriptor: closing it would not unlock
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -162,7 +161,7 @@ def _locked(folder: str, *, wait: bool) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was removed while this waited: the lock is one of nothing
+        os.close(descriptor)  # removed while this waited: the lock protects nothing
     raise ConditionalWriteError(f"{folder} is removed again and again while objects are put in it.")
 
 
@@ -170,7 +169,7 @@ def _lock(descriptor: int, folder: str, *, wait: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        return  # somebody holds it: there are locks
+        return  # another process holds it, so there are locks
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

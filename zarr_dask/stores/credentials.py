@@ -1,14 +1,12 @@
-"""Which storage options let somebody in, where these stay, and what can be told of the others.
+"""Credentials in storage options: recognising them, keeping them out of pickles and messages.
 
-Credentials that are given in Python stay in the process that they were given to: they are in no
-name, no text of a value, no plan, no journal and no error, and not in what is pickled either. A
-store is pickled with a reference in their place, which is found in the vault of this process or,
-if they were handed over, of another one: to the workers of a cluster by
-`zarr_dask.share_credentials`, to processes that are started by `Credentials`. Children after a
-fork have what their parent had.
+Credentials that are passed in Python stay in that process. They are in no task name, repr, plan,
+journal, error or pickle. A store is pickled with a reference in their place. The reference is
+looked up in the vault of the unpickling process. Another process has them if they were shared: with
+the workers of a cluster by `zarr_dask.share_credentials`, with processes that are being started by
+`Credentials`. Forked children have those of their parent.
 
-A reference is a digest that takes long to work out, so that a short password cannot be guessed
-from it.
+A reference is a slow digest, so that a short password cannot be guessed from it.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ _CREDENTIAL = re.compile(
     r"key|secret|token|pass|cred|sas|auth|header|cookie|cert|login|user|session|connection_string"
 )
 _REFERENCE = "zarr_dask_credentials"
-"""The option that stands for those that were left out; no file system has one of this name."""
+"""The option that replaces those left out; no file system has an option of this name."""
 _WORDS = {"", "anon", "browser", "cache", "cloud", "google_default"}
-"""What gcsfs takes in the place of a token, and lets nobody in by itself."""
+"""Values that gcsfs accepts as a token and that are no secrets."""
 _NOT_PICKLED = (
     AttributeError,
     NotImplementedError,
@@ -60,15 +58,15 @@ _NOT_PICKLED = (
     ValueError,
     pickle.PicklingError,
 )
-"""What objects raise that cannot be pickled."""
+"""Errors raised by objects that cannot be pickled."""
 _MOST_KEPT = 1024
-"""Credentials that a process keeps; those that were used longest ago go first."""
+"""Number of credentials that a process keeps; the least recently used are dropped first."""
 _SIGNED = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 _SHORTEST = 6  # a shorter text may be part of any word
 
 
 def without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that say where something is and how it is read, and let nobody in.
+    """Return the options that tell the location and how to read it, and hold no credentials.
 
     Examples
     --------
@@ -84,9 +82,9 @@ def without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def identity_of(url: str, options: str) -> str:
-    """What tells a place from all others: its URL, and a digest of the options that matter.
+    """Return the identity of a location: its URL, and a digest of the options that matter.
 
-    Other credentials do not make another place, so that a job goes on with the next hour's token.
+    Other credentials do not change it, so that a job can be resumed with a new token.
 
     Examples
     --------
@@ -98,7 +96,7 @@ def identity_of(url: str, options: str) -> str:
 
 
 def redacted(text: str, options: Mapping[str, Any]) -> str:
-    """A message of a service without the credentials that were given, nor queries of URLs.
+    """Return a message of a service without the given credentials and without queries of URLs.
 
     Examples
     --------
@@ -109,7 +107,7 @@ def redacted(text: str, options: Mapping[str, Any]) -> str:
     """
     text = _SIGNED.sub(r"\1", text)
     given = _credentials(options)
-    # libraries show them as they stand in requests, too
+    # libraries also show them as they are encoded in requests
     spellings = given | {way(value) for value in given for way in (_quoted, quote, quote_plus)}
     for value in sorted(spellings, key=len, reverse=True):
         text = text.replace(value, "***")
@@ -131,13 +129,13 @@ def _credentials(options: Mapping[str, Any], *, all_of_them: bool = False) -> se
     return found
 
 
-# --- what travels ---------------------------------------------------------------------------------
+# --- pickling -------------------------------------------------------------------------------------
 
 
 def packed(options: str) -> str:
-    """Options as they travel to other processes: with a reference in the place of credentials.
+    """Return options as they are pickled, with a reference in place of credentials.
 
-    Only a process that is being started by this one (`multiprocessing`) is given them as they are.
+    Only a process that is being started by this one (`multiprocessing`) receives the credentials.
 
     Examples
     --------
@@ -148,7 +146,7 @@ def packed(options: str) -> str:
     """
     text, reference, secret = _packed(options)
     if reference:
-        if secret:  # else it has come from elsewhere, and is known by its reference alone
+        if secret:  # else it was received from another process, and only its reference is known
             _VAULT.keep(reference, secret)
         _NOTED.add(reference)
         if _is_starting_a_process():
@@ -157,19 +155,19 @@ def packed(options: str) -> str:
 
 
 def is_reference(options: str) -> bool:
-    """Whether options hold a reference in the place of credentials."""
+    """True if options hold a reference in place of credentials."""
     return _REFERENCE in options
 
 
 def resolved(options: str, place: str) -> str:
-    """Options as they were given.
+    """Return options with the reference replaced by the credentials.
 
     Parameters
     ----------
     options
-        As `packed` returns them, or as they were given.
+        As returned by `packed`, or as they were given.
     place
-        Where they lead, for messages.
+        The location that they are for, for messages.
 
     Raises
     ------
@@ -193,16 +191,16 @@ def resolved(options: str, place: str) -> str:
 
 
 def unpacked(options: str, place: str) -> str:
-    """Options as they were given, as far as this process knows them."""
+    """Return options as `resolved` does; unchanged if their credentials are not known."""
     try:
         return resolved(options, place)
     except CredentialsMissingError:
-        return options  # they may be handed over before they are used
+        return options  # they may be shared before they are used
 
 
 @lru_cache(maxsize=256)
 def _packed(options: str) -> tuple[str, str, str]:
-    """Options without credentials, the reference to those, and themselves; "" for none."""
+    """Return options without credentials, their reference, and the credentials; "" for none."""
     given = json.loads(options)
     if _REFERENCE in given:
         return options, given[_REFERENCE], ""
@@ -216,7 +214,7 @@ def _packed(options: str) -> tuple[str, str, str]:
 
 
 def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options that may be seen by anybody, and the others."""
+    """Split options into public ones and secret ones."""
     public: dict[str, Any] = {}
     secret: dict[str, Any] = {}
     for name, value in options.items():
@@ -232,12 +230,12 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _is_harmless(value: Any) -> bool:
-    """Whether a value lets nobody in, whatever the option is called."""
+    """True if a value cannot be a secret, whatever the name of the option."""
     return value is None or isinstance(value, bool) or (isinstance(value, str) and value in _WORDS)
 
 
 def _merged(public: Mapping[str, Any], secret: Mapping[str, Any]) -> dict[str, Any]:
-    """What `_parted` has taken apart."""
+    """Return the options that `_parted` has split."""
     whole = dict(public)
     for name, value in secret.items():
         inner = public.get(name)
@@ -246,13 +244,13 @@ def _merged(public: Mapping[str, Any], secret: Mapping[str, Any]) -> dict[str, A
 
 
 def _is_starting_a_process() -> bool:
-    """Whether what is pickled now goes to a child of this process, and to nobody else."""
+    """True if this process is pickling for a child process that it is starting."""
     context = sys.modules.get("multiprocessing.context")
     return context is not None and context.get_spawning_popen() is not None
 
 
 class _Noted(threading.local):
-    """The references that are pickled in a thread, while somebody wants to know."""
+    """The references that a thread has pickled, while they are being recorded."""
 
     references: set[str] | None = None
 
@@ -266,7 +264,7 @@ _NOTED = _Noted()
 
 @contextmanager
 def _noting_references() -> Iterator[set[str]]:
-    """Which credentials the stores refer to that this thread pickles meanwhile."""
+    """Record the references to credentials in stores that this thread pickles meanwhile."""
     before = _NOTED.references
     _NOTED.references = set()
     try:
@@ -276,31 +274,31 @@ def _noting_references() -> Iterator[set[str]]:
 
 
 def references_of(*values: Any) -> set[str]:
-    """Which credentials the stores refer to that values hold, which must be small.
+    """Return the references to credentials of all stores within values, which must be small.
 
-    They are pickled to find out; what cannot be is passed over.
+    The values are pickled to find out; those that cannot be pickled are ignored.
     """
     from cloudpickle import dumps
 
     with _noting_references() as references:
         for value in values:
-            with suppress(*_NOT_PICKLED):  # who sends it, if anybody does, is told why
+            with suppress(*_NOT_PICKLED):  # pickling raises again where a value is sent
                 dumps(value)
     return references
 
 
-# --- what a process keeps -------------------------------------------------------------------------
+# --- the vault of a process -----------------------------------------------------------------------
 
 
 class _Vault:
-    """Credentials by their references, as JSON texts; in memory alone."""
+    """Credentials by their references, as JSON texts; in memory only."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()
         self.renew()
 
     def renew(self) -> None:
-        """In a new process nobody else holds the lock."""
+        """Replace the lock in a forked process, where no other thread holds it."""
         self._lock = threading.Lock()
 
     def keep(self, reference: str, secret: str) -> None:
@@ -323,28 +321,28 @@ if hasattr(os, "register_at_fork"):
 
 
 def keep_credentials(secrets: Mapping[str, str]) -> None:
-    """Take what another process has handed over: texts by their references."""
+    """Store credentials that another process has shared, as texts by their references."""
     for reference, secret in secrets.items():
         _VAULT.keep(reference, secret)
 
 
 def known_credentials(references: Iterable[str]) -> dict[str, str]:
-    """Texts by their references, as far as this process knows them."""
+    """Return the texts of the references that this process knows."""
     found = {reference: _VAULT.find(reference) for reference in references}
     return {reference: secret for reference, secret in found.items() if secret is not None}
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Credentials for a process that is being started, as its initializer.
+    """Credentials for a process that is being started, used as its initializer.
 
-    Pickled for anything else, it holds references alone.
+    Pickled for any other purpose, it holds only references.
     """
 
     references: tuple[str, ...]
 
     def __call__(self) -> None:
-        """Nothing more: the process has had them since this was unpickled."""
+        """Do nothing: unpickling has stored the credentials in this process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         secrets = known_credentials(self.references) if _is_starting_a_process() else {}

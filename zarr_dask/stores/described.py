@@ -1,9 +1,9 @@
-"""Stores in files that people keep and pass on, such as plans: where they are, without secrets.
+"""Descriptions of stores without secrets, for files that are kept and shared, such as plans.
 
-What a description leaves out (keys, tokens, passwords, headers) whoever opens it has in the
-environment or gives again as ``storage_options``. Options that are no credentials and are left out
-all the same are named in it, and must be given again: nothing is written unencrypted because a
-file does not say how.
+Whatever a description leaves out (keys, tokens, passwords, headers) must be in the environment of
+the user who opens it, or be passed again as ``storage_options``. Options that are no credentials
+and are left out all the same are listed in the description and must be passed again. So nothing is
+written unencrypted because a file lacks the option for it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _PUBLIC = {
     "requester_pays",
     "use_ssl",
 }
-"""Options that say where something is and hold no secret, at the top or in ``client_kwargs``."""
+"""Options that tell the location and hold no secret, at the top or in ``client_kwargs``."""
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """Where a store is, as a JSON object without secrets.
+    """Return the location of a store as a JSON object without secrets.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def describe(store: Store) -> dict[str, Any]:
 
 
 def _without_login(url: str) -> str:
-    """A URL without user, password and query: all of them may let somebody in."""
+    """Return a URL without user, password and query, all of which may be secrets."""
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, place, parts.path, "", "")) if parts.netloc else url
@@ -106,7 +106,7 @@ def _public(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_out(options: Mapping[str, Any]) -> list[str]:
-    """Options that are no credentials, and that a description does not hold."""
+    """Return the names of options that are neither credentials nor part of a description."""
     said = without_credentials(options)
     for name in (*UNIMPORTANT, QUERY_DIGEST):
         said.pop(name, None)
@@ -118,26 +118,26 @@ def _left_out(options: Mapping[str, Any]) -> list[str]:
 def open_described(
     description: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
 ) -> Store:
-    """The store that `describe` has described.
+    """Open the store that `describe` has described.
 
-    A description may come from a stranger: options that `describe` would not have kept are refused,
-    because they could send the credentials of whoever opens it elsewhere.
+    A description may come from a stranger. Options that `describe` would not have kept are refused,
+    because they could send the user's credentials elsewhere.
 
     Parameters
     ----------
     description
         What `describe` returned.
     storage_options
-        What it left out, such as credentials; of remote stores. With names of schemes, as in
-        ``{"s3": {...}}``, those of each service; local files take none of either.
+        Options that it left out, such as credentials; for remote stores. If keyed by scheme, as in
+        ``{"s3": {...}}``, those of each service. Local files use none.
 
     Raises
     ------
     StoreError
-        If there is no such store, the description has other options than those, or lacks some
-        that are not given.
+        If there is no such store, or the description has options that no description may have, or
+        lacks options that are not given.
     StoreKeyError
-        If what it says to be below the store is not.
+        If the path below the store is not a valid key.
     """
     given, below = description.get("options", {}), description.get("below")
     unknown = [*given.keys() - _PUBLIC - {"retry"}]
@@ -158,7 +158,7 @@ def open_described(
 
 
 def _own(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of some options that are meant for a place."""
+    """Return the options that apply to a location."""
     scheme, mark, _ = url.partition("://")
     if not mark or scheme == "file":
         return {}
@@ -171,7 +171,7 @@ def _own(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_given(url: str, needed: Any, own: Mapping[str, Any]) -> None:
-    """Refuse to open a place without options that it was described without."""
+    """Raise if options that the described location was opened with are missing."""
     missing = [str(name) for name in needed if name not in own]
     configured = fsspec_configuration(url.partition(":")[0]) if missing else {}
     missing = [name for name in missing if name not in configured]

@@ -1,8 +1,8 @@
-"""Storage options in the words of fsspec, translated for obstore.
+"""Storage options in fsspec's spelling, translated for obstore.
 
-One dialect for both: what s3fs, gcsfs and adlfs call their options. What has no translation, or
-would mean something else, is left to fsspec: a region or credentials that only AWS's own
-configuration files tell, for instance, unless boto3 is there to read them.
+Users pass the same options for both libraries: those of s3fs, gcsfs and adlfs. Options that have no
+translation, or would mean something else, are left to fsspec. An example is a region or credentials
+that only AWS's own configuration files hold, unless boto3 is there to read them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 _RETRY_SECONDS = 60
 _CONNECT_SECONDS = 10
-_REQUEST_SECONDS = 900  # with bytes that come slowly
+_REQUEST_SECONDS = 900  # also if bytes arrive slowly
 
 _AWS_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -99,44 +99,44 @@ _FOREIGN = {
     "session_token": "token",
     "skip_signature": "anon",
 }
-"""What obstore, boto3 and zarr-python's users call options of S3, and fsspec does."""
+"""Option names for S3 in obstore, boto3 and zarr-python, and their names in fsspec."""
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
-"""How fsspec keeps its own objects, and who waits for them."""
+"""Options for fsspec's instance caching and event loop, which do not affect the service."""
 
 
 class Place(NamedTuple):
-    """Where values are."""
+    """The location of values."""
 
     scheme: str
     bucket: str
     path: str
-    """In the bucket, without slashes around it."""
+    """Path in the bucket, without leading or trailing slashes."""
 
     @property
     def url(self) -> str:
-        """The place as a URL."""
+        """The location as a URL."""
         return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
 
 class Client(NamedTuple):
-    """What a client of obstore is made with."""
+    """Arguments for an obstore client."""
 
     kind: str
     """Name of the class."""
     config: dict[str, Any]
     insecure: bool = False
-    """Whether requests go over plain HTTP."""
+    """True if requests use plain HTTP."""
     profile: str | None = None
-    """Profile of AWS's configuration files; "" for what boto3 finds by itself, None: not asked."""
+    """Profile of AWS's configuration files; "" for boto3's default, None if boto3 is not used."""
     headers: Mapping[str, str] | None = None
-    """To be sent with every request."""
+    """HTTP headers of every request."""
 
 
 def place_of(url: str) -> Place:
-    """The bucket that a URL names and the path in it.
+    """Return the scheme, bucket and path of a URL.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def place_of(url: str) -> Place:
 
 
 def translated(url: str, options: Mapping[str, Any]) -> Client | None:
-    """What obstore needs to serve a URL as fsspec would; None if it cannot.
+    """Return obstore's arguments for serving a URL as fsspec would; None if it cannot.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def translated(url: str, options: Mapping[str, Any]) -> Client | None:
 
 
 def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[str, Any]]:
-    """What obstore needs to serve a URL, if it can, and options that have no translation."""
+    """Return obstore's arguments for a URL, if it can serve it, and untranslated options."""
     place = place_of(url)
     translate = SCHEMES.get(place.scheme)
     if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
@@ -174,7 +174,7 @@ def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[s
 
 
 def in_reach_of_obstore(url: str) -> bool:
-    """Whether obstore serves places of this kind, whatever the options are.
+    """True if obstore serves locations of this kind, whatever the options are.
 
     Examples
     --------
@@ -185,9 +185,9 @@ def in_reach_of_obstore(url: str) -> bool:
 
 
 def fsspec_configuration(scheme: str) -> dict[str, Any]:
-    """Options that fsspec's own configuration has, its files and ``FSSPEC_...`` variables.
+    """Return options from fsspec's own configuration: its files and ``FSSPEC_...`` variables.
 
-    They are asked for where a client is made, as fsspec does it: so they never travel.
+    They are read when a client is created, as fsspec does, so they are never pickled.
     """
     from fsspec.config import conf
 
@@ -195,35 +195,35 @@ def fsspec_configuration(scheme: str) -> dict[str, Any]:
 
 
 def surroundings(scheme: str) -> int:
-    """A hash of what libraries go by besides their options: what is set later makes a new client.
+    """Return a hash of the settings outside of options, so that changing them makes a new client.
 
-    Environment and configuration of fsspec, as far as they speak of services.
+    It covers the environment and fsspec's configuration, as far as they concern services.
     """
     environment = [item for item in os.environ.items() if item[0].startswith(_READ)]
     return hash((*environment, repr(fsspec_configuration(scheme))))
 
 
-_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # of the environment
+_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # prefixes
 
 
 def serves(url: str, options: Mapping[str, Any]) -> bool:
-    """Whether obstore is installed and can serve a URL as fsspec would."""
+    """True if obstore is installed and can serve a URL as fsspec would."""
     return find_spec("obstore") is not None and translated(url, options) is not None
 
 
 def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
-    """A client of obstore for a bucket.
+    """Return an obstore client for a bucket.
 
     Parameters
     ----------
     place
-        Where it is.
+        The location.
     options
-        In the words of fsspec, as JSON text.
+        In fsspec's spelling, as JSON text.
     timeout
-        Seconds to wait for an answer and each part of it.
+        Seconds to wait for a response and each part of it.
     retries
-        That the client makes by itself, of each request.
+        Number of retries of each request by the client itself.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
 
         try:
             session = boto3.Session(profile_name=client.profile or None)
-        except BotoCoreError as error:  # there is no such profile
+        except BotoCoreError as error:  # no such profile
             raise ValueError(str(error)) from error
         if session.get_credentials() is None:
             raise ValueError(
@@ -270,7 +270,7 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
 
 
 def _names(options: Mapping[str, Any]) -> list[str]:
-    """What options are called, those of botocore's client included."""
+    """Return the names of options, including those of botocore's client."""
     inner = options.get("client_kwargs")
     outer = [name for name in options if name != "client_kwargs"]
     return outer + [f"client_kwargs[{name!r}]" for name in inner or ()]
@@ -280,7 +280,7 @@ def _names(options: Mapping[str, Any]) -> list[str]:
 
 
 def _s3(left: dict[str, Any]) -> Client | None:
-    """Options of s3fs; those that are understood are taken out."""
+    """Translate options of s3fs, removing those that were translated."""
     kwargs = dict(left.pop("client_kwargs", None) or {})
     config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
     endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(left.get("profile"))
@@ -306,13 +306,13 @@ def _s3(left: dict[str, Any]) -> Client | None:
 
 
 def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Options by obstore's names, taken out of those by fsspec's."""
+    """Remove options by fsspec's names, and return them by obstore's."""
     found = {ours: options.pop(name, None) for name, ours in names.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _region_of(profile: str | None) -> str | None:
-    """The region that AWS's configuration files tell."""
+    """Return the region from AWS's configuration files."""
     if find_spec("boto3") is None:
         return None
     import boto3
@@ -324,7 +324,7 @@ def _region_of(profile: str | None) -> str | None:
 
 
 def _endpoint_of(profile: str | None) -> str | None:
-    """The place of S3 that AWS's configuration files tell, where they tell any."""
+    """Return the S3 endpoint from AWS's configuration files, if there is one."""
     file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     try:
         text = file.read_text(errors="replace")
@@ -336,8 +336,8 @@ def _endpoint_of(profile: str | None) -> str | None:
 
 
 @lru_cache(maxsize=16)
-def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001  (what is cached)
-    """As `_endpoint_of`, by AWS's own rules: they are asked by making a client."""
+def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001  (cache key)
+    """Return the result of `_endpoint_of` by AWS's own rules, by making a client."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -352,9 +352,9 @@ def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001 
 
 
 def _gcs(left: dict[str, Any]) -> Client | None:
-    """Options of gcsfs."""
+    """Translate options of gcsfs."""
     config: dict[str, Any] = {}
-    left.pop("project", None)  # asked for when buckets are made only
+    left.pop("project", None)  # only used to create buckets
     endpoint = left.pop("endpoint_url", None)
     if not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
         return None
@@ -363,7 +363,7 @@ def _gcs(left: dict[str, Any]) -> Client | None:
     token = left.pop("token", None)
     if token == "anon" or left.pop("anon", False):  # noqa: S105  (gcsfs's word for none)
         config["skip_signature"] = True
-        # without it the library asks the machine's metadata server for a token to write with
+        # without it obstore requests a token from the machine's metadata server
         config["service_account_key"] = _nobody(config.get("base_url"))
     elif isinstance(token, Mapping):
         if "private_key" not in token:  # of a user, not of a service account
@@ -372,7 +372,7 @@ def _gcs(left: dict[str, Any]) -> Client | None:
     elif isinstance(token, str) and Path(token).is_file():
         config["application_credentials"] = token
     elif token is None:
-        # gcsfs goes in as nobody where there are no credentials, obstore would not
+        # without credentials gcsfs is anonymous, obstore is not
         if find_spec("gcsfs") and not _finds_google_credentials():
             return None
     elif token not in ("google_default", "cloud"):
@@ -381,7 +381,7 @@ def _gcs(left: dict[str, Any]) -> Client | None:
 
 
 def _finds_google_credentials() -> bool:
-    """Whether the environment, gcloud's folder or Google's own machine have credentials."""
+    """True if the environment, gcloud's folder or a Google machine provides credentials."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
     return (
         _first(_GOOGLE_CREDENTIALS) is not None
@@ -399,13 +399,13 @@ def _is_googles_machine() -> bool:
 
 
 def _nobody(base_url: str | None) -> str:
-    """An account of Google Cloud that asks for no token."""
+    """Return a Google Cloud account that needs no token."""
     account = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
     return json.dumps({**account, **({"gcs_base_url": base_url} if base_url else {})})
 
 
 def _azure(left: dict[str, Any]) -> Client | None:
-    """Options of adlfs."""
+    """Translate options of adlfs."""
     told = left.pop("connection_string", None) or _first(("AZURE_STORAGE_CONNECTION_STRING",))
     config = _taken(left, _AZURE_KEYS) | _connection(told)
     host = left.pop("account_host", None)
@@ -421,7 +421,7 @@ def _azure(left: dict[str, Any]) -> Client | None:
 
 
 def _connection(text: str | None) -> dict[str, str]:
-    """What a connection string of Azure says."""
+    """Translate an Azure connection string."""
     told = dict(part.split("=", 1) for part in (text or "").split(";") if "=" in part)
     config = {ours: told[name] for name, ours in _CONNECTION_KEYS.items() if name in told}
     if "account_name" in config and "EndpointSuffix" in told:
@@ -432,7 +432,7 @@ def _connection(text: str | None) -> dict[str, str]:
 
 
 def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options for fsspec's file systems, where one of theirs has no word of that meaning.
+    """Return options for fsspec's file systems, translating those that one of them lacks.
 
     Examples
     --------
@@ -455,7 +455,7 @@ def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_words_of_fsspec(words: str) -> str:
-    """What to say beside the words of a library that does not know an option; "" to other words.
+    """Return a hint for the message of a library that does not know an option; else "".
 
     Examples
     --------
@@ -470,12 +470,12 @@ def in_words_of_fsspec(words: str) -> str:
 
 
 def _http(left: dict[str, Any]) -> Client:
-    """Options of `zarr_dask.stores.http`."""
+    """Translate options of `zarr_dask.stores.http`."""
     return Client("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
 
 
 WEB = {"http", "https"}
-"""Schemes of servers that have neither buckets nor conditions, nor words for what is missing."""
+"""Schemes of servers that have no buckets, conditional requests or codes for missing objects."""
 
 SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
     "s3": _s3,
@@ -487,7 +487,7 @@ SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
     "http": _http,
     "https": _http,
 }
-"""What translates the options of each scheme that obstore serves."""
+"""The translator for each scheme that obstore serves."""
 
 
 def _first(names: tuple[str, ...]) -> str | None:

@@ -1,9 +1,9 @@
-"""Names of files and folders that survive a power cut.
+"""File and folder names that survive a power cut.
 
-A file is lost with any folder that leads to it, so that all of those must be on the disk before a
-write returns, whoever has made them: another thread or another process may have done so just now
-and not have come to putting them there. Which folders are there for good a process remembers, as
-the system tells them apart; it forgets them where it removes or renames some.
+A file is lost with any folder on its path. So all of these must be on the disk before a write
+returns, even if another thread or process has created them just now and has not synced them yet. A
+process remembers the folders that are known to be on the disk, by device and inode. It forgets them
+when it removes or renames folders.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["forget_folders", "fsync_folder", "fsync_names"]
 
 _MOST_KNOWN = 1 << 16
 _KNOWN: dict[str, tuple[int, int]] = {}
-"""Folders that are on the disk with all that lead to them: device and inode of each."""
+"""Folders that are on the disk with all their parents: device and inode of each."""
 
 
 def fsync_folder(folder: str) -> None:
-    """Put the names in a folder onto the disk."""
+    """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, READ)
     try:
         os.fsync(descriptor)
@@ -29,20 +29,20 @@ def fsync_folder(folder: str) -> None:
 
 
 def fsync_names(folder: str, root: str) -> None:
-    """Put the names in a folder onto the disk, and those of the folders that lead to it.
+    """Sync the names in a folder, and in all folders on its path, to the disk.
 
     Parameters
     ----------
     folder
         Its path.
     root
-        A folder above it, or itself. What lies above may be somebody else's, and is put onto the
-        disk as far as that is possible.
+        A folder above it, or itself. Folders above the root may belong to other users, and are
+        synced only as far as possible.
 
     Raises
     ------
     OSError
-        If that is not possible of what lies below `root`.
+        If a folder below `root` cannot be synced.
     """
     fsync_folder(folder)
     found: dict[str, tuple[int, int]] = {}
@@ -52,7 +52,7 @@ def fsync_names(folder: str, root: str) -> None:
         above = os.path.dirname(folder)
         place_above = _place(above)
         if above == folder or place_above[0] != place[0]:
-            break  # a file system is mounted here: nobody has just made this folder
+            break  # a mount point cannot just have been created
         try:
             fsync_folder(above)
         except OSError:
@@ -66,7 +66,7 @@ def fsync_names(folder: str, root: str) -> None:
 
 
 def forget_folders() -> None:
-    """Folders were removed or renamed: others of the same name may get the same inode."""
+    """Forget the known folders, as others with the same name may get the same inode."""
     _KNOWN.clear()
 
 

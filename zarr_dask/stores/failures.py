@@ -1,7 +1,7 @@
-"""Which failures of other libraries may pass by themselves.
+"""Classification of errors of other libraries: which ones are transient.
 
-The libraries behind fsspec have exceptions of their own, some of them not even ``OSError``. They
-are found here without importing a library: one that is not loaded has raised nothing.
+The libraries behind fsspec have exceptions of their own, some of which are not even ``OSError``.
+They are identified without importing a library: one that is not loaded has raised nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CUT = (
     http.client.BadStatusLine,
     http.client.IncompleteRead,
 )
-# by name, because the library need not be loaded; names stay where modules are moved
+# by name, because the library need not be loaded; names survive moved modules
 _CUT_NAMES = {
     "ChecksumMismatch",
     "ChunkedEncodingError",
@@ -70,15 +70,15 @@ _CUT_NAMES = {
     "ServiceRequestError",
     "ServiceResponseError",
 }
-_WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's, certificates
+_WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's; certificates
 _UNREACHABLE = (ConnectionRefusedError, socket.gaierror)
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # botocore's
 
 
 def library_errors() -> tuple[type[Exception], ...]:
-    """What libraries behind a file system raise for what a service said, as far as they are loaded.
+    """Return the exceptions that the loaded libraries raise for responses of services.
 
-    Many are no `OSError`; what is none of these is a mistake in a program, and stays as it is.
+    Many are not `OSError`. Any other exception is a bug in a program, and is not converted.
     """
     found: list[type[Exception]] = [OSError, EOFError, NotImplementedError]
     found.append(http.client.HTTPException)
@@ -90,19 +90,19 @@ def library_errors() -> tuple[type[Exception], ...]:
 
 
 def as_store_error(message: str, error: BaseException) -> StoreError:
-    """The error of a store for one of a library.
+    """Return the store error for a library's error.
 
     Parameters
     ----------
     message
-        What could not be done, where and why.
+        The operation that failed, the location and the reason.
     error
-        What the library has raised.
+        The exception that the library has raised.
 
     Returns
     -------
     StoreError
-        A `StoreUnavailableError` if it may pass by itself.
+        A `StoreUnavailableError` if it may be transient.
 
     Examples
     --------
@@ -132,9 +132,9 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
 
 
 def is_absence(error: BaseException) -> bool:
-    """Whether an error that says that there is nothing was not made of another failure.
+    """True if an error that reports absence was not caused by another failure.
 
-    fsspec's HTTP says so of whatever goes wrong while it looks for the size of a value.
+    fsspec's HTTP reports absence for any failure while it looks up the size of a value.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def is_absence(error: BaseException) -> bool:
 
 
 def retry_after(told: str | None) -> float | None:
-    """Seconds that a ``Retry-After`` asks for, as a number or as a date.
+    """Return the seconds that a ``Retry-After`` header asks for, as a number or as a date.
 
     Examples
     --------
@@ -174,12 +174,12 @@ def retry_after(told: str | None) -> float | None:
 
 
 def statuses_of(error: BaseException) -> set[int]:
-    """The statuses of the answers that an error is about."""
+    """Return the HTTP statuses of the responses that caused an error."""
     return {status for one in _causes(error) if (status := _status(one)) is not None}
 
 
 def codes_of(error: BaseException) -> set[str]:
-    """What S3 calls the errors that an error is about."""
+    """Return S3's error codes of the responses that caused an error."""
     codes = (_answer(one).get("Error", {}).get("Code") for one in _causes(error))
     return {str(code) for code in codes if code}
 
@@ -194,7 +194,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what led to it."""
+    """Yield an error and its causes."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -213,7 +213,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _answer(error: BaseException) -> Mapping[str, Any]:
-    """What botocore keeps of an answer."""
+    """Return botocore's dictionary of the response."""
     found = getattr(error, "response", None)
     return found if isinstance(found, Mapping) else {}
 

@@ -1,4 +1,4 @@
-"""Bytes of open files, whatever number of calls the operating system takes for them."""
+"""Reading and writing all bytes of open files, in as many system calls as it takes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ __all__ = [
     "write_pieces",
 ]
 
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make a reader wait for ever
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block a reader for ever
 MOST_REMOVED = 10_000
-"""Times that others remove a folder before something is in it; with 100, some writes of 200,000
-that three other threads worked against were refused."""
+"""Attempts to use a folder that other processes keep removing.
+
+With 100, some of 200,000 writes failed while three other threads removed the folder.
+"""
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
 def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
-    """Some bytes, in memory of this thread; fewer where the file ends."""
+    """Read parts of a file into memory of this thread; shorter where the file ends."""
     memory = scratch("encoded", sum(length for _, length in parts)).data
     found = []
     position = 0
@@ -44,7 +46,7 @@ def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memory
 
 
 def read_at(descriptor: int, start: int, length: int) -> bytes:
-    """`length` bytes from `start`; fewer where the file ends."""
+    """Return `length` bytes from `start`; fewer where the file ends."""
     data = os.pread(descriptor, min(length, _MAX_BYTES_PER_CALL), start)
     if len(data) == length or not data:
         return data
@@ -60,7 +62,7 @@ def read_at(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
-    """Fill `memory` from a byte on; the number of bytes that there were."""
+    """Fill `memory` from a byte on; return the number of bytes read."""
     length = len(memory)
     done = 0
     while done < length:
@@ -72,9 +74,9 @@ def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
 
 
 def create(path: str) -> int:
-    """Open a new file for writing, in a folder that is made if it is not there.
+    """Open a new file for writing, creating its folder if necessary.
 
-    Others may remove folders meanwhile that are empty, as journals do when they end.
+    Other processes may remove empty folders meanwhile, as journals do when they end.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for _ in range(MOST_REMOVED):
@@ -86,41 +88,41 @@ def create(path: str) -> int:
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder if it is not there; it may be gone again where others remove empty ones.
+    """Create a folder if necessary; it may be gone again where others remove empty ones.
 
     Raises
     ------
     OSError
-        If there is something else, or the system refuses.
+        If there is something else at the path, or the system refuses.
     """
     try:
-        with suppress(FileNotFoundError):  # one above it went meanwhile
+        with suppress(FileNotFoundError):  # one above it was removed meanwhile
             os.makedirs(folder, exist_ok=True)
-    except FileExistsError:  # it went before `makedirs` has looked what it is
+    except FileExistsError:  # it was removed before `makedirs` checked its type
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise
 
 
 def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
-    """Write all buffers at the position of a file."""
+    """Write all buffers at the current position of a file."""
     _write_all(buffers, lambda views, _: os.writev(descriptor, views))
 
 
 def write_pieces(descriptor: int, pieces: Iterable[Buffer]) -> None:
-    """Write pieces at the position of a file as they come, each by a call of its own."""
+    """Write pieces at the current position of a file as they arrive, each in its own call."""
     for piece in pieces:
         write(descriptor, [piece])
 
 
 def write_at(descriptor: int, buffers: Sequence[Buffer], start: int) -> None:
-    """Write all buffers one after the other, from a byte of a file on."""
+    """Write all buffers one after the other, from an offset of a file on."""
     _write_all(buffers, lambda views, done: os.pwritev(descriptor, views, start + done))
 
 
 def _write_all(
     buffers: Sequence[Buffer], write_some: Callable[[list[memoryview], int], int]
 ) -> None:
-    """Write all buffers; the system may take fewer bytes per call than it is given."""
+    """Write all buffers; the system may write fewer bytes per call than it is given."""
     pending = [view for view in map(_flat, buffers) if len(view)]
     first = written = 0
     while first < len(pending):
@@ -136,7 +138,7 @@ def _write_all(
 
 
 def append_once(descriptor: int, data: bytes) -> None:
-    """Append by one call, so that threads that append at the same time do not mix their bytes."""
+    """Append in one call, so that concurrent appends of threads do not mix their bytes."""
     done = os.write(descriptor, data)
     if done < len(data):
         raise OSError(errno.ENOSPC, f"{done} of {len(data)} bytes were written")

@@ -1,13 +1,13 @@
-"""Any file system that fsspec knows: S3, GCS, Azure, HTTP and more.
+"""Any file system that fsspec supports: S3, GCS, Azure, HTTP and more.
 
-The file system is found again through fsspec's own cache in every process, so the pickled form
-is a URL and its options. Only fsspec's `FileNotFoundError` means "not there", and not where S3 says
-that it is the bucket which is not there.
+Each process finds the file system in a cache, so the pickled form is a URL and its options. Only
+fsspec's `FileNotFoundError` means that a value is absent, and only if S3 does not report that the
+bucket is missing.
 
-Requests are tried again as `zarr_dask.stores.retry` says. s3fs is told not to do so itself where it
-would for values, other file systems cannot be told. What comes is checked for its length: a part
-that is shorter than it should be is asked after, and the end of a value is found through its size
-(but in S3, where the service says what it sends: `zarr_dask.stores.fsspec_s3`).
+Requests are retried by `zarr_dask.stores.retry`. s3fs's own retries for values are switched off;
+those of other file systems cannot be. The length of a response is checked: if a part is too short,
+the value's size is requested, and the end of a value is found through its size. For S3, headers are
+checked instead (`zarr_dask.stores.fsspec_s3`).
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time
 __all__ = ["FsspecStore"]
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_LOST = {"NoSuchBucket", "ContainerNotFound"}  # what services call the lack of the bucket itself
-# what file systems call the tag of a value, and when it was last changed
+_LOST = {"NoSuchBucket", "ContainerNotFound"}  # codes of services for a missing bucket
+# names in file systems for the tag of a value and for its modification time
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-_REQUEST_SECONDS = 900.0  # of any request: a file system may have no bound of its own
-_MULTIPART = 1 << 25  # values from this size on may be sent in parts
-_NO_INDEX = {403, 405}  # what nginx and others answer where a folder would be listed
+_REQUEST_SECONDS = 900.0  # for any request: a file system may have no timeout of its own
+_MULTIPART = 1 << 25  # size from which values may be sent in parts
+_NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
 _PART_RETRIES = 4
-_MOST_SERVICES = 16  # file systems, with all that belongs to them, that a process keeps
+_MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
 _PARTS_AT_ONCE = 4
-_BATCH = 1000  # keys that are deleted at once
+_BATCH = 1000  # keys deleted in one request
 
 _Asked = TypeVar("_Asked")
 _Result = TypeVar("_Result")
@@ -88,7 +88,7 @@ class FsspecStore:
     options
         The file system's own options, as JSON text so that the store can be hashed.
     policy
-        How requests are tried again.
+        The policy for retries.
     """
 
     url: str
@@ -101,14 +101,14 @@ class FsspecStore:
     def from_url(
         url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
     ) -> FsspecStore:
-        """A store at `url`.
+        """Return a store at `url`.
 
         Raises
         ------
         MissingDependencyError
             If the package that serves the scheme is not installed.
         StoreError
-            If no such scheme is known, or URL or endpoint show how to get in.
+            If the scheme is not known, or the URL or endpoint holds credentials.
         """
         check_endpoints(options)
         place, login = login_apart(url if url.endswith("://") else url.rstrip("/"))
@@ -118,20 +118,20 @@ class FsspecStore:
         return store
 
     def with_policy(self, policy: RetryPolicy) -> FsspecStore:
-        """The same place, with other retries."""
+        """Return a store at the same location with another retry policy."""
         return replace(self, policy=policy)
 
     @property
     def identity(self) -> str:
-        """The URL and a digest of the options that are no credentials."""
+        """The URL and a digest of the options that are not credentials."""
         return identity_of(self.url, self.options)
 
     def settings(self) -> dict[str, Any]:
-        """The options; they may hold secrets."""
+        """Return the options; they may hold secrets."""
         return dict(json.loads(self.options))
 
     def file_system(self) -> Any:
-        """The file system of fsspec, which all stores of this process with these options share."""
+        """Return fsspec's file system, shared by all stores of this process with these options."""
         return self._file_system()[0]
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class FsspecStore:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether no other process finds the values."""
+        """True if values are only in the memory of this process."""
         return urlsplit(self.url.rpartition("::")[2]).scheme == "memory"
 
     # --- reading ----------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class FsspecStore:
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
         """See `zarr_dask.stores.base.read_versions`.
 
-        Only S3 takes conditions. Elsewhere the status of a value is looked at before and after.
+        Only S3 supports conditions. Elsewhere the status of a value is compared before and after.
         """
         fs, _ = self._file_system()
         for key, _, _ in requests:
@@ -216,7 +216,7 @@ class FsspecStore:
         requests: Sequence[VersionRequest],
         ask: Callable[[Sequence[VersionRequest]], Sequence[_Result | Exception]],
     ) -> list[_Result]:
-        """What requests give; those that have failed for a while are repeated together."""
+        """Return the results of requests; those with transient failures are repeated together."""
         attempts = Attempts(self.policy)
         found: dict[int, _Result] = {}
         left = [*range(len(requests))]
@@ -249,7 +249,7 @@ class FsspecStore:
     def _by_turns(
         self, key: str, asked: Sequence[_Asked], read: Callable[[Sequence[_Asked]], list[_Result]]
     ) -> list[_Result]:
-        """What many requests give, as many at a time as this process may send."""
+        """Return the results of many requests, sent in batches as large as this process allows."""
         found: list[_Result] = []
         while left := asked[len(found) :]:
 
@@ -260,7 +260,7 @@ class FsspecStore:
         return found
 
     def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
-        """What an exception means: behind the end of a value there is nothing."""
+        """Return what an exception means: an absent value, an empty range or a failure."""
         try:
             if HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE in statuses_of(error):
                 status = self._status(key)
@@ -277,7 +277,7 @@ class FsspecStore:
         return self._failed("read", key, error)
 
     def _ask_ranges(self, requests: Sequence[VersionRequest]) -> list[Any]:
-        """Parts of values from a file system that says nothing of what it sends."""
+        """Return parts of values from a file system that returns bytes without headers."""
         fs, root = self._file_system()
         statuses = self._statuses(sorted({key for key, wanted, _ in requests if wanted.start < 0}))
         sizes = {key: None if one is None else int(one["size"]) for key, one in statuses.items()}
@@ -298,7 +298,7 @@ class FsspecStore:
         ]
 
     def _checked_part(self, key: str, wanted: Range, value: Any) -> Any:
-        """A part of a value, if it is as long as it should be."""
+        """Return a part of a value, if it has the right length."""
         start, stop = wanted
         if isinstance(value, Exception):
             fs, root = self._file_system()
@@ -327,9 +327,10 @@ class FsspecStore:
         return StoreError(words) if len(content) > stop - start else StoreUnavailableError(words)
 
     def _is_all(self, key: str, wanted: Range, content: bytes) -> bool:
-        """Whether all of a value was sent, by a file system that ignores ranges.
+        """True if the whole value was sent, by a file system that ignores ranges.
 
-        Found out by the value's size, once for each kind of file system that knows ranges.
+        This is determined by the value's size, once for each kind of file system that supports
+        ranges.
         """
         kind = type(self._file_system()[0])
         more = wanted.stop is not None and len(content) > wanted.stop - wanted.start
@@ -343,7 +344,7 @@ class FsspecStore:
         return False
 
     def _check_bucket(self, doing: str, key: str, error: BaseException) -> None:
-        """Refuse an absence that is the bucket's, of which file systems say the same."""
+        """Raise if the bucket is missing, which file systems report like a missing key."""
         answer = getattr(error.__cause__, "response", None)
         told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
         told = told or getattr(error.__cause__, "error_code", None)
@@ -361,16 +362,16 @@ class FsspecStore:
             ) from self._public(error)
 
     def _is_lost(self, key: str, error: BaseException) -> bool:
-        """Whether there is no bucket, where an answer that should be S3's has no code of S3.
+        """True if there is no bucket, after a 404 response without a code of S3.
 
-        What stands before a service may answer 404 in its place while it is restarted.
+        A proxy in front of a service may answer 404 while the service is restarted.
 
         Raises
         ------
         StoreUnavailableError
             If the service lists the key.
         StoreError
-            If it does not let us know.
+            If this cannot be determined.
         """
         fs, root = self._file_system()
         try:
@@ -387,9 +388,10 @@ class FsspecStore:
         return False
 
     def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
-        """Refuse an empty listing of a bucket that is not there, or of a server that lists nothing.
+        """Raise for an empty listing of a missing bucket, or of a server without listings.
 
-        What HTTP servers call missing, or send instead of an index, may be a folder of values.
+        An HTTP server may answer 404, or send something else than an index, for a folder with
+        values.
         """
         if not found and urlsplit(self.url).scheme in WEB:
             raise self._unlisted(prefix)
@@ -413,7 +415,7 @@ class FsspecStore:
         if is_s3(fs):
             retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
             fs, root = _file_system(self.url, self._given(), timeout, retries)
-        # an answer may never come to one who asks whether to send a body
+        # a server may never respond to "Expect: 100-continue"
         seconds = min(2 * timeout, _REQUEST_SECONDS)
         parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
 
@@ -424,7 +426,7 @@ class FsspecStore:
                     _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
             except ZarrDaskError:
                 raise
-            except library_errors() as error:  # absence too: there is nowhere to write to
+            except library_errors() as error:  # absence too: the target does not exist
                 raise self._failed("write", key, error) from self._public(error)
 
         retried(self.policy, put)
@@ -433,7 +435,7 @@ class FsspecStore:
         """See `zarr_dask.stores.base.Store.delete`."""
         fs, root = self._writable(key)
         check_key(key)
-        if self.size(key) is not None:  # a folder is no value
+        if self.size(key) is not None:  # a folder is not a value
             self._do("delete", key, lambda: _call(fs, "rm_file", join(root, key)))
 
     def delete_prefix(self, prefix: str) -> None:
@@ -449,12 +451,12 @@ class FsspecStore:
             self._do("delete", prefix, partial(_call, fs, "bulk_delete", some))
 
     def _writable(self, key: str) -> tuple[Any, str]:
-        """The file system, if what is written to it is there afterwards.
+        """Return the file system, if values that are written to it persist.
 
         Raises
         ------
         ReadOnlyError
-            If it shows an archive, or references, which would change in memory alone.
+            If it is an archive, or references, which would change only in memory.
         """
         fs, root = self._file_system()
         if is_read_only(fs):
@@ -468,7 +470,7 @@ class FsspecStore:
 
     @property
     def lists_by_pages(self) -> bool:
-        """See `zarr_dask.stores.listed.PageLister`: others are walked through, folder by folder."""
+        """See `zarr_dask.stores.listed.PageLister`: others are walked folder by folder."""
         return is_s3(self._file_system()[0])
 
     def list(self, prefix: str = "") -> Iterator[str]:
@@ -515,7 +517,7 @@ class FsspecStore:
         return Listing(sorted(keys), sorted(prefixes))
 
     def _pages(self, prefix: str, *, deep: bool) -> Iterator[Page]:
-        """What S3 lists below a prefix, with keys of this store."""
+        """Yield the pages of S3's listing below a prefix, with keys of this store."""
         fs, root = self._file_system()
         folder = join(root, prefix.rstrip("/"))
         start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
@@ -541,28 +543,28 @@ class FsspecStore:
         return None if status is None else int(status["size"])
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the tag of a value, or its time and size."""
+        """See `zarr_dask.stores.base.validator_of`: the ETag of a value, or its time and size."""
         status = self._status(key)
         fs, _ = self._file_system()
         return None if status is None else _tag_of(status, s3=is_s3(fs))
 
     def _status(self, key: str) -> Mapping[str, Any] | None:
-        """What is known of a value; None if there is none, or a folder."""
+        """Return the status of a value; None if there is none, or a folder."""
         fs, root = self._file_system()
         path = join(root, key)
-        for listed in (path, path.rpartition("/")[0]):  # what it keeps of either may be old
+        for listed in (path, path.rpartition("/")[0]):  # its cache of either may be outdated
             fs.invalidate_cache(listed)
         ask: Callable[[], Mapping[str, Any]] = partial(_call, fs, "info", path)
         status = self._do("inspect", key, ask)
         if status is None or status["type"] == "directory":
             return None
-        if status["size"] is None:  # a server need not tell it
+        if status["size"] is None:  # a server need not state it
             value = self.get(key)
             return None if value is None else {**status, "size": len(value)}
         return status
 
     def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
-        """As `_status`, asked for side by side where the file system can."""
+        """Return the same as `_status`, with concurrent requests if the file system supports it."""
         if len(keys) < 2 or not _is_async(self._file_system()[0]):
             return {key: self._status(key) for key in keys}
         return dict(zip(keys, wait_for_each(self._status, keys), strict=True))
@@ -570,21 +572,21 @@ class FsspecStore:
     # --- requests ---------------------------------------------------------------------------------
 
     def _file_system(self) -> tuple[Any, str]:
-        """The file system and the root on it."""
+        """Return the file system and the root on it."""
         return _file_system(self.url, self._given(), self.policy.timeout)
 
     def _given(self) -> str:
-        """The options with credentials."""
+        """Return the options with credentials."""
         return resolved(self.options, self.url)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
-        """What a request gives, tried again where that may help; None where there is nothing."""
+        """Return the result of a request, with retries; None if there is no value."""
         return self._do_several(doing, key, lambda _: ask(), 1)
 
     def _do_several(
         self, doing: str, key: str, ask: Callable[[int], _Result], most: int
     ) -> _Result | None:
-        """As `_do`, of up to `most` requests at a time; `ask` is told how many there may be."""
+        """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result | None:
             try:
@@ -613,7 +615,7 @@ class FsspecStore:
         return failed
 
     def _public(self, error: BaseException) -> BaseException:
-        """An error as it may be shown: itself, if neither it nor what led to it tells a secret."""
+        """Return an error fit to be shown: itself, if neither it nor its causes hold a secret."""
         options, link = self.settings(), error
         while redacted(str(link), options) == str(link):
             if (link := link.__cause__ or link.__context__) is None:  # type: ignore[assignment]
@@ -632,7 +634,7 @@ def _same_memory(
 
 
 def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
-    """What tells a value from the one before it, out of what a file system knows of it."""
+    """Return the tag of a value from its status; None if there is nothing to make it of."""
     tag = next((status[name] for name in _TAGS if status.get(name)), None)
     if s3 and tag is not None:
         return str(tag), int(status["size"])
@@ -643,7 +645,7 @@ def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
 
 
 def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[Any]:
-    """Parts of files, or why they cannot be had."""
+    """Return parts of files, or the exceptions of reading them."""
     if reads_through_files(fs):
         return [read_file(fs, *part) for part in parts]
     paths, starts, ends = map(list, zip(*parts, strict=True))
@@ -651,14 +653,14 @@ def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[A
 
 
 def _last_asked(wanted: Range) -> int | None:
-    """Where a range ends; file systems differ in what they make of one of no bytes."""
+    """Return the end of a range, at least one byte on; file systems differ in empty ranges."""
     return None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
 
 
 def _call(
     fs: Any, method: str, *args: Any, seconds: float = _REQUEST_SECONDS, **kwargs: Any
 ) -> Any:
-    """A method of a file system, bounded in time where its requests run on an event loop."""
+    """Call a method of a file system, with a timeout if its requests run on an event loop."""
     inner = getattr(fs, f"_{method}", None)
     if _is_async(fs) and asyncio.iscoroutinefunction(inner):
         return _run(fs, inner(*args, **kwargs), seconds)
@@ -669,13 +671,13 @@ def _is_async(fs: Any) -> bool:
     from fsspec.asyn import AsyncFileSystem
     from fsspec.implementations.dirfs import DirFileSystem
 
-    if isinstance(fs, DirFileSystem):  # which says so whatever it hands its calls to
+    if isinstance(fs, DirFileSystem):  # it claims to be async whatever file system it wraps
         return _is_async(fs.fs)
     return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl)
 
 
 def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
-    """What a coroutine returns, on the event loop that fsspec keeps for this process."""
+    """Return the result of a coroutine, run on fsspec's event loop in this process."""
     from fsspec.asyn import sync
 
     async def wait() -> Any:
@@ -692,10 +694,10 @@ def _no_store(url: str, options: str, error: BaseException) -> StoreError:
 
 @lru_cache(maxsize=64)
 def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG001
-    """Whether there is a bucket around a key that is not there, asked at most once in a second.
+    """True if the bucket of a missing key exists; checked at most once a second.
 
-    Asked only of services whose file system does not tell what it is that is missing; True of
-    the others, and where the service does not let us know.
+    Only services whose file system does not report what is missing are queried. Also True for the
+    others, and if the service refuses the request.
     """
     fs, root = _file_system(url, options, DEFAULT.timeout)
     bucket = root.partition("/")[0]
@@ -713,19 +715,19 @@ def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG0
 
 
 def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
-    """The file system of this process and the path of the root on it.
+    """Return the file system of this process and the path of the root on it.
 
-    It waits so long for an answer, and tries a request so often by itself, where it can be told.
+    Its timeout and number of retries are set to these, if it supports that.
     """
     scheme, _, place = url.partition("://")
     service = scheme in SCHEMES and scheme not in WEB and "::" not in url
     around = surroundings(scheme)
     try:
-        if not service or set(place) & {"@", "?"}:  # which tell file systems something
+        if not service or set(place) & {"@", "?"}:  # these have a meaning for file systems
             fs, root = _opened(url, options, timeout, retries, around)
         else:
             fs, _ = _opened(f"{scheme}://", options, timeout, retries, around)
-            root = fs._strip_protocol(url)  # noqa: SLF001  (what fsspec's own function returns)
+            root = fs._strip_protocol(url)  # noqa: SLF001  (as in fsspec's own function)
     except ImportError as error:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"
@@ -745,10 +747,10 @@ def _opened(
     retries: int,
     around: int,  # noqa: ARG001
 ) -> tuple[Any, str]:
-    """A file system and a path on it.
+    """Return a file system and a path on it.
 
-    Those of services are kept here, so many of them, and not by fsspec, which keeps each one as
-    long as the process lives, one for each thread: the clients of S3 take 13 MB each.
+    Those of services are cached here, in a bounded cache. fsspec would keep each one as long as the
+    process lives, one for each thread, and the clients of S3 take 13 MB each.
     """
     from fsspec.core import url_to_fs
 

@@ -1,8 +1,8 @@
-"""File systems of fsspec that must be read, or kept from being written, in ways of their own.
+"""fsspec file systems that need special treatment for reading, or must not be written to.
 
-Some send all of a value where a part was asked for, which their interface does not show; caches of
-fsspec fail where many parts are asked for at once. Both are read through open files. Archives and
-references seem to take values, and change in the memory of one process alone.
+Some send the whole value where a range was requested, which their interface does not show. Caches
+of fsspec fail if many ranges are requested at once. Both are read through open files. Archives and
+references seem to accept values, but change only in the memory of one process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 _READ_ONLY = {"libarchive", "reference", "tar", "zip"}
-_SFTP = ("asyncssh", "paramiko")  # servers have one and the same code for many failures
+_SFTP = ("asyncssh", "paramiko")  # servers use one code for many failures
 
 
 class _Ranges:
-    """What was seen of kinds of file systems in this process: which of them know ranges."""
+    """Observations of this process about file systems: those that support ranges or ignore them."""
 
     def __init__(self) -> None:
         self.known: set[type] = set()
@@ -38,7 +38,7 @@ RANGES = _Ranges()
 
 
 class _Turn:
-    """A lock of this process, which a child after a fork has anew."""
+    """A lock of this process, replaced in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
@@ -53,13 +53,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_read_only(fs: Any) -> bool:
-    """Whether what is written would not be there for others."""
+    """True if written values would not be visible to other processes."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     return bool(protocols & _READ_ONLY)
 
 
 def is_in_memory(fs: Any) -> bool:
-    """Whether values are in the memory of this process, behind whatever file systems."""
+    """True if values are in the memory of this process, behind any wrapping file systems."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     inner = fs
@@ -69,16 +69,16 @@ def is_in_memory(fs: Any) -> bool:
 
 
 def reads_through_files(fs: Any) -> bool:
-    """Whether parts are read from open files: where ranges are ignored, or values are cached."""
+    """True if ranges are read from open files: if ranges are ignored, or values are cached."""
     from fsspec.implementations.cached import CachingFileSystem
 
     return type(fs) in RANGES.ignored or CachingFileSystem in type(fs).__mro__
 
 
 def read_file(fs: Any, path: str, start: int, stop: int | None) -> bytes | Exception:
-    """A part of a file; or why it cannot be had."""
+    """Return a part of a file, or the exception if it cannot be read."""
     try:
-        with _TURN.lock:  # fsspec's caches forget entries that two threads make at once
+        with _TURN.lock:  # fsspec's caches lose entries that two threads create at once
             size = int(fs.info(path)["size"] or 0)
             stop = size if stop is None else min(stop, size)
             if start >= stop:
@@ -92,6 +92,6 @@ def read_file(fs: Any, path: str, start: int, stop: int | None) -> bytes | Excep
 
 
 def as_absence(fs: Any, path: str, error: Exception) -> Exception:
-    """`IsADirectoryError` for what a file system says of a folder where a value was asked for."""
+    """Return `IsADirectoryError` if SFTP failed because a path is a folder; else the error."""
     is_sftp = any(kind.__module__.startswith(_SFTP) for kind in type(error).__mro__)
     return IsADirectoryError(path) if is_sftp and fs.isdir(path) else error

@@ -1,10 +1,10 @@
-"""Parts of values in S3 through s3fs, with the service's own word on what they are.
+"""Parts of S3 values through s3fs, checked against the headers of the responses.
 
-A file system of fsspec returns bytes and nothing else. s3fs hands on what a server sends, the first
-bytes of a value for its last ones if need be, and a large value is fetched by several requests that
-may meet several values. Here each part is one request of s3fs, on the condition that the value has
-a tag, and its ``Content-Range`` is compared with what was asked for. Listings are asked for page by
-page, so that one page that fails is not the end of all of them.
+fsspec's file systems return bytes without headers. s3fs passes on whatever a server sends, even the
+first bytes of a value instead of its last. It fetches a large value in several requests, which may
+hit different versions of it. Here each part is one request of s3fs, on condition that the value has
+a tag, and the ``Content-Range`` is compared with the request. Listings are requested page by page,
+so that a failed page does not discard the others.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from zarr_dask.stores.failures import codes_of, statuses_of
 __all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "lists", "read_parts"]
 
 S3Request = tuple[str, Range, Hashable]
-"""Full path, part, and the tag that the value must have."""
+"""Full path, range, and the tag that the value must have."""
 
 
 def is_s3(fs: Any) -> bool:
-    """Whether a file system is s3fs's own."""
+    """True if a file system is s3fs's own."""
     protocols = fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)
     return "s3" in protocols and hasattr(fs, "_call_s3")
 
 
 def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
-    """Options of botocore for requests that it tries again so often by itself."""
+    """Return botocore's options for its own number of retries."""
     given = dict(config or {})
     return {
         "retries": {"max_attempts": retries},
@@ -45,13 +45,13 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
 
 
 async def read_parts(fs: Any, requests: Sequence[S3Request]) -> list[Version | Exception | None]:
-    """Parts of values, or why they were not read, each by one request; all at the same time."""
+    """Return parts of values, or the errors of reading them; one request each, concurrently."""
     asked = [_read_part(fs, *request) for request in requests]
     found = await asyncio.gather(*asked, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException) and not isinstance(one, Exception):
             raise one
-    return found  # type: ignore[return-value]  # what is no Exception was raised
+    return found  # type: ignore[return-value]  # any other BaseException was raised
 
 
 async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Version | None:
@@ -79,32 +79,32 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Versio
         raise StoreUnavailableError(problem)
     found = (answer["ETag"], span.size) if answer.get("ETag") else None
     if tag is not None and found != tag:
-        return Version(None, None)  # there are services that ignore conditions
+        return Version(None, None)  # some services ignore conditions
     start, stop = wanted
-    if not told:  # and others that ignore ranges
+    if not told:  # and others ignore ranges
         return Version(content[start:stop], found)
     return Version(content if stop is None else content[: max(stop - start, 0)], found)
 
 
 def _span(answer: Any, nbytes: int) -> Span | None:
-    """What the service says that it has sent."""
+    """Return the range of bytes in a response, from its headers."""
     told = answer.get("ContentRange")
     length = int(answer.get("ContentLength", nbytes))
     return span_of(told) if told else Span(0, length, length)
 
 
 class Page(NamedTuple):
-    """Some of what a listing holds."""
+    """A page of a listing."""
 
     entries: list[tuple[str, int]]
     """Keys in the bucket, and the bytes of their values."""
     prefixes: list[str]
     token: str | None
-    """What to go on with; None for the last page."""
+    """The continuation token; None for the last page."""
 
 
 async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
-    """One page of the keys below a folder, or directly below it."""
+    """Return a page of the keys below a folder; only of those directly below it unless `deep`."""
     bucket, key, _ = fs.split_path(f"{folder}/")
     asked: dict[str, Any] = {"Bucket": bucket, "Prefix": key.lstrip("/")}
     if not deep:
@@ -120,7 +120,7 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
 
 
 async def lists(fs: Any, path: str) -> bool:
-    """Whether a key is listed."""
+    """True if a key is listed."""
     bucket, key, _ = fs.split_path(path)
     asked = {"Bucket": bucket, "Prefix": key, "MaxKeys": 1}
     found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001

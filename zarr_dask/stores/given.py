@@ -1,8 +1,8 @@
-"""Whether storage options are of kinds that a store can be opened with.
+"""Checks of the types of storage options.
 
-Stores are values: what they are opened with is compared, pickled and written into plans, which
-texts, numbers, true and false, lists and objects of them can be. What else is given, or given in
-the place of a text, is refused by its name; its value is never shown, because it may be a secret.
+Stores are values: their options are compared, pickled and written into plans. That works for texts,
+numbers, booleans, lists and objects of these. Options of other types are refused by name. The value
+is never shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _HINT = (
 
 
 def check_options(url: str, options: Mapping[str, Any], where: str = "storage_options") -> None:
-    """Refuse options of a kind that no store is opened with.
+    """Raise if an option is of a type that no store accepts.
 
     Parameters
     ----------
     url
-        Where they lead, for messages.
+        The location that they are for, for messages.
     options
         As they were given; in a chain, those of each scheme by its name.
     where
-        Where they were given, for messages.
+        The name of the argument, for messages.
 
     Raises
     ------
     StoreError
-        If a name is no text, or a value is of another kind than it must be.
+        If a name is not a text, or a value is of the wrong type.
 
     Examples
     --------
@@ -70,7 +70,7 @@ of type int, expected a text.
 
 
 def check_number(url: str, name: str, value: Any, kind: type[int | float]) -> Any:
-    """An option that is a positive number.
+    """Return an option that must be a positive number.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _check_object(url: str, where: str, options: Mapping[Any, Any]) -> None:
         if value is None:
             continue
         if name in _TEXTS and not isinstance(value, str):
-            # of the options of a scheme in a chain, which may be called so
+            # except for the options of a scheme in a chain, which may have such a name
             if not (isinstance(value, Mapping) and "::" in url):
                 raise _wrong(url, at, value, "a text")
         elif name in _OBJECTS and not isinstance(value, Mapping):

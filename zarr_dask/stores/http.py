@@ -1,12 +1,11 @@
-"""Values below an HTTP or HTTPS URL, for reading.
+"""Values below an HTTP or HTTPS URL, read-only.
 
-Requests say exactly what is wanted and answers are checked for being that: a server that ignores
-ranges sends a whole value, of which the part is taken. Only "not found" and "gone" mean that
-there is nothing. HTTP has no listing, so hierarchies are walked by their consolidated metadata,
-or nodes are opened by their paths.
+Responses are checked against the requests: if a server ignores ranges and sends a whole value, the
+part is cut out. Only "not found" and "gone" mean that there is no value. HTTP has no listing, so
+hierarchies are walked by their consolidated metadata, or nodes are opened by their paths.
 
-Connections are kept open and used again, by one request at a time and in one process only.
-Requests are tried again as `zarr_dask.stores.retry` says.
+Connections are kept open and reused, by one request at a time and in one process only. Requests are
+retried as in `zarr_dask.stores.retry`.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ _MOST_REDIRECTS = 5
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
 _NO_END = {400, 416, 500, 501}
-"""What servers answer that know ranges, but none from the end."""
+"""Statuses from servers that support ranges, but not from the end."""
 _SECONDS = DEFAULT.timeout
-_REQUEST_SECONDS = 900.0  # with bytes that come slowly
-_LARGEST = (1 << 31) + (1 << 24)  # a chunk of the default limit, and what its encoding may add
-_MOST_TOLD = 1 << 16  # bytes of a page that tells of an error; no connection is kept beyond
+_REQUEST_SECONDS = 900.0  # also if bytes arrive slowly
+_LARGEST = (1 << 31) + (1 << 24)  # a chunk of the default limit, and the overhead of its encoding
+_MOST_TOLD = 1 << 16  # bytes read of an error page; longer ones close the connection
 _PIECE = 1 << 20
 
 
@@ -65,13 +64,13 @@ class _Answer(NamedTuple):
 
     @property
     def length(self) -> int | None:
-        """Bytes of all of the answer, as far as the server has said."""
+        """Size of the response in bytes, if the server has stated it."""
         told = self.headers.get("content-length", "")
         return int(told) if told.isdigit() else None
 
 
 def _tag(answer: _Answer, size: int | None) -> Hashable:
-    """What tells a value from the one before it: a strong tag, time and size; None if it cannot."""
+    """Return the tag of a value: a strong ETag, or time and size; None if there is neither."""
     tag = answer.headers.get("etag", "")
     strong = "" if tag.startswith("W/") else tag
     changed = answer.headers.get("last-modified", "")
@@ -89,14 +88,14 @@ class HTTPStore(Versioned):
     root
         The URL; a query (a token, for instance) is sent along with every request.
     headers
-        Headers to send, as JSON text so that the store can be hashed; where they and the rest of
-        the URL are known to another process alone, a reference to them.
+        Headers to send, as JSON text so that the store can be hashed. In a process that does not
+        have the secrets, a reference to them.
     timeout
-        Seconds to wait for a connection, and for each part of an answer.
+        Seconds to wait for a connection, and for each part of a response.
     largest
-        Bytes of a value at most, where all of it is asked for or sent: a server can send for ever.
+        Largest value in bytes that is read or sent whole: a server can send for ever.
     policy
-        How requests are tried again; its timeout is this store's own.
+        The policy for retries; its timeout is not used, but that of this store.
     """
 
     root: str
@@ -111,7 +110,7 @@ class HTTPStore(Versioned):
     def from_url(
         url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
     ) -> HTTPStore:
-        """A store at `url`.
+        """Return a store at `url`.
 
         Raises
         ------
@@ -134,7 +133,7 @@ class HTTPStore(Versioned):
         return HTTPStore(url, headers, timeout, largest, policy)
 
     def with_policy(self, policy: RetryPolicy) -> HTTPStore:
-        """The same place, with other retries."""
+        """Return a store at the same location with another retry policy."""
         return replace(self, policy=policy, timeout=policy.timeout)
 
     @property
@@ -146,7 +145,7 @@ class HTTPStore(Versioned):
 
     @property
     def identity(self) -> str:
-        """The URL, and a digest of all that may hold secrets."""
+        """The URL, and a digest of everything that may hold secrets."""
         root, headers = self._known()
         return f"{self.url}#{sha256((root + headers).encode()).hexdigest()[:16]}"
 
@@ -157,12 +156,12 @@ class HTTPStore(Versioned):
         return _unpickled, (root, packed(options), self.timeout, self.largest, self.policy)
 
     def _known(self) -> tuple[str, str]:
-        """Root and headers as they were given.
+        """Return root and headers as they were given.
 
         Raises
         ------
         CredentialsMissingError
-            If they came from another process, which has kept what may hold secrets.
+            If they came from another process without their secrets.
         """
         if not is_reference(self.headers):
             return self.root, self.headers
@@ -172,23 +171,23 @@ class HTTPStore(Versioned):
         return f"HTTPStore({self.url!r})"
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete(self, key: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete_prefix(self, prefix: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(prefix)
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Refused: HTTP has no listing."""
+        """Raise `ListingError`: HTTP has no listing."""
         raise self._no_listing(prefix)
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """Refused: HTTP has no listing."""
+        """Raise `ListingError`: HTTP has no listing."""
         raise self._no_listing(prefix)
 
     def size(self, key: str) -> int | None:
@@ -199,11 +198,11 @@ class HTTPStore(Versioned):
         length = answer.headers.get("content-length")
         if answer.status == HTTPStatus.OK and length is not None:
             return int(length)
-        value = self.get(key)  # a server need not answer HEAD, nor say the length
+        value = self.get(key)  # a server need not support HEAD, nor state the length
         return None if value is None else len(value)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: a strong tag, or time and size."""
+        """See `zarr_dask.stores.base.validator_of`: a strong ETag, or time and size."""
         answer = self._ask("HEAD", key, {}, WHOLE)
         if answer is None or answer.status != HTTPStatus.OK:
             return None
@@ -213,7 +212,7 @@ class HTTPStore(Versioned):
     # --- requests ---------------------------------------------------------------------------------
 
     def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
-        """A part of a value, with its tag; without content if the value has another one."""
+        """Return a part of a value, with its tag; without content if the value has another tag."""
         check_key(key)
         return retried(self.policy, lambda: self._try_version(key, wanted, tag))
 
@@ -242,11 +241,11 @@ class HTTPStore(Versioned):
             raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
         found = _tag(answer, size)
         if found is None:
-            found = tag  # not every answer of every server tells it
+            found = tag  # not every response of every server has it
         return Version(None if tag is not None and found != tag else content, found)
 
     def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> Version | None:
-        """The last bytes of a value, found through its size."""
+        """Return the last bytes of a value, found through its size."""
         answer = self._try_ask("HEAD", key, {}, WHOLE)
         if answer is None:
             return None
@@ -267,7 +266,7 @@ class HTTPStore(Versioned):
         return found
 
     def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
-        """Bytes of a value that ends before a range begins, as far as the server says."""
+        """Return the size of a value that ends before a range begins, if the server states it."""
         told = answer.headers.get("content-range", "")
         size = span_of_unsatisfied(told)
         if size is not None and (wanted.start < size if wanted.start >= 0 else size > 0):
@@ -295,7 +294,7 @@ class HTTPStore(Versioned):
     def _try_ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
-        """The answer to a request, redirects followed; None if there is nothing."""
+        """Return the response to a request, following redirects; None if there is no value."""
         root, given = self._known()
         parts = urlsplit(root)
         path = f"{parts.path.rstrip('/')}/{quote(key)}"
@@ -312,8 +311,8 @@ class HTTPStore(Versioned):
                 return answer
             moved = urlsplit(urljoin(urlunsplit(at), answer.headers.get("location", "")))
             if moved.path == f"{at.path}/":
-                return None  # a folder is no value
-            if moved.netloc != at.netloc:  # what is meant for one host is not told another
+                return None  # a folder is not a value
+            if moved.netloc != at.netloc:  # headers for one host are not sent to another
                 own = {"Accept-Encoding": "identity", **headers}
             at = moved
         raise self._failed(key, f"more than {_MOST_REDIRECTS} redirects")
@@ -321,7 +320,7 @@ class HTTPStore(Versioned):
     def _sent(
         self, method: str, key: str, at: SplitResult, headers: Mapping[str, str], wanted: Range
     ) -> _Answer:
-        """The answer to one request, unless it may pass."""
+        """Return the response to one request; raise if it failed for a transient reason."""
         if at.scheme not in {"http", "https"}:
             raise self._failed(key, f"it has moved to {at.scheme!r}, which is not HTTP")
         try:
@@ -360,7 +359,7 @@ class HTTPStore(Versioned):
 
 
 def _is_empty(answer: _Answer) -> bool:
-    """Whether a server says that a value has no bytes, so that there is no end of it."""
+    """True if a server says that a value is empty, so that it has no last bytes."""
     return span_of_unsatisfied(answer.headers.get("content-range", "")) == 0
 
 
@@ -368,14 +367,14 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
 
 
-# --- what travels ---------------------------------------------------------------------------------
+# --- pickling -------------------------------------------------------------------------------------
 
 _LOGIN, _QUERY, _HEADERS = "login", "token_query", "headers"
-"""Names of options that a URL of HTTP has in itself, and of its headers: all may hold secrets."""
+"""Names of options for the parts of an HTTP URL, and its headers, that may hold secrets."""
 
 
 def _parted(root: str, headers: str) -> tuple[str, str]:
-    """A URL that may be seen by anybody, and the rest of it with the headers as options."""
+    """Return a URL without secrets, and its secrets with the headers as options."""
     parts = urlsplit(root)
     login, _, host = parts.netloc.rpartition("@")
     told = json.loads(headers)
@@ -387,7 +386,7 @@ def _parted(root: str, headers: str) -> tuple[str, str]:
 
 
 def _joined(root: str, options: str) -> tuple[str, str]:
-    """What `_parted` has taken apart."""
+    """Return the URL and headers that `_parted` has split."""
     told = json.loads(options)
     parts = urlsplit(root)
     netloc = f"{told[_LOGIN]}@{parts.netloc}" if told.get(_LOGIN) else parts.netloc
@@ -407,13 +406,13 @@ def _unpickled(
 
 
 class _Idle:
-    """Open connections that nobody uses, of one process."""
+    """The idle open connections of one process."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """In a new process the connections of the old one are not ours."""
+        """Drop all connections; those of the parent must not be used in a forked process."""
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
 
@@ -439,7 +438,7 @@ if hasattr(os, "register_at_fork"):
 def _send(
     method: str, at: SplitResult, headers: Mapping[str, str], store: HTTPStore, wanted: Range
 ) -> _Answer:
-    """One request; once more if a connection that was idle turns out to be closed."""
+    """Send one request; again if an idle connection turns out to be closed."""
     connection = _IDLE.take(at.scheme, at.netloc)
     if connection is not None:
         try:
@@ -471,7 +470,7 @@ def _exchange(
     except BaseException:
         connection.close()
         raise
-    if response.will_close or not response.isclosed():  # more may come than was wanted
+    if response.will_close or not response.isclosed():  # the server may send too much
         connection.close()
     else:
         _IDLE.put(at.scheme, at.netloc, connection)
@@ -479,14 +478,14 @@ def _exchange(
 
 
 def _body(response: http.client.HTTPResponse, largest: int, wanted: Range) -> bytes:
-    """What an answer holds, read no further than is wanted.
+    """Return the body of a response, read no further than needed.
 
     Raises
     ------
     ValueError
         If more than `largest` bytes would have to be read.
     """
-    if response.status == HTTPStatus.OK:  # a server that ignores ranges begins at the beginning
+    if response.status == HTTPStatus.OK:  # a server that ignores ranges sends from the start
         most = largest + 1 if wanted.stop is None else max(wanted.stop, 1)
     elif response.status == HTTPStatus.PARTIAL_CONTENT:
         most = _most_of_part(wanted, largest + 1)
@@ -503,14 +502,14 @@ def _body(response: http.client.HTTPResponse, largest: int, wanted: Range) -> by
 
 
 def _most_of_part(wanted: Range, otherwise: int) -> int:
-    """Bytes that the answer to a range can hold; at least one is always asked for."""
+    """Return the most bytes that the response to a range can hold; at least one is requested."""
     if wanted.stop is not None:
         return max(wanted.stop - wanted.start, 1)
     return -wanted.start if wanted.start < 0 else otherwise
 
 
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
-    """The first bytes of an answer, `most` of them at most."""
+    """Return the first bytes of a response, at most `most` of them."""
     length = response.length
     end = time.monotonic() + _REQUEST_SECONDS
     pieces = []
@@ -521,7 +520,7 @@ def _read(response: http.client.HTTPResponse, most: int) -> bytes:
         if time.monotonic() > end:
             raise TimeoutError(f"the answer was not complete after {_REQUEST_SECONDS:g} s")
     if not left:
-        response.read(0)  # so that it is known to be over
+        response.read(0)  # marks the response as complete
     body = b"".join(pieces)
     if left and length is not None:
         raise http.client.IncompleteRead(body, left)

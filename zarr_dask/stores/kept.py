@@ -1,7 +1,7 @@
-"""Indices of shards that this process keeps, each with what tells whether it is still true.
+"""A cache of shard indices in this process, each with the validator of its shard.
 
-A kept index is handed out only for the validator that it came with (see
-`zarr_dask.stores.base.validator_of`), so that a shard that was replaced is noticed.
+A cached index is returned only for the validator that it was stored with (see
+`zarr_dask.stores.base.validator_of`), so that a replaced shard is noticed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["INDICES", "IndexCache", "Place"]
 
 
 class Place(NamedTuple):
-    """Which bytes of which value."""
+    """A range of bytes of a value."""
 
     store: str
     """Identity of the store."""
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class IndexCache:
-    """Bytes by their place, the least recently used first to go; safe from many threads.
+    """Bytes by location, the least recently used dropped first; safe from many threads.
 
     Examples
     --------
@@ -42,18 +42,18 @@ class IndexCache:
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing any more; in a new process nobody else holds the lock."""
+        """Empty the cache; the new lock is free, also in a forked process."""
         self._lock = threading.Lock()
         self._kept: OrderedDict[Place, tuple[Hashable, bytes]] = OrderedDict()
         self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """Number of bytes in the cache."""
         return self._nbytes
 
     def get(self, place: Place, validator: Hashable) -> bytes | None:
-        """What is kept of a place, if the validator is still the same; else it is dropped."""
+        """Return the cached bytes if the validator is unchanged; else drop them."""
         with self._lock:
             found = self._kept.get(place)
             if found is None:
@@ -65,7 +65,7 @@ class IndexCache:
             return found[1]
 
     def put(self, place: Place, validator: Hashable, content: bytes, most: int) -> None:
-        """Keep some bytes, and at most `most` bytes in all."""
+        """Cache some bytes, and at most `most` bytes in all."""
         with self._lock:
             self._drop(place)
             if len(content) <= most:
@@ -81,6 +81,6 @@ class IndexCache:
 
 
 INDICES = IndexCache()
-"""Those of this process; how many is said by whoever puts one in (`ReadOptions.index_cache`)."""
+"""The cache of this process; its size is passed to each `put` (`ReadOptions.index_cache`)."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=INDICES.forget)

@@ -1,9 +1,9 @@
-"""What lies below prefixes, worked out from keys that are known: a listing without requests.
+"""Listings without requests, derived from known keys.
 
-`below_of` and `listing_of` are for whoever has all keys already. `Listed` is a store that lists
-everything below a prefix at once and answers from memory afterwards. It pays where a listing of
-everything costs no more than one of a folder, as in a mapping. Elsewhere such a listing would walk
-through the key of every chunk; an archive keeps what lies below its folders as it is.
+`below_of` and `listing_of` are for callers that know all keys already. `Listed` is a store that
+lists everything below a prefix at once and answers from memory afterwards. This pays if a full
+listing costs no more than that of a folder, as in a mapping. In other stores it would go through
+the key of every chunk. An archive has an index of its folders already.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from zarr_dask.stores.wrappers import Wrapper, innermost
 __all__ = ["Listed", "below_of", "listing_of", "lists_at_once", "lists_by_pages"]
 
 Below = dict[str, set[str]]
-"""What lies directly below each prefix: keys, and prefixes with a "/"."""
+"""The keys directly below each prefix, and the prefixes, with a "/" at the end."""
 
 
 def below_of(keys: Iterable[str], scope: str = "") -> Below:
-    """What lies directly below each prefix that some keys have, from `scope` on.
+    """Return the keys and prefixes directly below each prefix of some keys, from `scope` on.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def below_of(keys: Iterable[str], scope: str = "") -> Below:
 
 
 def listing_of(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
-    """What lies directly below a prefix, of what is known to lie below all of them."""
+    """Return a prefix's listing out of the listings of all prefixes."""
     names = sorted(below.get(prefix, ()))
     keys = [name for name in names if not name.endswith("/")]
     return Listing(keys, [name for name in names if name.endswith("/")])
@@ -52,16 +52,16 @@ def listing_of(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
 
 @runtime_checkable
 class ListsAtOnce(Protocol):
-    """A store that says what a listing of everything costs."""
+    """A store that tells if a full listing is cheap."""
 
     @property
     def lists_at_once(self) -> bool:
-        """Whether listing all keys below a prefix costs no more than listing a folder."""
+        """True if listing all keys below a prefix costs no more than listing a folder."""
         ...
 
 
 def lists_at_once(store: Store) -> bool:
-    """Whether listing all keys below a prefix costs no more than listing a folder.
+    """True if listing all keys below a prefix costs no more than listing a folder.
 
     Examples
     --------
@@ -74,16 +74,16 @@ def lists_at_once(store: Store) -> bool:
 
 @runtime_checkable
 class PageLister(Protocol):
-    """A store that says what it takes to know the first keys below a prefix."""
+    """A store that tells if its listings are lazy."""
 
     @property
     def lists_by_pages(self) -> bool:
-        """Whether a listing of all keys below a prefix begins as soon as a few are known."""
+        """True if a listing of all keys below a prefix yields the first ones early."""
         ...
 
 
 def lists_by_pages(store: Store) -> bool:
-    """Whether it is one request to know if there is anything below a prefix, whatever there is.
+    """True if one request tells if any key starts with a prefix, however many do.
 
     Examples
     --------
@@ -97,9 +97,9 @@ def lists_by_pages(store: Store) -> bool:
 
 @dataclass(frozen=True)
 class Listed(Wrapper):
-    """A store as it was when its keys were listed: once, below the first prefix that is asked for.
+    """A snapshot of a store's keys: listed once, below the first prefix that is requested.
 
-    What is not among the keys is not asked for either. For one look at a hierarchy, not to keep.
+    Keys that are not in the listing are not requested either. For short-lived use only.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Listed(Wrapper):
     """
 
     _known: dict[str, Below] = field(default_factory=dict, compare=False)
-    """By the prefix that was listed."""
+    """Listings by the prefix that was listed."""
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
@@ -131,7 +131,7 @@ class Listed(Wrapper):
         return [fetched.get(one) for one in requests]
 
     def _around(self, name: str) -> Below | None:
-        """What is known of the part of the store that a key or a prefix lies in."""
+        """Return the listing that covers a key or prefix, if there is one."""
         return next((b for scope, b in self._known.items() if name.startswith(scope)), None)
 
     def _may_hold(self, key: str) -> bool:

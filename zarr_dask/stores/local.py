@@ -1,8 +1,8 @@
-"""Files below a folder, by direct calls of the operating system.
+"""Files below a folder, by direct system calls.
 
-A value is written under a temporary name in its own folder and then renamed, so that a reader
-sees the old bytes or the new ones and a killed writer leaves no torn value behind. What it may
-leave is the temporary file (``.zarr-dask-<16 hex digits>.tmp``), which no listing shows.
+A value is written under a temporary name in its own folder and then renamed. So a reader sees the
+old bytes or the new ones, and a killed writer leaves no partial value. It may leave the temporary
+file (``.zarr-dask-<16 hex digits>.tmp``), which no listing shows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zarr_dask.stores.files import (
 __all__ = ["LocalStore"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
-_SMALL = 1 << 16  # bytes for which making memory costs less than keeping it
+_SMALL = 1 << 16  # bytes up to which allocating memory is cheaper than keeping it
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _LINK_TO_NOTHING = (
     " It is a link to a file that is not there: fetch what it stands for (git annex get, dvc pull),"
@@ -60,7 +60,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or leads to one; links that lead round and round do not."""
+    """True if an entry is a folder, or a link to one; circular links are not."""
     try:
         return entry.is_dir()
     except OSError as error:
@@ -70,7 +70,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_circle(entry: os.DirEntry[str]) -> bool:
-    """Whether a folder is a link to one that it lies in."""
+    """True if an entry is a link to a folder that contains it."""
     if not entry.is_symlink():
         return False
     target = os.path.realpath(entry.path)
@@ -84,7 +84,7 @@ class LocalStore:
     Parameters
     ----------
     root
-        The folder, as an absolute path; made on the first write.
+        The folder, as an absolute path; created on the first write.
     fsync
         Wait until each value and its folder are on the disk, so that a finished write survives
         a power cut. Off by default: a rename alone already protects against killed processes.
@@ -103,7 +103,7 @@ class LocalStore:
 
     @property
     def identity(self) -> str:
-        """The folder, links followed."""
+        """The folder, with links resolved."""
         return os.path.realpath(self.root)
 
     def get(self, key: str) -> Buffer | None:
@@ -159,7 +159,7 @@ class LocalStore:
         try:
             start, stop = wanted
             if stop is None or stop - start > self.coalescing.largest:
-                # memory is allocated for what there is, not for what is asked
+                # memory is allocated for the bytes that exist, not for those requested
                 size = os.fstat(descriptor).st_size
                 start = start if start >= 0 else max(size + start, 0)
                 stop = max(size if stop is None else min(size, stop), start)
@@ -170,7 +170,7 @@ class LocalStore:
             raise self.failed("read", key, error) from error
 
     def open_value(self, key: str) -> OpenValue:
-        """See `zarr_dask.stores.base.ValueOpener`: one file, whatever takes its name meanwhile."""
+        """See `zarr_dask.stores.base.ValueOpener`: one file, even if it is replaced meanwhile."""
         return _OpenFile(self, key, self._open(key))
 
     def validator(self, key: str) -> Hashable:
@@ -187,7 +187,7 @@ class LocalStore:
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
     def _put(self, key: str, fill: Callable[[int], None]) -> None:
-        """Give a value its name when its file has been filled."""
+        """Fill a temporary file and rename it to a value."""
         path = self._path(key)
         folder = os.path.dirname(path)
         temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
@@ -203,7 +203,7 @@ class LocalStore:
             if self.fsync:
                 fsync_names(folder, self.root)
         except BaseException as error:
-            with suppress(OSError):  # what was written before a disk was full must not stay
+            with suppress(OSError):  # a partial file must not stay, on a full disk either
                 os.unlink(temporary)
             if isinstance(error, OSError):
                 raise self.failed("write", key, error) from error
@@ -212,7 +212,7 @@ class LocalStore:
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
         folder = os.path.dirname(self._path(key))
-        while not os.path.isdir(folder):  # what is made later is on the same file system
+        while not os.path.isdir(folder):  # folders created later are on the same file system
             folder = os.path.dirname(folder)
         with folder_lock(folder, wait=False):
             pass
@@ -231,9 +231,9 @@ class LocalStore:
         return True
 
     def append(self, key: str, data: bytes) -> bool:
-        """See `zarr_dask.stores.base.Appender.append`; survives the process, as a whole write does.
+        """See `zarr_dask.stores.base.Appender.append`; it survives a killed process.
 
-        Where a disk is full, a part of the bytes may stay at the end of the value.
+        If the disk is full, some of the bytes may remain at the end of the value.
         """
         path = self._path(key)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -259,12 +259,12 @@ class LocalStore:
         path = self._path(key)
         try:
             os.unlink(path)
-            if self.fsync:  # else the old value may be there again after a power cut
+            if self.fsync:  # else the old value may return after a power cut
                 fsync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            if not os.path.isdir(path):  # a folder is no value; systems differ in saying so
+            if not os.path.isdir(path):  # a folder is not a value; systems report it differently
                 raise self.failed("delete", key, error) from error
 
     def delete_prefix(self, prefix: str) -> None:
@@ -278,7 +278,7 @@ class LocalStore:
                 shutil.rmtree(folder)
                 folder = os.path.dirname(folder)
             else:
-                for entry in os.scandir(folder):  # the root, and what a link points to, stay
+                for entry in os.scandir(folder):  # the root and the targets of links are kept
                     if entry.is_dir(follow_symlinks=False):
                         shutil.rmtree(entry.path)
                     else:
@@ -287,17 +287,17 @@ class LocalStore:
                 fsync_folder(folder)
 
     def move_prefix(self, old: str, new: str) -> bool:
-        """Give everything below a prefix other keys at once, if the file system can.
+        """Rename everything below a prefix at once, if the file system supports it.
 
         Parameters
         ----------
         old, new
-            Prefixes, not empty; nothing lies below `new`.
+            Prefixes, not empty; no key starts with `new`.
 
         Returns
         -------
         bool
-            False if nothing was done: the folder holds other file systems, for instance.
+            False if nothing was done, for instance because the folder holds other file systems.
         """
         for prefix in (old, new):
             check_key(prefix.removesuffix("/"))
@@ -327,16 +327,16 @@ class LocalStore:
                 try:
                     nbytes = entry.stat().st_size
                 except OSError as error:
-                    if error.errno in {errno.ENOENT, errno.ELOOP}:  # gone, or a link to nothing
+                    if error.errno in {errno.ENOENT, errno.ELOOP}:  # removed, or a link to nothing
                         continue
                     raise
             yield key, nbytes
 
     def list_temporaries(self, prefix: str | None) -> Iterator[tuple[str, float]]:
-        """Temporary files below a prefix, which no other listing shows, and when they changed.
+        """Yield temporary files, which no other listing shows, with their modification times.
 
-        A writer that is killed leaves them; one that is at work has them for a moment. Where the
-        prefix is None, only those that lie directly in the store.
+        A killed writer leaves them behind; a running one has them for a moment. If the prefix is
+        None, only those directly in the store.
         """
         pending = [prefix or ""]
         while pending:
@@ -351,11 +351,11 @@ class LocalStore:
                         if prefix is not None and not _is_circle(entry):
                             pending.append(f"{above}{entry.name}/")
                     elif _TEMPORARY.fullmatch(entry.name):
-                        with suppress(FileNotFoundError):  # it was at work, and is done
+                        with suppress(FileNotFoundError):  # the writer has finished
                             yield above + entry.name, entry.stat().st_mtime
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """The files below a prefix, folder by folder."""
+        """Yield the files below a prefix, folder by folder."""
         pending = [prefix]
         while pending:
             above = pending.pop()
@@ -364,7 +364,7 @@ class LocalStore:
             pending.extend(f"{above}{one.name}/" for one in folders if not _is_circle(one))
 
     def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
-        """Files and folders directly below a prefix, by name."""
+        """Return files and folders directly below a prefix, by name."""
         files, folders = _Entries(), _Entries()
         if prefix:
             check_key(prefix.removesuffix("/"))
@@ -417,7 +417,7 @@ class LocalStore:
             raise self.failed("open", key, error) from error
 
     def _check_link(self, doing: str, key: str, error: OSError) -> None:
-        """Refuse a link to nothing: it says that there is a value, which cannot be had now."""
+        """Raise if a path is a link to nothing: its value exists, but cannot be read now."""
         if os.path.islink(f"{self.root}/{key}"):
             raise self.failed(doing, key, error, _LINK_TO_NOTHING) from error
 
@@ -431,7 +431,7 @@ class LocalStore:
             raise self.failed(doing, key, error) from error
 
     def failed(self, doing: str, key: str, error: OSError, hint: str = "") -> StoreError:
-        """What the system said, as an error of the store."""
+        """Return a store error for an error of the operating system."""
         hint = hint or {
             errno.ENOSPC: " Free some space and run the job again.",
             errno.EACCES: " Check the permissions of the file and of its folders.",
@@ -445,7 +445,7 @@ class LocalStore:
 
 
 class _OpenFile:
-    """A file, or the lack of one, held open."""
+    """An open file, or a missing one."""
 
     __slots__ = ("_descriptor", "_key", "_store")
 
@@ -462,8 +462,8 @@ class _OpenFile:
     def validator(self) -> Hashable:
         """See `zarr_dask.stores.base.OpenValue.validator`.
 
-        A file that was changed just now has none: the clock of a file system ticks a few hundred
-        times a second, and two changes in one tick look alike.
+        A file that was changed just now has none: file system clocks tick a few hundred times a
+        second, and two changes in one tick look alike.
         """
         if self._descriptor is None:
             return None
@@ -476,8 +476,8 @@ class _OpenFile:
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
         """See `zarr_dask.stores.base.OpenValue.get_ranges`.
 
-        Joint ranges are read one by one while the buffers are taken, each into the memory of the
-        one before: what is decoded has just come into the processor's cache.
+        Joint ranges are read one by one while the buffers are taken, each into the same memory. So
+        they are still in the processor's cache when they are decoded.
         """
         if self._descriptor is None:
             return None
@@ -505,6 +505,6 @@ class _OpenFile:
 
 
 def _within(wanted: Range, size: int) -> tuple[int, int]:
-    """The first byte and the length of a range, as far as there is any of it."""
+    """Return the first byte and the length of a range, cut at the end of the value."""
     start, stop, _ = slice(*wanted).indices(size)
     return start, max(stop - start, 0)

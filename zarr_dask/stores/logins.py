@@ -1,8 +1,8 @@
-"""What URLs hold that may let somebody in, and must be seen by nobody: logins and queries.
+"""Secrets in URLs: logins and queries, which must never be shown.
 
-A URL is shown in messages, names, graphs and plans. What a file system takes as an option becomes
-one, and is then treated as all credentials are (`zarr_dask.stores.credentials`); what it does not
-take so is refused, and never shown in the refusal.
+A URL is shown in messages, names, graphs and plans. A secret that the file system accepts as an
+option becomes one, and is then treated like all credentials (`zarr_dask.stores.credentials`).
+Otherwise the URL is refused, without showing the secret.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 _QUERY = "token_query"
-"""The option that a query becomes; by its name it is a credential."""
+"""The option for the query of a URL; its name marks it as a credential."""
 QUERY_DIGEST = "query_digest"
-"""The option that tells places with different queries apart."""
+"""The option that distinguishes locations with different queries."""
 _WITH_LOGIN = {"ftp", "sftp", "smb", "ssh"}
-"""Schemes whose file systems take ``username`` and ``password``."""
+"""Schemes whose file systems accept ``username`` and ``password``."""
 _NO_PASSWORD = {"git", "github"}
 """Schemes whose URLs have something else before the ``@``: an owner and a repository, a path."""
 _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^/?#]*@")
@@ -38,17 +38,17 @@ _USER = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.-]*)://([^/?#@]*)@")
 
 
 def login_apart(url: str) -> tuple[str, dict[str, str]]:
-    """A URL that anybody may see, and what else it says as options of a file system of fsspec.
+    """Return a URL without secrets, and these as options of a file system of fsspec.
 
     Parameters
     ----------
     url
-        Of one file system, or a chain of them.
+        Of a single file system, or a chain of them.
 
     Raises
     ------
     StoreError
-        If it has a login or a query that its file system takes in no other form.
+        If it has a login or a query that its file system does not accept as an option.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """A URL as it may be shown before anything else is known of it: without logins and queries.
+    """Return a URL without logins and queries, fit to be shown.
 
     Examples
     --------
@@ -82,19 +82,19 @@ def shown(url: str) -> str:
 
 
 def with_query(url: str, options: dict[str, Any]) -> str:
-    """The URL as it was before `login_apart`; the options that say so are taken out."""
+    """Return the URL as it was before `login_apart`, and remove its query from the options."""
     options.pop(QUERY_DIGEST, None)
     query = options.pop(_QUERY, None)
     return url if query is None else f"{url}?{query}"
 
 
 def check_no_login(url: str) -> None:
-    """Refuse a URL that would show how to get in.
+    """Raise if a URL holds credentials.
 
     Raises
     ------
     StoreError
-        If it has a password, or is one of HTTP with a user or a query.
+        If it has a password, or is an HTTP URL with a user or a query.
     """
     for scheme, login in _USER.findall(url):
         if (":" in login and scheme not in _NO_PASSWORD) or scheme in WEB:
@@ -113,12 +113,12 @@ def check_no_login(url: str) -> None:
 
 
 def check_endpoints(options: Mapping[str, Any]) -> None:
-    """Refuse addresses of services that would show how to get in.
+    """Raise if the address of a service holds credentials.
 
     Raises
     ------
     StoreError
-        If an ``endpoint_url`` has a user or a query in it.
+        If an ``endpoint_url`` has a user or a query.
     """
     for name, value in options.items():
         if isinstance(value, Mapping):
@@ -134,5 +134,5 @@ def check_endpoints(options: Mapping[str, Any]) -> None:
 
 
 def _is_chain(url: str) -> bool:
-    """Whether other file systems stand before the last; hosts may have "::" in their addresses."""
+    """True if a URL is a chain of file systems; hosts may have "::" in their addresses."""
     return "::" in url.partition("[")[0]

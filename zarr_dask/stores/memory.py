@@ -1,7 +1,7 @@
 """Values in the memory of this process.
 
-A `MemoryStore` pickles as an identity: unpickled in the same process it is the same store; in
-another process it refuses to pretend that it is.
+A `MemoryStore` pickles as an identity. Unpickled in the same process it is the same store; in
+another process every use of it raises.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemoryStore:
 
     @staticmethod
     def over(values: MutableMapping[str, bytes]) -> MemoryStore:
-        """The store over a mapping; the same one as long as somebody holds it."""
+        """Return the store over a mapping; the same one as long as it is referenced."""
         for store in list(_LIVING.values()):
             if store.values is values:
                 return store
@@ -60,10 +60,10 @@ class MemoryStore:
 
     @property
     def lasting_name(self) -> str:
-        """Tells the mapping from others as long as it is there, however often it is given.
+        """A name that stays the same for a mapping as long as it exists, for any number of stores.
 
-        A dict is known while its process lives, a mapping over a file system by what it shows. Of
-        others nobody can tell: those that keep values in files are new ones in each process.
+        A dict has one while its process lives, a mapping over a file system has its URL. Other
+        mappings have only a generic name, because those over files are new objects in each process.
         """
         held = getattr(self.values, "buffers", self.values)
         fs, root = getattr(held, "fs", None), getattr(held, "root", None)
@@ -86,7 +86,7 @@ class MemoryStore:
         return cast("Buffer | None", value)
 
     def _check_value(self, key: str, value: Any) -> None:
-        """Refuse what is no bytes; arrays of them are, as some mappings hold."""
+        """Raise if a value is not bytes; arrays of bytes, as in some mappings, are accepted."""
         try:
             memoryview(value)
         except TypeError:
@@ -185,12 +185,12 @@ def _same_store(identity: str, process: int) -> MemoryStore:
 
 
 def elsewhere(message: str) -> MemoryStore:
-    """A store that says to whoever uses it why it cannot be reached here."""
+    """Return a store that raises an error with the message whenever it is used."""
     return MemoryStore(_Elsewhere(message))
 
 
 class _Process:
-    """A name of this process that no other one has, not on another machine nor after a fork."""
+    """A unique name of this process, also across machines and forks."""
 
     def __init__(self) -> None:
         self.renew()
@@ -206,21 +206,21 @@ _Made = TypeVar("_Made")
 
 
 def this_process() -> str:
-    """What `only_here` is to be told in the process whose memory a store is in."""
+    """Return the name of this process, to be passed to `only_here`."""
     return _PROCESS.name
 
 
 def only_here(process: str, url: str, make: Callable[[], _Made]) -> _Made | MemoryStore:
-    """A store in the memory of one process, or in others one that says so to whoever uses it.
+    """Return a store in its own process; in others, one that raises an error when it is used.
 
     Parameters
     ----------
     process
-        The process, as it calls itself.
+        Name of the process, from `this_process`.
     url
-        Of the store, for messages.
+        URL of the store, for messages.
     make
-        Makes the store, where it is.
+        Creates the store, in its process.
     """
     if process == _PROCESS.name:
         return make()
@@ -231,10 +231,10 @@ def only_here(process: str, url: str, make: Callable[[], _Made]) -> _Made | Memo
 
 
 class _Elsewhere(MutableMapping[str, bytes]):
-    """The values of a store in another process: whoever wants one is told so.
+    """The values of a store in another process: every access raises.
 
     Unpickling must not raise: in a worker that would end the connection to the scheduler, and the
-    job would wait for ever.
+    job would hang.
     """
 
     def __init__(self, message: str) -> None:
@@ -259,5 +259,5 @@ class _Elsewhere(MutableMapping[str, bytes]):
         return 0
 
     def get(self, key: str, default: object = None) -> bytes:  # noqa: ARG002
-        """Refused."""
+        """Raise `StoreOutOfReachError`."""
         raise self._refuse()

@@ -1,11 +1,11 @@
-"""S3, Google Cloud Storage and Azure through obstore, the fast way.
+"""S3, Google Cloud Storage and Azure through obstore, which is faster than fsspec.
 
-A store is a URL and its options in fsspec's words, which `zarr_dask.stores.dialect` translates;
-requests are the matter of `zarr_dask.stores.obstore_requests`.
+A store is a URL and its options in fsspec's spelling, which `zarr_dask.stores.dialect` translates.
+Requests are made in `zarr_dask.stores.obstore_requests`.
 
-The threads of the library do not survive a fork, and cannot be started anew. A child of a process
-that has used it goes on through fsspec, which speaks of the same options and the same errors; only
-values cannot be put on a condition there.
+The threads of the library do not survive a fork, and cannot be restarted. A forked child of a
+process that has used it falls back to fsspec, with the same options and errors. Only conditional
+writes are not available there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ObstoreStore:
     url
         Root of the store: scheme, bucket and path.
     options
-        Options in the words of fsspec, as JSON text so that the store can be hashed.
+        Options in fsspec's spelling, as JSON text so that the store can be hashed.
     policy
-        How requests are tried again.
+        The policy for retries.
     """
 
     url: str
@@ -52,14 +52,14 @@ class ObstoreStore:
     def from_url(
         url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
     ) -> ObstoreStore:
-        """A store at `url`.
+        """Return a store at `url`.
 
         Raises
         ------
         MissingDependencyError
             If obstore is not installed.
         StoreError
-            If the options do not make a client, or URL or endpoint show how to get in.
+            If no client can be made with the options, or the URL or endpoint holds credentials.
         """
         check_no_login(url)
         check_endpoints(options)
@@ -76,16 +76,16 @@ class ObstoreStore:
         return store
 
     def with_policy(self, policy: RetryPolicy) -> ObstoreStore:
-        """The same place, with other retries."""
+        """Return a store at the same location with another retry policy."""
         return replace(self, policy=policy)
 
     def settings(self) -> dict[str, Any]:
-        """The options in the words of fsspec; they may hold secrets."""
+        """Return the options in fsspec's spelling; they may hold secrets."""
         return dict(json.loads(self.options))
 
     @property
     def identity(self) -> str:
-        """The URL and a digest of the options that are no credentials."""
+        """The URL and a digest of the options that are not credentials."""
         return identity_of(self.url, self.options)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class ObstoreStore:
         return _unpickled, (self.url, packed(self.options), self.policy)
 
     def _served(self) -> ObstoreRequests | FsspecStore:
-        """What asks the service in this process."""
+        """Return the store that sends the requests in this process."""
         options = resolved(self.options, self.url)
         parent = forked_from()
         return (
@@ -136,7 +136,7 @@ class ObstoreStore:
         return self._served().size(key)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the tag of a value."""
+        """See `zarr_dask.stores.base.validator_of`: the ETag of a value."""
         return self._served().validator(key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
@@ -144,12 +144,12 @@ class ObstoreStore:
         self._served().set(key, buffers)
 
     def check_conditional(self, key: str) -> None:
-        """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can.
+        """See `zarr_dask.stores.conditional.ConditionalStore`: all object stores support it.
 
         Raises
         ------
         ConditionalWriteError
-            If it is an HTTP server, of which most ignore conditions, or this process was forked.
+            If it is an HTTP server, as most ignore conditions, or this process was forked.
         """
         self._conditional().check_conditional(key)
 
@@ -187,12 +187,12 @@ def _unpickled(url: str, options: str, policy: RetryPolicy) -> ObstoreStore:
 
 
 def _without_library(url: str, options: str, policy: RetryPolicy, parent: int) -> FsspecStore:
-    """The same place through fsspec.
+    """Return a store at the same location through fsspec.
 
     Raises
     ------
     StoreError
-        If fsspec has not what the service needs.
+        If fsspec lacks a package for the service.
     """
     store = FsspecStore(url, options, policy)
     try:

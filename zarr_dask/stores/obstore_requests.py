@@ -1,15 +1,14 @@
-"""Requests to S3, Google Cloud Storage and Azure, by obstore.
+"""Requests to S3, Google Cloud Storage and Azure, through obstore.
 
-The client of a bucket, whose making is slow, is found again in a bounded cache of the process.
-Requests of one batch run side by side in the threads of the process that wait.
+The client of a bucket is slow to create and is cached in the process, in a bounded cache. Requests
+of one batch run concurrently in the process's waiting threads.
 
-Services answer 404 for a key that is not there as for a bucket that is not there. The answer says
-which one it means, and where it does not, the bucket is asked for a listing: only a key that is
-missing from a bucket that exists is "nothing". Answers to ranges are checked for being those.
+Services answer 404 both for a missing key and for a missing bucket. Usually the response tells
+which one it is. If it does not, the bucket is listed: only a key that is missing from an existing
+bucket is absent. Responses to range requests are checked.
 
-Requests are tried again as `zarr_dask.stores.retry` says, not as the library would: it does not try
-again what was refused with 429. Only the parts of a large value, which it sends by itself, are its
-own business.
+Requests are retried by `zarr_dask.stores.retry` and not by the library, which does not retry those
+refused with 429. Only the parts of a large value, which the library sends, are retried by it.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ from zarr_dask.stores.versioned import Versioned
 
 __all__ = ["ObstoreRequests", "forked_from"]
 
-_MULTIPART = 1 << 25  # values from this size on are sent in parts
+_MULTIPART = 1 << 25  # size from which values are sent in parts
 _PART = 1 << 24
 _PARTS_AT_ONCE = 4
 _MOST_PARTS = 10_000  # of one value, on S3
-_BATCH = 1000  # keys that are deleted at once
+_BATCH = 1000  # keys deleted in one request
 _PART_RETRIES = 6  # of each part
-_ATTEMPTS = 3  # to read the end of a value that is replaced again and again
+_ATTEMPTS = 3  # to read the end of a value that is replaced meanwhile
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
 _LISTS_FROM_A_KEY = {"s3", "s3a"}
-"""Schemes of services that begin a listing behind a key by themselves."""
+"""Schemes of services that can begin a listing after a given key."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
-# S3 says some of these with status 400, or in the body of an answer that has begun well
+# S3 returns some of these with status 400, or in the body of a response with status 200
 _PASSING_CODES = {
     "InternalError",
     "OperationAborted",
@@ -76,7 +75,7 @@ _PASSING_CODES = {
     "Throttling",
     "ThrottlingException",
 }
-# that nothing answers, in the words of the library's own view of an error
+# in the library's debug text of an error: the service cannot be reached
 _UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
@@ -86,16 +85,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class ObstoreRequests(Versioned):
-    """What the methods of a store ask a service.
+    """The requests behind the methods of a store.
 
     Parameters
     ----------
     url
         Root of the store: scheme, bucket and path.
     options
-        Options in the words of fsspec, as JSON text, credentials included.
+        Options in fsspec's spelling, as JSON text, including credentials.
     policy
-        How requests are tried again.
+        The policy for retries.
     """
 
     url: str
@@ -104,7 +103,7 @@ class ObstoreRequests(Versioned):
     _clients: dict[tuple[float, int], tuple[Any, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Those that this object has used: many requests of one call need not look them up again."""
+    """The clients that this object has used, which saves looking them up for each request."""
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -114,7 +113,7 @@ class ObstoreRequests(Versioned):
         return None if found is None else int(found["size"])
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the tag of a value."""
+        """See `zarr_dask.stores.base.validator_of`: the ETag of a value."""
         found = self._head(key)
         return None if found is None else _tag(found)
 
@@ -149,12 +148,12 @@ class ObstoreRequests(Versioned):
             self._do_several("write", key, put_parts, _PARTS_AT_ONCE)
 
     def check_conditional(self, key: str) -> None:
-        """See `zarr_dask.stores.conditional.ConditionalStore`: the services all can.
+        """See `zarr_dask.stores.conditional.ConditionalStore`: all object stores support it.
 
         Raises
         ------
         ConditionalWriteError
-            If it is an HTTP server, of which most ignore conditions.
+            If it is an HTTP server, as most ignore conditions.
         """
         check_key(key)
         if place_of(self.url).scheme in WEB:
@@ -197,7 +196,7 @@ class ObstoreRequests(Versioned):
             obs, client, root = self.client()
             try:
                 obs.delete(client, [join(root, key) for key in keys])
-            except FileNotFoundError:  # some services mind that a key has gone already
+            except FileNotFoundError:  # some services fail for a key that is gone already
                 return False
             return True
 
@@ -220,7 +219,7 @@ class ObstoreRequests(Versioned):
         def next_page() -> Sequence[Any] | None:
             nonlocal pages
             try:
-                if pages is None:  # after a failure it goes on behind what it has
+                if pages is None:  # after a failure it continues behind the last key
                     obs, client, _ = self.client()
                     below = join(root, prefix.rstrip("/")) or None
                     pages = iter(obs.list(client, below, offset=last, chunk_size=1000))
@@ -249,10 +248,10 @@ class ObstoreRequests(Versioned):
     # --- requests ---------------------------------------------------------------------------------
 
     def client(self, retries: int = 0, sent: int = 0) -> tuple[Any, Any, str]:
-        """The library, the client of this process, and the path of the root in the bucket.
+        """Return the library, this process's client, and the path of the root in the bucket.
 
-        The library waits for an answer from the moment when it begins to send, so that a client
-        for large values waits longer; there are only a few of them.
+        The library's timeout runs from the moment when it begins to send, so a client for large
+        values has a longer one. There are only a few different clients.
         """
         place = place_of(self.url)
         timeout = time_to_send(self.policy.timeout, sent)
@@ -269,13 +268,13 @@ class ObstoreRequests(Versioned):
         return obs, client, join(root, key)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result:
-        """What a request gives, tried again where that may help."""
+        """Return the result of a request, with retries."""
         return self._do_several(doing, key, lambda _: ask(), 1)
 
     def _do_several(
         self, doing: str, key: str, ask: Callable[[int], _Result], most: int
     ) -> _Result:
-        """As `_do`, of up to `most` requests at a time; `ask` is told how many there may be."""
+        """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result:
             with self._reporting(doing, key), in_flight(most) as at_once:
@@ -284,7 +283,7 @@ class ObstoreRequests(Versioned):
         return retried(self.policy, attempt)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
-        """What a request gives; None if there is no such key in a bucket that there is."""
+        """Return the result of a request; None if the key is missing from an existing bucket."""
         obs, client, at = self._at(key)
         try:
             return ask(obs, client, at)
@@ -294,14 +293,14 @@ class ObstoreRequests(Versioned):
                 raise
             if place_of(self.url).scheme in WEB:
                 return None
-            if not codes & _ABSENT_CODES:  # answers to HEAD have no body, a listing has
+            if not codes & _ABSENT_CODES:  # responses to HEAD have no body
                 self._check_absence(obs, client, at, error)
         return None
 
     def _check_absence(self, obs: Any, client: Any, at: str, error: Exception) -> None:
-        """Refuse what says that a key is not there, but may mean the bucket or nothing at all.
+        """Raise if a 404 may be about the bucket or about nothing at all, and not about the key.
 
-        What stands before a service may answer 404 in its place while it is restarted.
+        A proxy in front of a service may answer 404 while the service is restarted.
         """
         if place_of(self.url).scheme not in _LISTS_FROM_A_KEY:
             obs.list_with_delimiter(client, at)
@@ -321,7 +320,7 @@ class ObstoreRequests(Versioned):
         return self._asked(key, lambda obs, client, at: obs.head(client, at))
 
     def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
-        """A part of a value, with its tag; without content if the value has another one."""
+        """Return a part of a value, with its tag; without content if the value has another tag."""
         start, stop = wanted
         if stop is not None and start >= stop:
             found = self._head(key)
@@ -332,13 +331,13 @@ class ObstoreRequests(Versioned):
         try:
             found = self._answer(key, wanted, tag)
         except _errors("PreconditionError"):
-            return Version(None, None)  # it was replaced
-        except _errors("NotSupportedError"):  # Azure knows no ranges from the end
+            return Version(None, None)  # the value was replaced
+        except _errors("NotSupportedError"):  # Azure does not support ranges from the end
             return self._end(key, -wanted.start, tag)
         except _errors("GenericError") as error:
             if wanted == WHOLE or not any(words in str(error) for words in _NO_SUCH_RANGE):
                 raise
-            head = self._try_head(key)  # the range begins behind the end, if it is that
+            head = self._try_head(key)  # the range may begin behind the end
             if head is None or head["size"] <= wanted.start or not head["size"]:
                 return None if head is None else _checked(b"", head, tag)
             raise
@@ -347,7 +346,7 @@ class ObstoreRequests(Versioned):
     def _answer(
         self, key: str, wanted: Range, tag: Hashable = None
     ) -> tuple[Buffer, Mapping[str, Any]] | None:
-        """A value or a part of it; its length is that which the answer itself announces."""
+        """Return a value or a part of it, checked against the length that the response states."""
         options: dict[str, Any] = {} if wanted == WHOLE else {"range": _range(wanted)}
         if isinstance(tag, tuple) and tag[0]:
             options["if_match"] = tag[0]
@@ -356,7 +355,7 @@ class ObstoreRequests(Versioned):
         )
         if found is None:
             return None
-        value, meta = memoryview(found.bytes()), found.meta  # which is made anew each time
+        value, meta = memoryview(found.bytes()), found.meta  # created on each access
         first, stop = found.range
         span = Span(first, stop, int(meta["size"]))
         problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
@@ -367,7 +366,7 @@ class ObstoreRequests(Versioned):
         return value, meta
 
     def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
-        """The last bytes of a value, found through its size; all of the value that had it."""
+        """Return the last bytes of a value, found through its size, in a second request."""
         for _ in range(_ATTEMPTS):
             head = self._try_head(key)
             if head is None or not head["size"]:
@@ -376,7 +375,7 @@ class ObstoreRequests(Versioned):
             try:
                 found = self._answer(key, Range(max(size - nbytes, 0), size), _tag(head))
             except _errors("PreconditionError"):
-                continue  # it was replaced meanwhile
+                continue  # the value was replaced meanwhile
             return None if found is None else _checked(found[0], found[1], tag)
         raise StoreError(
             f"could not read the end of {key!r} in {self.url}: it was replaced {_ATTEMPTS} times "
@@ -385,7 +384,7 @@ class ObstoreRequests(Versioned):
 
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:
-        """Failures of the library and of the service are the store's."""
+        """Raise failures of the library and of the service as store errors."""
         what = f"could not {doing} {key!r} in {self.url}"
         try:
             yield
@@ -406,13 +405,13 @@ class ObstoreRequests(Versioned):
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
-    """Buffers as the library takes them: bytes in one dimension."""
+    """Return buffers as one-dimensional bytes, which the library needs."""
     views = [memoryview(buffer) for buffer in buffers]
     return [view.cast("B") for view in views if view.nbytes] or [memoryview(b"")]
 
 
 def _shortly_before(key: str) -> str | None:
-    """A key behind which a key is on the first page of a listing, if it is there.
+    """Return an offset for a listing whose first page has the key, if the key exists.
 
     Examples
     --------
@@ -430,7 +429,7 @@ def _below(root: str, path: str) -> str:
 
 
 def _mode(tag: Hashable) -> Any:
-    """The condition that a value still has a tag; None: that there is no value."""
+    """Return the condition that a value still has a tag; for None, that there is no value."""
     if not isinstance(tag, tuple):
         return "create"
     e_tag, version = tag
@@ -445,12 +444,12 @@ def _range(wanted: Range) -> Any:
 
 
 def _tag(meta: Mapping[str, Any]) -> Hashable:
-    """What tells a value from the one before it; None if the service has no tags."""
+    """Return the tag of a value from its metadata; None if the service has no ETags."""
     return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
 
 
 def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
-    """A part of a value, if the value has a tag; there are services that ignore conditions."""
+    """Return a part of a value if its tag matches; some services ignore conditions."""
     found = _tag(meta)
     return Version(None, None) if tag is not None and found != tag else Version(content, found)
 
@@ -466,17 +465,17 @@ def _errors(name: str) -> type[Exception]:
 
 
 def _words(error: BaseException) -> str:
-    """What the service said, without the library's own view of it and without query strings."""
+    """Return the service's message, without the library's debug text and query strings."""
     return _QUERY.sub(r"\1", str(error).partition("\n\nDebug source")[0]).strip()
 
 
 def _public(error: Exception) -> Exception:
-    """An error without the queries of URLs, which may let somebody in."""
+    """Return an error without the queries of URLs, which may be secrets."""
     return type(error)(_words(error))
 
 
 def _failed(what: str, error: Exception) -> StoreError:
-    """The error of a store; the library's own view of it says which ones may pass."""
+    """Return the store error; the library's debug text tells which ones are transient."""
     said = str(error)
     told = _STATUS.search(said)
     status = int(told[1]) if told else 0
@@ -495,17 +494,17 @@ def _failed(what: str, error: Exception) -> StoreError:
     return passing
 
 
-# --- what a process keeps -------------------------------------------------------------------------
+# --- the clients of a process ---------------------------------------------------------------------
 
 
 class _Ancestry:
-    """Whether this process was forked from one that had used the library."""
+    """The parent of this process, if that had used the library before the fork."""
 
     def __init__(self) -> None:
         self.parent: int | None = None
 
     def note(self) -> None:
-        """In a child the threads of the library are not there."""
+        """Note the parent in a forked child, which does not have the library's threads."""
         if _client.cache_info().currsize:
             self.parent = os.getppid()
         _client.cache_clear()
@@ -515,7 +514,7 @@ _ANCESTRY = _Ancestry()
 
 
 def forked_from() -> int | None:
-    """The process from which this one was forked, if the library was lost in that."""
+    """Return the process from which this one was forked, if that had used the library."""
     return _ANCESTRY.parent
 
 
@@ -527,14 +526,14 @@ def _client(
     retries: int,
     around: int,  # noqa: ARG001
 ) -> tuple[Any, Any]:
-    """The library and the client of a bucket, one for all stores of this process in it.
+    """Return the library and the client of a bucket, shared by all stores of this process.
 
     Raises
     ------
     MissingDependencyError
         If the library is not installed.
     StoreError
-        If it does not take the options.
+        If the library does not accept the options.
     """
     try:
         import obstore

@@ -1,9 +1,8 @@
-"""Values that are made piece by piece, and stores that take them so.
+"""Values that are produced piece by piece, and stores that accept them so.
 
-A shard is encoded chunk by chunk. Where the store is a folder, each chunk goes into the file while
-it is in the processor's cache, small ones some at a time, and the shard is never held in memory as
-a whole. Other stores want to know all of a value before they begin: for these the pieces are
-gathered.
+A shard is encoded chunk by chunk. If the store is a folder, each chunk is written to the file while
+it is in the processor's cache, small ones in batches, and the whole shard is never in memory. Other
+stores need the whole value before they begin: for these the pieces are collected.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from zarr_dask.stores.base import Buffer, Store
 __all__ = ["TOGETHER", "PieceTaker", "put_pieces", "takes_pieces"]
 
 TOGETHER = 1 << 19
-"""Bytes up to which small pieces wait for others, so that they are summed up and go by one call.
+"""Size in bytes of a batch of small pieces, which are checksummed and written in one call.
 
-For each call a thread lets go of the interpreter and waits until it has it again, which for a chunk
-of 100 kB takes as long as copying it here. A piece of more than half of that never waits."""
+In each call a thread releases the interpreter lock and waits to get it back, which takes as long as
+copying a chunk of 100 kB here. A piece of more than half of that size is not batched.
+"""
 
 
 @runtime_checkable
@@ -31,14 +31,14 @@ class PieceTaker(Protocol):
     def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
         """Put the joined pieces at `key`, all or nothing.
 
-        Each piece is good until the next one is taken. An error while they are made leaves what was
-        there.
+        Each piece is valid until the next one is taken. If producing them fails, the old value
+        stays.
         """
         ...
 
 
 def takes_pieces(store: Store) -> bool:
-    """Whether values go to a store piece by piece."""
+    """True if a store accepts values piece by piece."""
     return isinstance(store, PieceTaker)
 
 
@@ -49,19 +49,19 @@ def put_pieces(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
 ) -> None:
-    """Put a value into a store that may be known in pieces only.
+    """Put a value into a store, possibly one that is known only in pieces.
 
     Parameters
     ----------
     store, key
-        Where.
+        Its location.
     pieces
-        The bytes: all of them, or one after the other, each good until the next one is taken.
+        The bytes: all of them, or one after the other, each valid until the next one is taken.
     note
-        Given all bytes in their order, in these pieces or others, before they go or afterwards;
-        nothing counts before all have gone.
+        Called with all bytes in order, in these pieces or others, before or after they are written.
+        The calls count only after all pieces are written.
     waiting
-        Held while a store is waited for to which nothing can be given before all of it is known.
+        Held while waiting for a store that needs the whole value at once.
     """
     if isinstance(store, PieceTaker) and (not isinstance(pieces, list) or _any_large(pieces)):
         known = isinstance(pieces, list)
@@ -79,7 +79,7 @@ def put_pieces(
 
 
 _LARGE = 1 << 20
-"""Bytes of a piece that has left the processor's cache when it has been made."""
+"""Size in bytes of a piece that no longer fits in the processor's cache."""
 _SLICE = 1 << 19
 
 
@@ -88,7 +88,7 @@ def _any_large(pieces: Iterable[Buffer]) -> bool:
 
 
 def _together(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in larger pieces, where they come in small ones."""
+    """Yield the same bytes in larger pieces."""
     with borrowed("encoded", TOGETHER) as memory:
         room, used = memory.data, 0
         for piece in pieces:
@@ -107,9 +107,9 @@ def _together(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 def _noted(pieces: Iterable[Buffer], note: Callable[[Buffer], None] | None) -> Iterator[Buffer]:
-    """The pieces, each noted while it is in the cache.
+    """Yield the pieces and call `note` with each while it is in the cache.
 
-    That is before it goes; of what has left the cache, each slice is brought back when it goes.
+    That is before it is written. A piece that has left the cache is noted in slices after writing.
     """
     for piece in pieces:
         if note is None:

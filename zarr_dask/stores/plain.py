@@ -1,4 +1,4 @@
-"""Stores of other people, completed by what this package needs besides.
+"""Third-party stores, completed with the operations that this package needs.
 
 Seven methods make a store: ``get``, ``get_ranges``, ``set``, ``delete``, ``delete_prefix``,
 ``list`` and ``list_dir``, as `zarr_dask.stores.base.Store` describes them. `Completed` adds the
@@ -21,11 +21,11 @@ class Plain(Protocol):
     """The methods that a store must have; see `zarr_dask.stores.base.Store` for what they do."""
 
     def get(self, key: str) -> Buffer | None:
-        """The value at a key."""
+        """Return the value at a key."""
         ...
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> Sequence[Buffer | None]:
-        """Parts of values, in the order asked for."""
+        """Return parts of values, in the order of the requests."""
         ...
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
@@ -41,11 +41,11 @@ class Plain(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Every key that starts with a prefix."""
+        """Yield every key that starts with a prefix."""
         ...
 
     def list_dir(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
-        """Keys and prefixes directly below a prefix."""
+        """Return keys and prefixes directly below a prefix."""
         ...
 
 
@@ -54,7 +54,7 @@ _REST = ("url", "identity", "coalescing", "borrow", "size")
 
 
 def completed(candidate: Any) -> Store | None:
-    """A store with all that `Store` asks for; None for what is no store.
+    """Return a complete `Store`; None for an object that is not a store.
 
     Examples
     --------
@@ -71,21 +71,21 @@ def completed(candidate: Any) -> Store | None:
 
 @dataclass(frozen=True)
 class Completed:
-    """A store with the seven methods as a whole one.
+    """A complete store on top of an object with the seven methods.
 
     Parameters
     ----------
     inner
-        The store with the methods; pickled if it can be.
+        The object with the methods; pickled if possible.
     """
 
     inner: Plain
     name: str = field(init=False)
-    """Tells it from others: how it prints itself, if that is not just its address."""
+    """A name that identifies it: its repr, unless that is only its address."""
 
     def __post_init__(self) -> None:
         name = repr(self.inner)
-        if type(self.inner).__repr__ is object.__repr__:  # another may get the address later
+        if type(self.inner).__repr__ is object.__repr__:  # another object may get the address later
             name = f"{type(self.inner).__qualname__}-{uuid.uuid4().hex[:16]}"
         object.__setattr__(self, "name", name)
 
@@ -138,12 +138,12 @@ class Completed:
         return iter(self.inner.list(prefix))
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """See `zarr_dask.stores.base.Store.list_dir`; any pair of keys and prefixes will do."""
+        """See `zarr_dask.stores.base.Store.list_dir`; accepts any pair of keys and prefixes."""
         keys, prefixes = self.inner.list_dir(prefix)
         return Listing(sorted(keys), sorted(prefixes))
 
     def size(self, key: str) -> int | None:
-        """See `zarr_dask.stores.base.Store.size`: of all that is there."""
+        """See `zarr_dask.stores.base.Store.size`; reads the whole value."""
         value = self.get(key)
         return None if value is None else memoryview(value).nbytes
 

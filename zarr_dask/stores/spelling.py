@@ -1,4 +1,4 @@
-"""A place as users spell it, and as stores are opened by."""
+"""Parsing of paths and URLs as users write them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _LOST_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _OTHERS = {"abfss", "ftp", "gdrive", "github", "hf", "memory", "reference", "sftp", "ssh"}
 _SERVICES = {*SCHEMES, *_OTHERS, "http", "https"} - {"reference"}
-"""Schemes whose URLs name a place by themselves, with no other file system behind them."""
+"""Schemes whose URLs name a location by themselves, without another file system behind them."""
 
 
 def spelled(text: str) -> tuple[str, str]:
-    """The scheme of a place, in lower case, and the place; "" and a path for local files.
+    """Return the scheme of a location, in lower case, and the location; "" and a path if local.
 
     Raises
     ------
     StoreError
-        If it is a URL that has lost a slash.
+        If it is a URL with a missing slash.
 
     Examples
     --------
@@ -48,13 +48,13 @@ def spelled(text: str) -> tuple[str, str]:
 
 
 def absolute(path: str) -> str:
-    """A path on this machine from the root on, with the user's folder for "~"."""
+    """Return an absolute local path, expanding "~" to the user's folder."""
     root = os.path.abspath(os.path.expanduser(path))
     return root if root == "/" else root.rstrip("/")
 
 
 def _is_chain(text: str) -> bool:
-    """Whether a text begins with a file system of fsspec that takes another one.
+    """True if a text begins with a file system of fsspec that wraps another one.
 
     Files may have "::" in their names, hosts in addresses (``http://[::1]/a``), keys anywhere.
     """
@@ -71,12 +71,12 @@ def _is_known(scheme: str) -> bool:
 
 
 def _end_of_chain(place: str) -> str:
-    """The last of a chain; of a path a URL, which is the same in processes in other folders."""
+    """Return the last part of a chain; for a path, a URL that is valid in any working folder."""
     return place if "://" in place or _is_known(place) else f"file://{absolute(place)}"
 
 
 def _check_slashes(text: str) -> None:
-    """Refuse ``s3:/bucket/a``, which would be a folder called "s3:" here."""
+    """Raise for ``s3:/bucket/a``, which would be a local folder called "s3:"."""
     found = _LOST_SLASH.match(text)
     if found is None or found[1].lower() not in {*SCHEMES, *_OTHERS}:
         return

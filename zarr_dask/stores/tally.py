@@ -1,4 +1,4 @@
-"""What goes between a task and a store, added up."""
+"""Metering of requests and bytes between a task and a store."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["Tally", "Traffic"]
 
 @dataclass
 class Traffic:
-    """How much was read."""
+    """The amount of data read."""
 
     requests: int = 0
-    """Requests that read; what an open file is asked for at once counts as one, a peek as none."""
+    """Number of read requests; a batch from an open file counts as one, a peek as none."""
     nbytes: int = 0
-    """Bytes that came."""
+    """Number of bytes received."""
 
 
 @dataclass(frozen=True)
 class Tally(Wrapper):
-    """Adds up what one thread reads.
+    """A wrapper that counts what one thread reads.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Tally(Wrapper):
 
 
 class _TalliedValue:
-    """A value of which parts are read."""
+    """An open value whose reads are counted."""
 
     def __init__(self, value: OpenValue, traffic: Traffic) -> None:
         self._value, self._traffic = value, traffic

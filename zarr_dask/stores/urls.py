@@ -1,4 +1,4 @@
-"""From what a user gives to a store."""
+"""Opening stores by the paths, URLs and objects that users pass."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 BACKEND = "ZARR_DASK_BACKEND"
-"""The variable of the environment that chooses what serves URLs, as ``backend`` does."""
+"""The environment variable that chooses what serves URLs, as ``backend`` does."""
 
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
-"""What names a place: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
+"""A location: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
 
-Stores, arrays and groups of zarr-python are taken too.
+Stores, arrays and groups of zarr-python are accepted too.
 """
 
 
 def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """The store at a path or URL; stores are returned as they are.
+    """Return the store at a path or URL; stores are returned unchanged.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     storage_options
         Options of the store: ``fsync`` for local files, ``largest`` for zip archives, ``headers``
         and ``timeout`` for HTTP; fsspec's own for any other URL. S3, Google Cloud Storage and Azure
-        take the same ones whether obstore serves them, which is chosen where it is installed and
-        knows what the options mean, or fsspec; ``backend="obstore"`` or ``backend="fsspec"``
-        among them chooses by hand, the environment's ``ZARR_DASK_BACKEND`` where they do not.
-        HTTP, which is read without either by default, takes these words too. All of these
-        take ``retry`` as well: a `RetryPolicy`, its fields as a mapping, or None for no retries.
+        accept the same options with obstore and fsspec. obstore is used if it is installed and
+        supports all given options. ``backend="obstore"`` or ``backend="fsspec"`` overrides this,
+        or else the environment's ``ZARR_DASK_BACKEND`` does. HTTP, which uses neither by default,
+        accepts ``backend``, too. All of these accept ``retry`` as well: a `RetryPolicy`, its fields
+        as a mapping, or None for no retries.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(url, MutableMapping):
         return _without_options(_mapped(url) or MemoryStore.over(url), options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    # "" would be the folder that the process happens to be in: it is rather a name not filled in
+    # "" would be the current folder, but is more likely a missing name
     if not isinstance(text, str) or not text or "\0" in text:
         raise StoreError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
@@ -111,10 +111,10 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
 
 
 def open_alike(url: Location, like: Store) -> Store:
-    """The store at a path or URL, with the options of another store where both are of one service.
+    """Return the store at a path or URL, with the options of another store of the same service.
 
-    By that journals, manifests and what lies between stages can be put into the object store that
-    a job writes to. Options, which may be credentials, go to no other host.
+    So journals, manifests and intermediate arrays can be put into the object store that a job
+    writes to. Options, which may be credentials, are not sent to other hosts.
     """
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
@@ -130,9 +130,9 @@ def open_alike(url: Location, like: Store) -> Store:
 
 
 def _mapped(mapping: Any) -> Store | None:
-    """What a mapping of fsspec shows of an object store; None for all else.
+    """Return the store behind a mapping of fsspec over an object store; None for any other.
 
-    The mapping itself would say of a bucket that is gone that it has no values.
+    The mapping itself would report a missing bucket as empty.
     """
     mapper = getattr(sys.modules.get("fsspec.mapping"), "FSMap", None)
     fs: Any = getattr(mapping, "fs", None)
@@ -147,12 +147,12 @@ def _mapped(mapping: Any) -> Store | None:
     try:
         check_options(url, fs.storage_options)
         return FsspecStore.from_url(url, fs.storage_options)
-    except StoreError:  # it was made with what cannot travel, or must not be shown
+    except StoreError:  # it has options that cannot be pickled, or must not be shown
         return None
 
 
 def _shortened(given: Any) -> str:
-    """What was given, on one short line: an array prints many."""
+    """Return the repr on one short line, because that of an array has many."""
     text = " ".join(repr(given).split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
@@ -161,7 +161,7 @@ _LONGEST_SHOWN = 200
 
 
 def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
-    """The store at a URL by obstore, which is faster, or by fsspec, which knows more."""
+    """Return the store at a URL by obstore, which is faster, or fsspec, which supports more."""
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
@@ -175,14 +175,14 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
             "'fsspec' or 'obstore', or none."
         )
     if chosen == "obstore" and not by_name and not in_reach_of_obstore(url):
-        chosen = None  # the environment chooses where there is a choice
+        chosen = None  # the environment chooses only if there is a choice
     if chosen == "obstore" or (chosen is None and serves(url, options)):
         return ObstoreStore.from_url(url, options, policy)
     return FsspecStore.from_url(url, options, policy)
 
 
 def backend_of(store: Store) -> str | None:
-    """What serves a store, where there is a choice: "obstore" or "fsspec"."""
+    """Return the backend of a store, if there is a choice: "obstore" or "fsspec"."""
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
 
@@ -193,7 +193,7 @@ def backend_of(store: Store) -> str | None:
 
 
 def located(url: Location, path: str) -> tuple[Location, str]:
-    """The store and the path that are meant where `url` is a node of zarr-python with a path."""
+    """Return the store and path of a location; a node of zarr-python may add to the path."""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
 
@@ -209,12 +209,12 @@ def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
     fsync = options.pop("fsync", False)
     if not isinstance(fsync, bool):
         raise StoreError(f"{root}: storage_options['fsync'] is {fsync!r:.100}, expected a bool.")
-    options.pop("auto_mkdir", None)  # fsspec's: folders are always made
+    options.pop("auto_mkdir", None)  # fsspec's: folders are always created
     return _without_options(LocalStore(root, fsync), options)
 
 
 def _archive_of(path: str) -> tuple[str, str]:
-    """The zip archive that a path is, would be or leads into, and the path in it; "" for none."""
+    """Return the zip archive that a path is, would be or leads into, and the path in it; or ""."""
     archive = path
     while not os.path.lexists(archive) and not archive.lower().endswith(".zip") and archive != "/":
         archive = os.path.dirname(archive)
@@ -224,7 +224,7 @@ def _archive_of(path: str) -> tuple[str, str]:
 
 
 def _is_archive(path: str) -> bool:
-    """Whether there is, or would be, a zip archive: a file that looks like one, or no folder."""
+    """True if a path is, or would be, a zip archive: a file that looks like one, or no folder."""
     if os.path.isdir(path):
         return False
     if path.lower().endswith(".zip"):
@@ -238,7 +238,7 @@ def _is_archive(path: str) -> bool:
         return False
 
 
-_LONGEST_NAME = 255  # bytes that file systems take
+_LONGEST_NAME = 255  # limit of file systems in bytes
 _AnyStore = TypeVar("_AnyStore", bound=Store)
 
 
@@ -252,7 +252,7 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
 
 
 def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
-    """The store around a store and a path in it: its own name and a suffix; None if there is none.
+    """Return the parent of a store and a path in it, made of its name and a suffix; None if none.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         if "\\" in name or len(os.fsencode(name + suffix)) > _LONGEST_NAME:
-            return None  # a folder may be called so, a key may not
+            return None  # a folder may have such a name, a key may not
         return LocalStore(folder, store.fsync), name + suffix
     from zarr_dask.stores.fsspec import FsspecStore
     from zarr_dask.stores.obstore import ObstoreStore
@@ -278,7 +278,7 @@ def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
 
 
 def _parent_of_url(url: str) -> tuple[str, str] | None:
-    """The URL above and a name; None for a bucket, which has no place beside it, and for chains."""
+    """Return the parent URL and a name; None for buckets, which have no parent, and for chains."""
     scheme, _, rest = url.partition("://")
     folder, _, name = rest.rpartition("/")
     if "::" in url or "?" in url or not folder.strip("/") or not name:
@@ -287,7 +287,7 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
 
 
 def inside(store: Store, path: str) -> Store:
-    """What lies below a path of a store, as a store of its own.
+    """Return a store of its own for everything below a path of a store.
 
     Examples
     --------
@@ -300,9 +300,9 @@ def inside(store: Store, path: str) -> Store:
 
 
 def real_place(store: Store, path: str) -> str:
-    """Where a node lies: links are followed, wrappers taken off.
+    """Return the location of a node, with links resolved and wrappers removed.
 
-    It is the same from whatever root the node is named, so that `overlap` can compare two.
+    It does not depend on the root from which the node is named, so that `overlap` can compare two.
 
     Examples
     --------
@@ -310,16 +310,16 @@ def real_place(store: Store, path: str) -> str:
     True
     """
     store, path = bare(store, path)
-    if isinstance(store, LocalStore):  # a link may stand anywhere in the path
+    if isinstance(store, LocalStore):  # any part of the path may be a link
         return os.path.realpath(f"{store.root}/{path}")
     url, mark, options = store.identity.rpartition("#")
-    if mark and url == store.url:  # what tells options from others must not part the path
+    if mark and url == store.url:  # the digest of the options must not split the path
         return f"{options}#{url.rstrip('/')}/{path}".rstrip("/")
     return f"{store.identity}/{path}".rstrip("/")
 
 
 def local_path(store: Store, path: str) -> str | None:
-    """The path of a folder or file of a store, within all wrappers; None if it is not local.
+    """Return the path of a file or folder behind all wrappers; None if the store is not local.
 
     Examples
     --------
@@ -331,7 +331,7 @@ def local_path(store: Store, path: str) -> str | None:
 
 
 def bare(store: Store, path: str) -> tuple[Store, str]:
-    """A store within all wrappers, and a path in it."""
+    """Return the store behind all wrappers, and the path in it."""
     while isinstance(store, Wrapper):
         if isinstance(store, Below):
             path = join(store.prefix.rstrip("/"), path)
@@ -340,7 +340,7 @@ def bare(store: Store, path: str) -> tuple[Store, str]:
 
 
 def overlap(a: str, b: str) -> bool:
-    """Whether one place is the other or lies within it.
+    """True if one location is the other or lies within it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Stores each answer of which says which value it is of: what is the same in all of them."""
+"""The common part of stores whose responses have the tag of the value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Versioned"]
 
 
 class Versioned(ABC):
-    """Reads out of single requests; those of a batch run side by side, and come one by one."""
+    """Batches made of single requests, which run concurrently and are returned in order."""
 
     __slots__ = ()
 
     @abstractmethod
     def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
-        """One part of a value, tried again where that may help; see `read_versions`."""
+        """Return a part of a value, with retries; see `read_versions`."""
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
@@ -34,7 +34,7 @@ class Versioned(ABC):
         return [None if one is None else one.content for one in found]
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, where values have tags."""
+        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``, if values have tags."""
         for key, _, _ in requests:
             check_key(key)
         if len(requests) < 2 and not has_work_meanwhile():

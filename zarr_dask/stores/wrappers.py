@@ -1,7 +1,7 @@
-"""Options of a store, as stores around a store.
+"""Options of a store, as wrappers around a store.
 
-`Recording` writes down every request, `ReadOnly` refuses writes, `Below` is a part of a store,
-`Faulty` misbehaves on request (for tests of what happens then).
+`Recording` logs every request, `ReadOnly` refuses writes, `Below` is a part of a store, and
+`Faulty` injects failures (for tests).
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A store that hands everything on to another one."""
+    """A store that forwards every call to another one."""
 
     store: Store
 
     @property
     def url(self) -> str:
-        """The wrapped store's place."""
+        """The wrapped store's location."""
         return self.store.url
 
     @property
     def identity(self) -> str:
-        """The wrapped store's."""
+        """The wrapped store's identity."""
         return self.store.identity
 
     @property
     def coalescing(self) -> Coalescing:
-        """The wrapped store's wish."""
+        """The wrapped store's limits."""
         return self.store.coalescing
 
     @property
@@ -74,7 +74,7 @@ class Wrapper:
         return self.store.get(key)
 
     def borrow(self, key: str) -> Buffer | None:
-        """As `get`, which a wrapper may have changed."""
+        """Return the same as `get`, which a wrapper may override."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -82,9 +82,9 @@ class Wrapper:
         return self.store.get_ranges(requests)
 
     def open_value(self, key: str) -> OpenValue:
-        """As `get_ranges`, which a wrapper may have changed.
+        """Open a value that is read by `get_ranges`, which a wrapper may override.
 
-        Parts are known to be of one value only if the wrapper has `get_versions` too.
+        The parts are known to be of the same value only if the wrapper has `get_versions`, too.
         """
         return ReopenedValue(self, key)
 
@@ -130,21 +130,21 @@ class Wrapper:
 
 
 def innermost(store: Store) -> Store:
-    """What all wrappers of a store are around."""
+    """Return the store behind all wrappers."""
     while isinstance(store, Wrapper):
         store = store.store
     return store
 
 
 def forkable(store: Store) -> Forkable | None:
-    """The store within all wrappers, if what tasks elsewhere write must be merged into it."""
+    """Return the store behind all wrappers if tasks write to forks that must be merged into it."""
     found = innermost(store)
     return found if isinstance(found, Forkable) else None
 
 
 @dataclass(frozen=True)
 class Below(Wrapper):
-    """What lies below a prefix, as a store of its own.
+    """A store of its own for everything below a prefix.
 
     Examples
     --------
@@ -158,12 +158,12 @@ class Below(Wrapper):
 
     @property
     def url(self) -> str:
-        """The place below the wrapped store's."""
+        """The location below the wrapped store's."""
         return f"{self.store.url}/{self.prefix.rstrip('/')}"
 
     @property
     def identity(self) -> str:
-        """Of the place below the wrapped store's."""
+        """The identity of the location below the wrapped store's."""
         return f"{self.store.identity}/{self.prefix.rstrip('/')}"
 
     def get(self, key: str) -> Buffer | None:
@@ -238,7 +238,7 @@ class Below(Wrapper):
 
 @dataclass(frozen=True)
 class ReadOnly(Wrapper):
-    """Refuses every change."""
+    """A wrapper that refuses every change."""
 
     def borrow(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.borrow`."""
@@ -262,23 +262,23 @@ class ReadOnly(Wrapper):
         return list_sizes(self.store, prefix)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def check_conditional(self, key: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:  # noqa: ARG002
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete(self, key: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete_prefix(self, prefix: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(prefix)
 
     def _refusal(self, key: str) -> ReadOnlyError:
@@ -295,7 +295,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording(Wrapper):
-    """Writes down every request; a batch of ranges counts as one request per range.
+    """A wrapper that logs every request; a batch of ranges counts as one request per range.
 
     Examples
     --------
@@ -309,15 +309,15 @@ class Recording(Wrapper):
     requests: list[Request] = field(default_factory=list, compare=False)
     """Every request so far, oldest first."""
     batches: Counter[str] = field(default_factory=Counter, compare=False)
-    """How often each method was called."""
+    """Number of calls of each method."""
 
     def clear(self) -> None:
-        """Forget what was written down."""
+        """Clear the log."""
         self.requests.clear()
         self.batches.clear()
 
     def per_key(self, method: str = "get") -> Counter[str]:
-        """How many reads (``get``) or writes (``set``) each key has seen."""
+        """Return the number of reads (``get``) or writes (``set``) of each key."""
         return Counter(request.key for request in self.requests if request.method == method)
 
     def get(self, key: str) -> Buffer | None:
@@ -384,9 +384,9 @@ class Recording(Wrapper):
 
 @dataclass(frozen=True)
 class Faulty(Wrapper):
-    """Calls `before` with the method and the key ahead of every request.
+    """A wrapper that calls `before` with the method and the key before every request.
 
-    What it raises is what the store raises; where it waits (at a barrier, say) the store waits.
+    If `before` raises, so does the store; if it waits (at a barrier, say), so does the store.
     """
 
     before: Callable[[str, str], None]

@@ -1,14 +1,15 @@
-"""Stores and nodes of zarr-python, as they are handed to dask's functions for Zarr.
+"""Stores and nodes of zarr-python, as they are passed to dask's functions for Zarr.
 
-A local store becomes ours, which is faster. A memory store is shared with zarr-python: both see
-what either writes. Any other store is used through zarr-python's own asynchronous interface.
+A local store is replaced by this package's own, which is faster. A memory store is shared with
+zarr-python: both see each other's writes. Any other store is used through zarr-python's own
+asynchronous interface.
 
-zarr-python is never imported here: whoever hands over one of its objects has done so. Icechunk's
-sessions are such stores, of Zarr v3 alone: what is no key of that is answered by an error there. A
-session that can be written is a `SessionStore`: tasks in other processes write to forks of it.
+zarr-python is never imported here: a caller that passes one of its objects has done so. Icechunk's
+sessions are such stores, for Zarr v3 only: any key that is not one of v3 raises an error there. A
+writable session is a `SessionStore`: tasks in other processes write to forks of it.
 
-zarr-python takes a bucket that is not there for one that holds nothing. So what is missing from its
-remote stores is asked for once more, by what serves them, which says what it is that is missing.
+zarr-python reports a missing bucket as an empty one. So keys that are missing from its remote
+stores are requested once more from the library below it, which tells what is missing.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ from zarr_dask.stores.wrappers import ReadOnly
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
-_NO_KEY = "invalid zarr key format"  # what Icechunk says of keys that are not of Zarr v3
-_NO_PREFIX = "bad key prefix"  # and of those below which there is no node
-_BEYOND = "is out of bounds"  # and of ranges that end behind a value
+_NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
+_NO_PREFIX = "bad key prefix"  # and for prefixes without a node
+_BEYOND = "is out of bounds"  # and for ranges that end behind a value
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _LOST = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
-"""What services call the lack of a bucket itself."""
+"""Error codes of services for a missing bucket."""
 
 
 def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
-    """The store and the path of an array, a group or a place of zarr-python; None for all else."""
+    """Return the store and path of an array, group or location of zarr-python; None for others."""
     zarr = sys.modules.get("zarr")
     if zarr is None or not hasattr(zarr, "storage"):
         return None
@@ -70,9 +71,9 @@ def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
 
 
 def store_of_zarr_python(given: Any) -> Store | None:
-    """The store that one of zarr-python is, or a dict that one has filled; None for all else.
+    """Return the store for one of zarr-python, or for a dict filled by one; None for others.
 
-    A session of Icechunk is its store.
+    A session of Icechunk stands for its store.
     """
     zarr = sys.modules.get("zarr")
     if zarr is None or not hasattr(zarr, "storage"):
@@ -99,17 +100,17 @@ def store_of_zarr_python(given: Any) -> Store | None:
 
 
 class _Buffers(MutableMapping[str, bytes]):
-    """The values of a memory store of zarr-python, which are buffers of its own kind."""
+    """The values of a zarr-python memory store, which are of its own buffer type."""
 
     _living: ClassVar[weakref.WeakValueDictionary[int, _Buffers]] = weakref.WeakValueDictionary()
 
     def __init__(self, buffers: MutableMapping[str, Any]) -> None:
         self.buffers = buffers
-        self._living[id(buffers)] = self  # stays the number of this mapping as long as we hold it
+        self._living[id(buffers)] = self  # keeps the id of this mapping in use
 
     @staticmethod
     def over(buffers: MutableMapping[str, Any]) -> _Buffers:
-        """The one view of a mapping, so that equal places have equal stores."""
+        """Return the only view of a mapping, so that equal locations have equal stores."""
         return _Buffers._living.get(id(buffers)) or _Buffers(buffers)
 
     def __bool__(self) -> bool:
@@ -136,14 +137,14 @@ def _prototype() -> Any:
 
 
 def _innermost(store: Any) -> Any:
-    """What wrappers of zarr-python wrap."""
+    """Return the store behind wrappers of zarr-python."""
     while hasattr(store, "_store"):
         store = store._store  # noqa: SLF001
     return store
 
 
 def _is_of_icechunk(store: Any) -> bool:
-    """Whether a store is one of Icechunk, wrapped or not."""
+    """True if a store is one of Icechunk, wrapped or not."""
     kind = getattr(sys.modules.get("icechunk"), "IcechunkStore", None)
     while isinstance(kind, type) and store is not None:
         if isinstance(store, kind):
@@ -163,12 +164,12 @@ def _same_memory(process: str, url: str, store: Any) -> ZarrPythonStore | Memory
 
 @dataclass(frozen=True, eq=False)
 class ZarrPythonStore:
-    """Any store of zarr-python, through its own interface.
+    """Any store of zarr-python, used through its own interface.
 
     Parameters
     ----------
     store
-        The store; it pickles as well as that does.
+        The store; picklable if it is.
     """
 
     store: Any
@@ -177,12 +178,12 @@ class ZarrPythonStore:
 
     @property
     def url(self) -> str:
-        """What the store calls itself."""
+        """The store's own name."""
         return str(self.store)
 
     @property
     def identity(self) -> str:
-        """What the store calls itself, and its kind."""
+        """The store's own name, and its type."""
         return f"{type(self.store).__name__}:{self.store}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -198,7 +199,7 @@ class ZarrPythonStore:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether no other process finds the values."""
+        """True if values are only in the memory of this process."""
         innermost = _innermost(self.store)
         if hasattr(innermost, "_store_dict") or _is_obstores_memory(innermost):
             return True
@@ -237,7 +238,7 @@ class ZarrPythonStore:
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        if self.size(key) is not None:  # stores of files would remove a folder with all in it
+        if self.size(key) is not None:  # file stores would remove a whole folder
             self._run(self.store.delete(key), "delete", key)
 
     def delete_prefix(self, prefix: str) -> None:
@@ -248,7 +249,7 @@ class ZarrPythonStore:
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
         found, above = None, prefix
-        while found is None:  # Icechunk lists nodes only, and not what of one begins with "c/"
+        while found is None:  # Icechunk lists below nodes, not below a node's "c/"
             found = self._run(_gathered(partial(self.store.list_prefix, above)), "list", above)
             if not above:
                 break
@@ -266,29 +267,29 @@ class ZarrPythonStore:
         names = self._run(_gathered(lambda: self.store.list_dir(prefix)), "list", prefix)
         if not names:
             self._check_bucket("list", prefix)
-        nodes_only = _is_of_icechunk(self.store)  # it fails where "c" is asked for as a value
+        nodes_only = _is_of_icechunk(self.store)  # Icechunk fails if "c" is requested as a value
         for name in names or ():
             key = join(folder, name.strip("/"))
             is_folder = next(self.list(f"{key}/"), None) is not None
             if is_folder:
                 prefixes.add(f"{key}/")
-            # the name alone does not say whether it is a key; some stores name what is empty
+            # the name alone does not tell if it is a key; some stores list empty prefixes
             if not (is_folder and nodes_only) and self.size(key) is not None:
                 keys.add(key)
         return Listing(sorted(keys), sorted(prefixes))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        if self.get_ranges([(key, Range(0, 1))])[0] is None:  # `exists` means folders as well
+        if self.get_ranges([(key, Range(0, 1))])[0] is None:  # `exists` is also true for folders
             return None
         return int(self._run(self.store.getsize(key), "look for", key))
 
     def _is_there(self, key: str) -> bool:
-        """Whether a value is there that is said not to be; it may have been put there meanwhile."""
+        """True if a value exists although it was reported missing; it may be new."""
         return self._check_bucket("read", key)
 
     def _check_bucket(self, verb: str, key: str) -> bool:
-        """Refuse an absence that is that of the whole bucket; whether there is a value."""
+        """Raise if a key is missing because the bucket is; return True if its value exists."""
         ask = _asked_again(self.store, key)
         if ask is None:
             return False
@@ -298,7 +299,7 @@ class ZarrPythonStore:
         return bool(is_there)
 
     def _run(self, what: Coroutine[Any, Any, Any], verb: str, key: str) -> Any:
-        """Wait for a coroutine on the event loop that zarr-python keeps for this process."""
+        """Wait for a coroutine on zarr-python's event loop in this process."""
         try:
             return sys.modules["zarr"].core.sync.sync(what)
         except (*library_errors(), *_obstore_errors()) as error:
@@ -309,10 +310,10 @@ class ZarrPythonStore:
 
 
 class SessionStore(ZarrPythonStore):
-    """The store of a session of Icechunk that can be written; see `zarr_dask.stores.base.Forkable`.
+    """The store of a writable Icechunk session; see `zarr_dask.stores.base.Forkable`.
 
-    In another process it can only be read, as it was when it was sent there: what is written there
-    would be lost. Forks, which their owner merges, can be written wherever they are.
+    In another process it is a read-only snapshot of the time of sending, as changes there would be
+    lost. Forks, which their owner merges, are writable everywhere.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -324,7 +325,7 @@ class SessionStore(ZarrPythonStore):
         """See `zarr_dask.stores.base.Forkable.fork`."""
         try:
             return SessionStore(self.store.session.fork().store)
-        except ValueError as error:  # versions before 2, of sessions with changes
+        except ValueError as error:  # versions before 2, if the session has changes
             raise StoreError(
                 f"no fork of {self.url} can be given to other processes ({error}). Commit what was "
                 "changed before, use a newer Icechunk, or compute with threads."
@@ -342,7 +343,7 @@ class SessionStore(ZarrPythonStore):
 
 
 def _is_session(given: Any) -> bool:
-    """Whether a store of zarr-python is that of a session of Icechunk that can be written."""
+    """True if a store of zarr-python is that of a writable Icechunk session."""
     session: Any = getattr(given, "session", None)
     return hasattr(session, "merge") and hasattr(session, "fork") and not session.read_only
 
@@ -353,19 +354,19 @@ def _is_fork(session: Any) -> bool:
 
 
 def _icechunk_errors() -> tuple[type[Exception], ...]:
-    """Icechunk's own errors, if it is loaded."""
+    """Return Icechunk's own errors, if it is loaded."""
     error = getattr(sys.modules.get("icechunk"), "IcechunkError", None)
     return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
 
 
 def _obstore_errors() -> tuple[type[Exception], ...]:
-    """Errors of obstore, if it is loaded."""
+    """Return obstore's errors, if it is loaded."""
     error = getattr(sys.modules.get("obstore.exceptions"), "BaseError", None)
     return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
 
 
 def _words_of(error: Exception) -> str:
-    """What Icechunk or obstore says, without the trace, or its own view of it, behind it."""
+    """Return the message of Icechunk or obstore, without the trace or debug text behind it."""
     return str(error).partition("\n\ncontext")[0].partition("\n\nDebug source")[0]
 
 
@@ -381,12 +382,12 @@ def _byte_request(wanted: Range) -> Any:
 
 
 async def _fetched(store: Any, requests: Sequence[tuple[str, Range]]) -> list[bytes | None]:
-    """Parts of values; by one call each, because some stores fail in `get_partial_values`."""
+    """Return parts of values, by one call each: some stores fail in `get_partial_values`."""
     return await asyncio.gather(*(_fetch(store, key, wanted) for key, wanted in requests))
 
 
 async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
-    # Icechunk has documents in memory, and its ranges of them are wrong or end its request
+    # Icechunk keeps metadata in memory, and ranges of it are wrong or fail
     whole = key.endswith(".json") and _is_of_icechunk(store)
     try:
         found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
@@ -394,7 +395,7 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
         return None
     except _icechunk_errors() as error:
         if _NO_KEY in str(error):
-            return None  # what is no key there has no value there
+            return None  # an invalid key has no value
         if _BEYOND not in str(error):
             raise
         whole, found = True, await store.get(key, _prototype(), None)
@@ -405,7 +406,7 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
 
 
 def _asked_again(store: Any, key: str) -> Callable[[], Awaitable[Any]] | None:
-    """What asks for a value without zarr-python; None for stores that are no buckets."""
+    """Return a request for a value without zarr-python; None for stores that are not buckets."""
     while hasattr(store, "_store"):
         store = store._store  # noqa: SLF001  (what a wrapper of zarr-python wraps)
     storage: Any = sys.modules["zarr"].storage
@@ -420,7 +421,7 @@ def _asked_again(store: Any, key: str) -> Callable[[], Awaitable[Any]] | None:
 
 
 async def _looked_for(ask: Callable[[], Awaitable[Any]]) -> tuple[bool, OSError | None]:
-    """Whether a value is there, and the error that says that its bucket is not."""
+    """Return a pair: True if a value exists, and the error if its bucket does not."""
     try:
         await ask()
     except _ABSENT as error:
@@ -432,7 +433,7 @@ async def _looked_for(ask: Callable[[], Awaitable[Any]]) -> tuple[bool, OSError 
 
 
 async def _gathered(ask: Callable[[], AsyncIterator[str]]) -> list[str] | None:
-    """What a listing says; None where there is no node below which it could list."""
+    """Return a listing; None if there is no node below which it could list."""
     try:
         return [name async for name in ask()]
     except _icechunk_errors() as error:

@@ -1,11 +1,11 @@
-"""The entries of a local zip archive, for reading; `zarr_dask.stores.zip_writer` writes.
+"""The entries of a local zip archive, for reading; for writing, see `zarr_dask.stores.zip_writer`.
 
-The directory of an archive is read once per process; a stored entry is then read like a file, in
-parts where parts are asked for, and a deflated one is inflated as a whole. Whatever an archive
-claims is checked against its own size before memory is taken: archives come from strangers.
+The directory of an archive is read once per process. A stored entry is then read like a file, in
+parts if parts are requested, and a deflated one is inflated as a whole. Sizes stated by an archive
+are checked against its own size before memory is allocated: archives come from strangers.
 
-The pickled form is the path, with the size and the time of the file: an archive that is replaced
-while it is open is an error, in every process, and never a mixture of two.
+The pickled form is the path, with the size and the time of the file. An archive that is replaced
+while it is open raises an error in every process, and is never mixed with the old one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from zarr_dask.stores.listed import below_of, listing_of
 
 __all__ = ["DOCUMENTS", "ZipStore"]
 
-_PIECE = 1 << 24  # bytes that are copied at a time
+_PIECE = 1 << 24  # bytes copied at a time
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
 _SIGNATURE = b"PK\x03\x04"
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _ENCRYPTED = 0x1
-_FED = 1 << 14  # bytes that are inflated at a time
-_MOST_INFLATED = 1040  # deflate makes at most 1032 bytes of one
+_FED = 1 << 14  # bytes inflated at a time
+_MOST_INFLATED = 1040  # upper bound of the compression ratio of deflate, which is 1032
 DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
-"""Names of metadata documents, of all formats."""
-_NOT_DATA = "__MACOSX/"  # what macOS puts into archives besides
+"""Names of metadata files, of all formats."""
+_NOT_DATA = "__MACOSX/"  # added to archives by macOS
 
 
 class _Entry(NamedTuple):
@@ -57,11 +57,11 @@ class ZipStore:
     root
         The archive, as an absolute path.
     folder
-        What the names of all entries begin with and keys do not: a folder with "/", or nothing.
+        Prefix of the names of all entries that keys do not have: a folder with "/", or nothing.
     stamp
         Size of the file and time of its last change, in ns; None if there is no file.
     largest
-        Bytes of a deflated entry at most: a small archive can claim to hold very much.
+        Largest deflated entry in bytes: a small archive can claim a very large one.
     """
 
     root: str
@@ -73,24 +73,24 @@ class ZipStore:
 
     @staticmethod
     def from_path(path: str, folder: str = "", largest: int = 1 << 28) -> ZipStore:
-        """The archive at a path; entries may have one folder in front, ``x.zarr/`` for instance.
+        """Return the archive at a path; entries may have a common folder, such as ``x.zarr/``.
 
         Parameters
         ----------
         path
             The archive.
         folder
-            A folder in it whose entries are meant; by default the one that all lie in, if it
-            holds a hierarchy, else none.
+            The folder in it whose entries to use; by default the one that holds all entries, if it
+            is a hierarchy, else none.
         largest
-            Bytes of a deflated entry at most.
+            Largest deflated entry in bytes.
 
         Raises
         ------
         StoreError
-            If the file is no zip archive, or is truncated.
+            If the file is not a zip archive, or is truncated.
         StoreKeyError
-            If an entry has a name that leads elsewhere.
+            If an entry has a name that leads outside the archive.
         """
         try:
             stamp = _stamp(os.stat(path))
@@ -109,7 +109,7 @@ class ZipStore:
 
     @property
     def identity(self) -> str:
-        """The archive, links followed, and the folder in it."""
+        """The archive, with links resolved, and the folder in it."""
         return os.path.realpath(f"{self.root}/{self.folder}")
 
     def get(self, key: str) -> Buffer | None:
@@ -132,15 +132,15 @@ class ZipStore:
             ]
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete(self, key: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(key)
 
     def delete_prefix(self, prefix: str) -> None:
-        """Refused."""
+        """Raise `ReadOnlyError`."""
         raise self._refusal(prefix)
 
     def list(self, prefix: str = "") -> Iterator[str]:
@@ -162,12 +162,12 @@ class ZipStore:
         return None if entry is None else entry.size
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`; no changed archive is read."""
+        """See `zarr_dask.stores.base.validator_of`; reading a changed archive raises an error."""
         entry = self.entry(key)
         return None if entry is None else (self.stamp, entry)
 
     def copy_entries(self, descriptor: int) -> int:
-        """Copy all up to the directory to the beginning of a file; the number of bytes."""
+        """Copy everything before the directory to the start of a file; return its bytes."""
         with self._opened() as source:
             with open(source, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 length = archive.start_dir
@@ -184,7 +184,7 @@ class ZipStore:
         return {} if self.stamp is None else _directory(self.root, self.stamp).entries
 
     def entry(self, key: str) -> _Entry | None:
-        """What the directory says of a value; None if there is none."""
+        """Return the entry of a value; None if there is none."""
         check_key(key)
         return self._entries().get(self.folder + key)
 
@@ -208,7 +208,7 @@ class ZipStore:
         return value
 
     def _check(self, key: str, entry: _Entry) -> None:
-        """Refuse entries that we cannot read, and claims that cannot be true."""
+        """Raise for entries that cannot be read, and for impossible sizes."""
         if entry.flags & _ENCRYPTED:
             raise self._broken(key, "it is encrypted")
         if entry.method not in {_STORED, _DEFLATED}:
@@ -226,7 +226,7 @@ class ZipStore:
             )
 
     def _start(self, descriptor: int, key: str, entry: _Entry) -> int:
-        """Where the bytes of an entry begin."""
+        """Return the offset of the bytes of an entry."""
         header = read_at(descriptor, entry.offset, _LOCAL_HEADER.size)
         if len(header) < _LOCAL_HEADER.size or not header.startswith(_SIGNATURE):
             raise self._broken(key, "there is no entry where the directory says so")
@@ -237,9 +237,9 @@ class ZipStore:
         return start
 
     def _inflated(self, key: str, entry: _Entry, data: Buffer, most: int) -> bytes | memoryview:
-        """The first bytes of an entry; its checksum is that of all of them.
+        """Return the first bytes of an entry; the checksum is checked only for the whole.
 
-        Bit by bit, because zlib itself takes twice the memory of what it makes.
+        This is done in steps, because zlib itself takes twice the memory of its output.
         """
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         value, size = memoryview(bytearray(most)), 0
@@ -283,13 +283,13 @@ class _Directory:
 
     @cached_property
     def below(self) -> dict[str, set[str]]:
-        """What lies directly below each folder: names of entries, and folders with a "/"."""
+        """Entries and folders directly below each folder; folders end in "/"."""
         return below_of(self.entries)
 
 
 @lru_cache(maxsize=16)
 def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
-    """The entries of an archive by name; of several of one name the last."""
+    """Return the entries of an archive by name; if a name is repeated, the last one."""
     with _opened(path, stamp) as descriptor:
         try:
             with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
@@ -318,7 +318,7 @@ def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
 
 
 def _leading_folder(entries: Mapping[str, object]) -> str:
-    """The folder that all entries lie in, if it holds a hierarchy and is no part of it."""
+    """Return the folder that holds all entries, if it is the root of a hierarchy; else ""."""
     first = next(iter(entries), "").partition("/")
     folder = first[0] + first[1]
     if not first[1] or not all(name.startswith(folder) for name in entries):
@@ -328,9 +328,9 @@ def _leading_folder(entries: Mapping[str, object]) -> str:
 
 @contextmanager
 def _opened(path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
-    """The file, if it is still the one that was opened first."""
+    """Open the file; raise if it is not the one that was opened first."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # perhaps a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a pipe
     except OSError as error:
         raise StoreError(f"could not open {path}: {error.strerror}") from error
     try:

@@ -1,7 +1,7 @@
-"""What stands around the values of a zip archive: headers, the directory, and its end.
+"""The structure of a zip archive: headers, the directory, and the end record.
 
-As PKWARE's APPNOTE.TXT 6.3.9 has them; zip64 only where a number does not fit. Entries
-that are written here have no time of their own.
+The format is that of PKWARE's APPNOTE.TXT 6.3.9; zip64 is used only if a number does not fit.
+Entries written here have no timestamp.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ZIP64 = 1  # the extra field of large numbers, 4.5.3
 
 
 class Member(NamedTuple):
-    """An entry, as the directory has it."""
+    """An entry in the directory of an archive."""
 
     name: str
     offset: int
-    """Of its local header."""
+    """Offset of its local header."""
     size: int
     stored: int
-    """Bytes in the archive."""
+    """Stored size in bytes."""
     crc: int
     method: int = zipfile.ZIP_STORED
     flags: int = 0
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 def member_of(info: zipfile.ZipInfo) -> Member:
-    """An entry of an archive that is there."""
+    """Return an entry of an existing archive."""
     year, month, day, hour, minute, second = info.date_time
     time = (hour << 11 | minute << 5 | second // 2, max(year - 1980, 0) << 9 | month << 5 | day)
     return Member(
@@ -60,12 +60,12 @@ def member_of(info: zipfile.ZipInfo) -> Member:
 
 
 def local_header(name: str, size: int, crc: int) -> bytes:
-    """What stands in front of a value that is stored as it is.
+    """Return the local header of a value stored without compression.
 
     Raises
     ------
     ValueError
-        If the name is longer than an archive can say.
+        If the name is too long for the format.
     """
     encoded, flags = _encoded(name)
     large = size >= _MOST_32
@@ -90,7 +90,7 @@ def local_header(name: str, size: int, crc: int) -> bytes:
 
 
 def directory(members: Iterable[Member]) -> bytes:
-    """The directory of an archive."""
+    """Return the directory of an archive."""
     return b"".join(_central(member) for member in members)
 
 
@@ -126,7 +126,7 @@ def _central(member: Member) -> bytes:
 
 
 def end_of_directory(count: int, nbytes: int, start: int) -> bytes:
-    """The end of an archive: how many entries the directory has, its size and where it begins."""
+    """Return the end records: the directory's number of entries, its size and its offset."""
     end = b""
     if count >= _MOST_16 or nbytes >= _MOST_32 or start >= _MOST_32:
         rest = _END_64.size - 12
@@ -138,7 +138,7 @@ def end_of_directory(count: int, nbytes: int, start: int) -> bytes:
 
 
 def _encoded(name: str) -> tuple[bytes, int]:
-    """A name as bytes, and the flag that says how."""
+    """Return a name as bytes, and the flag for its encoding."""
     encoded = name.encode()
     if len(encoded) > _MOST_16:
         raise ValueError(f"a name of {len(encoded)} bytes is longer than {_MOST_16}")

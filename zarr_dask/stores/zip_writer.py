@@ -1,12 +1,12 @@
-"""A zip archive that is being written: each value once, one after the other, by one process.
+"""A zip archive that is being written: each value once, in sequence, by one process.
 
-Values go into a temporary file beside the archive as they come; documents are kept in memory, so
-that they may change until the end. `ZipWriter.close` writes them and the directory, and renames the
-file: until then there is no archive, or the old one. What a killed process leaves is the temporary
-file (``.zarr-dask-<16 hex digits>.tmp``), which `zarr_dask.verify` sweeps.
+Values are written to a temporary file beside the archive as they arrive. Metadata is kept in
+memory, so that it may change until the end. `ZipWriter.close` writes the metadata and the
+directory, and renames the file: until then there is no archive, or the old one. A killed process
+leaves the temporary file (``.zarr-dask-<16 hex digits>.tmp``), which `zarr_dask.verify` removes.
 
-No value is written over: an archive would keep both, and its readers need not agree on which one
-counts.
+No value is overwritten: an archive would keep both, and its readers need not agree on the valid
+one.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ _Mode = Literal["x", "w", "a"]
 
 
 class ZipWriter:
-    """A store that becomes a zip archive when it is closed, or nothing at all.
+    """A store that becomes a zip archive when it is closed, or leaves nothing behind.
 
     Parameters
     ----------
     path
-        Where the archive will be.
+        Path of the future archive.
     mode
-        ``"x"``: there must be none yet. ``"w"``: it takes the place of what is there. ``"a"``: it
-        has the entries of what is there as well; they are copied first, so that the old archive
-        stays whole until the new one is.
+        ``"x"``: there must be no archive yet. ``"w"``: replace an existing one. ``"a"``: add to an
+        existing one; its entries are copied first, so that the old archive is intact until the new
+        one is complete.
     folder
-        A folder in the archive, which the names of all entries begin with and keys do not. By
-        default the one that all entries of an old archive lie in, if it holds a hierarchy; else
-        none.
+        A folder in the archive, as a prefix of all entries' names that keys do not have. By default
+        the one that holds all entries of an old archive, if it is a hierarchy; else none.
     fsync
-        Whether the archive and its folder are made durable when it is closed.
+        If True, the archive and its folder are synced to disk on closing.
 
     Raises
     ------
     NodeExistsError
-        If there is something at `path` already, by ``mode="x"``.
+        If `path` exists, with ``mode="x"``.
     StoreError
-        If what is there is no zip archive, by ``mode="a"``.
+        If `path` is not a zip archive, with ``mode="a"``.
 
     Notes
     -----
-    One process writes, with as many threads as it likes: dask's threads can, its processes and the
-    workers of a cluster cannot, and are refused. Values are stored as they are, because chunks are
-    compressed already. A value is written once; documents may change until the end.
+    One process writes, with any number of threads. So dask's threads can write to it; dask's
+    processes and the workers of a cluster are refused. Values are stored without compression,
+    because chunks are compressed already. A value is written once; metadata may change until the
+    end.
 
     Examples
     --------
@@ -121,11 +121,11 @@ class ZipWriter:
             self._old = ZipStore(self.root, f"{folder}/" if folder else "", None)
         self._check_place()
         self._lock = threading.RLock()
-        self._file: _File | None = None  # made when it is first needed
+        self._file: _File | None = None  # created when it is first needed
         self._members: dict[str, Member] = {}
         self._reserved: dict[str, tuple[int, int]] = {}  # sizes and checksums, by key
         self._documents: dict[str, bytes] = {}
-        self._dropped: set[str] = set()  # documents of the old archive
+        self._dropped: set[str] = set()  # metadata of the old archive
         self._state: Literal["open", "closed", "discarded"] = "open"
         self._process = os.getpid()
         self._token = token_hex(8)
@@ -140,7 +140,7 @@ class ZipWriter:
         if os.path.isdir(self.root):
             raise NodeExistsError(f"{self.root} is a folder, where an archive cannot be.")
 
-    # --- beginning and end ------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self
@@ -157,13 +157,13 @@ class ZipWriter:
             self.discard()
 
     def close(self) -> None:
-        """Write the documents and the directory, and let the archive appear.
+        """Write the metadata and the directory, and make the archive appear.
 
         Raises
         ------
         StoreError
-            If that fails, or somebody else has put something at the path meanwhile; nothing has
-            changed then.
+            If that fails, or another process has created or changed the file at the path meanwhile;
+            then nothing is changed.
         """
         with self._lock:
             if self._state != "open":
@@ -178,7 +178,7 @@ class ZipWriter:
             self._state = "closed"
 
     def discard(self) -> None:
-        """Forget all that was written; nothing has changed."""
+        """Discard everything that was written, without changing anything."""
         with self._lock:
             if self._state == "open":
                 self._state = "discarded"
@@ -201,7 +201,7 @@ class ZipWriter:
             self._appear(file)
 
     def _appear(self, file: _File) -> None:
-        """Rename the file; where there must be nothing, so that of two writers one fails."""
+        """Rename the file; with mode "x" by a link, so that one of two writers fails."""
         if self.mode == "x":
             try:
                 os.link(file.path, self.root)
@@ -216,7 +216,7 @@ class ZipWriter:
         if self.fsync:
             fsync_folder(os.path.dirname(self.root))
 
-    # --- the place --------------------------------------------------------------------------------
+    # --- the location -----------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -225,7 +225,7 @@ class ZipWriter:
 
     @property
     def identity(self) -> str:
-        """The archive, links followed."""
+        """The archive, with links resolved."""
         return os.path.realpath(self.url)
 
     def __repr__(self) -> str:
@@ -297,7 +297,7 @@ class ZipWriter:
         return (*own, *old)
 
     def _reader(self) -> Store:
-        """What is read from: this writer, or the archive that it has become."""
+        """Return the store to read from: this writer, or the archive after closing."""
         if self._state == "closed":
             return ZipStore.from_path(self.root, self._old.folder.rstrip("/"))
         if self._state == "discarded":
@@ -308,12 +308,12 @@ class ZipWriter:
     # --- writing ----------------------------------------------------------------------------------
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """See `zarr_dask.stores.base.Store.set`; the same value may come twice.
+        """See `zarr_dask.stores.base.Store.set`; the same value may be written twice.
 
         Raises
         ------
         WrittenOnceError
-            If there is another value.
+            If there is a different value.
         """
         check_key(key)
         self._check_open(key)
@@ -338,7 +338,7 @@ class ZipWriter:
             self._members[key] = member
 
     def _reserve(self, key: str, size: int, crc: int) -> bool:
-        """Whether a value is to be written; False if the same one is there."""
+        """Return True if a value is new, False if it exists; raise if a different one exists."""
         with self._lock:
             there = self._reserved.get(key)
             if there is None:
@@ -370,7 +370,7 @@ class ZipWriter:
         Raises
         ------
         WrittenOnceError
-            If there is a value and it is no document.
+            If there is a value that is not metadata.
         """
         check_key(key)
         self._check_open(key)
@@ -383,12 +383,12 @@ class ZipWriter:
             self._dropped.add(key)
 
     def delete_prefix(self, prefix: str) -> None:
-        """See `zarr_dask.stores.base.Store.delete_prefix`; nothing is removed where it cannot be.
+        """See `zarr_dask.stores.base.Store.delete_prefix`; all is removed or nothing.
 
         Raises
         ------
         WrittenOnceError
-            If there are values that are no documents.
+            If there are values that are not metadata.
         """
         found = [*self.list(prefix)]
         for key in found:
@@ -398,7 +398,7 @@ class ZipWriter:
             self.delete(key)
 
     def _begun(self) -> _File:
-        """The temporary file; with the entries of the old archive, if they are to stay."""
+        """Return the temporary file, creating it with the entries of the old archive, if any."""
         with self._lock:
             if self._file is None:
                 with self._reporting("write", self.root):
@@ -409,7 +409,7 @@ class ZipWriter:
             return self._file
 
     def _old_members(self) -> tuple[tuple[str, Member], ...]:
-        """The entries of the old archive, by their keys; also those outside its folder."""
+        """Return the entries of the old archive by key, including those outside its folder."""
         if self._old.stamp is None:
             return ()
         with zipfile.ZipFile(self.root) as archive:
@@ -453,7 +453,7 @@ class ZipWriter:
 
 
 class _File:
-    """The temporary file, and where the next entry goes."""
+    """The temporary file, and the offset of the next entry."""
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -475,13 +475,13 @@ class _File:
                 os.unlink(self.path)
 
     def remove_in(self, process: int) -> None:
-        """In a child that was forked, the file is its parent's."""
+        """Remove the file, unless this is a forked child: the file is its parent's."""
         if os.getpid() == process:
             self.remove()
 
 
 def _is_document(key: str) -> bool:
-    """Whether a key is that of a metadata document, of any format."""
+    """True if a key is that of a metadata file, of any format."""
     name = key.rpartition("/")[2]
     return name in DOCUMENTS or name.endswith(".json")
 
