@@ -73,7 +73,7 @@ def migrate(
     v1_f_order: Any,
     quiet: bool,
 ) -> None:
-    """Convert the metadata of a hierarchy to another format, v3 by default.
+    """Convert the metadata of a hierarchy to another format.
 
     No chunk is decoded. A hierarchy is migrated completely or not at all: if a node cannot be
     migrated, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the

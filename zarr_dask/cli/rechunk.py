@@ -111,7 +111,7 @@ Example:
     help="Write the plan into this file, for run, status, finish and script.",
 )
 def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **options: Any) -> None:
-    """Show the plan of rechunk.
+    """Show the plan of rechunk, without running it.
 
     The arguments are those of rechunk. Only the requested files are written.
     """

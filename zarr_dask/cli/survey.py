@@ -25,7 +25,7 @@ __all__ = ["survey"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traceback_option
 def survey(root: str, path: str, as_json: bool) -> None:
-    """List everything below a folder, and the requirements for reading it.
+    """List the nodes below a folder, and their requirements.
 
     ROOT may hold many hierarchies of all formats. For every node it lists format, shape, data type,
     codecs, stored objects and sizes; required options and packages; and why a node cannot be read.
