@@ -291,8 +291,8 @@ class Array:
             Blocks. None: one block per stored object, or whole chunks of it if the object is larger
             than dask's ``array.chunk-size``. ``"auto"``: whole stored objects merged up to that
             size. ``"chunks"`` or ``"shards"``: one block for each of these. Or any form that dask
-            takes. A mapping gives any of these by position or name of a dimension: ``{"time":
-            "auto", "x": -1}`` keeps stored objects along the other dimensions.
+            takes. A mapping gives any of these by position or name of a dimension:
+            ``{"time": "auto", "x": -1}`` keeps stored objects along the other dimensions.
         name
             Name in the graph. The default identifies the array and its metadata, attributes
             included, and is the same in every process.
@@ -505,7 +505,7 @@ class Array:
         MetadataError
             If an attribute cannot be expressed in JSON.
         MetadataChangedError
-            If the metadata in the store have changed since the array was opened.
+            If the array in the store differs by now in more than its attributes.
         ReadOnlyError
             If the array was opened for reading.
         """
@@ -536,7 +536,7 @@ class Array:
         GridError
             If `shape` is not a shape, or has another number of dimensions.
         MetadataChangedError
-            If the metadata in the store have changed since the array was opened.
+            If the array in the store differs by now in more than its attributes.
         RankError
             If it belongs to a simulation output that is still open (`zarr_dask.Writer`).
         ReadOnlyError
@@ -590,7 +590,7 @@ class Array:
         DataTypeError
             If the array cannot hold the values.
         MetadataChangedError
-            If the metadata in the store have changed since the array was opened.
+            If the array in the store differs by now in more than its attributes.
         ReadOnlyError
             If the array was opened for reading.
 

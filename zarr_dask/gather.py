@@ -36,8 +36,7 @@ class Taking(NamedTuple):
     """The smallest region of the stored object that holds all selected elements."""
     picks: tuple[tuple[np.ndarray, ...] | None, ...]
     """For each group the selected elements of the box: indices for each of its dimensions, or None
-    for all of them in order.
-    """
+    for all of them in order."""
     out: tuple[slice | np.ndarray, ...]
     """Their positions along the axis of each group."""
 
@@ -131,7 +130,7 @@ class Gathering:
 
     @property
     def region(self) -> Region | None:
-        """The selected region of the array, in the shape of `shape`; None if lists select."""
+        """The selected region of the array, in the shape of `shape`; None if it is no region."""
         if any(len(group.dims) > 1 for group in self.groups) or self.transform.has_lists:
             return None
         return tuple(_forward(one, self.transform.shape) for one in self.transform.maps)
@@ -287,7 +286,7 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
 
     Along an axis that slices a dimension, or selects from it by a list in order, each block holds
     the selected elements of one cell. Along other lists, and points, blocks have one size: about
-    one block per affected cell, or blocks of about `_FEW_POINTS` points if these are larger.
+    one block per affected cell, and for points at least about `_FEW_POINTS` points per block.
 
     Examples
     --------
