@@ -1,4 +1,4 @@
-"""Checks of files that commands write: they must not be in or above arrays."""
+"""Checks of files that commands write: they must stay out of existing and new arrays."""
 
 from __future__ import annotations
 
