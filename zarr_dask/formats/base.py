@@ -214,9 +214,9 @@ class ChunkKeys:
 
     @property
     def mistakable(self) -> ChunkKeys | None:
-        """The layout to try if the metadata are wrong about the separator.
+        """The layout that metadata with a wrong separator would name instead of this one.
 
-        None if a listing of the keys would show which layout they have.
+        None if the keys themselves show their layout.
         """
         if self.name != "v2":
             return None
@@ -405,7 +405,7 @@ NodeMeta = ArrayMeta | GroupMeta
 
 
 class NodeReader(Protocol):
-    """The part of a format that walking a hierarchy needs; also implemented by several formats."""
+    """The part of a format that walking a hierarchy needs; combined formats implement it, too."""
 
     @property
     def has_implicit_groups(self) -> bool:

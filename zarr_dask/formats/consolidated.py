@@ -1,4 +1,4 @@
-"""Consolidated metadata: all documents below a group in one, used for reading by default.
+"""Consolidated metadata: all documents below a group in one; read by default, written on demand.
 
 v2: ``.zmetadata`` beside the documents of the group, as zarr-python 2 and 3 write it, with the
 documents by their keys. v3: ``consolidated_metadata`` in the document of the group (core
