@@ -119,7 +119,7 @@ _JOBS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Jobs are imported when they are first used: they need dask, reading does not."""
+    """Import jobs when they are first used: they need dask, reading does not."""
     if name in _JOBS:
         return getattr(import_module(_JOBS[name]), name)
     if name == "ome":

@@ -1,7 +1,7 @@
-"""An array: a store, a path and what the metadata say.
+"""An array: a store, a path and the array's metadata.
 
-Reading goes through `zarr_dask.reading`, writing through `zarr_dask.writing`, stored object by
-stored object. A node is frozen: what changes its metadata returns a new one.
+Reading goes through `zarr_dask.reading`, writing through `zarr_dask.writing`, one stored object at
+a time. A node is frozen: methods that change its metadata return a new node.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class Array:
     """
 
     store: Store
-    """Where the bytes are."""
+    """Store that holds the array."""
     path: str
     """Path below the root of the store; empty for the root."""
     meta: ArrayMeta
-    """What the metadata document says."""
+    """Parsed metadata of the array."""
     node_format: Format
-    """How documents are spelled."""
+    """Format in which the metadata are written."""
     options: ReadOptions = field(default_factory=ReadOptions)
-    """How to read."""
+    """Options for reading."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -105,14 +105,14 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements in memory; a guess where they have no fixed size."""
+        """Bytes of all elements in memory; an estimate if elements have no fixed size."""
         return self.size * self.meta.data_type.typical_itemsize
 
     @property
     def chunks(self) -> Shape:
-        """Shape of what is decoded at once; where chunks differ, the largest along each dimension.
+        """Shape of a chunk, the unit of decoding; if chunks differ, the largest lengths.
 
-        The sizes of all of them are those of the blocks of `to_dask`.
+        The sizes of all chunks are those of the blocks of `to_dask`.
         """
         return self.meta.chunk_shape
 
@@ -123,15 +123,15 @@ class Array:
 
     @property
     def write_chunks(self) -> Shape:
-        """Shape of a stored object, the unit of writing: that of a shard or of a chunk.
+        """Shape of a stored object, the unit of writing: a shard, or a chunk without shards.
 
-        Where they differ, the largest along each dimension.
+        If stored objects differ in shape, the largest along each dimension.
         """
         return self.meta.grid.largest_cell
 
     @property
     def fill_value(self) -> Any:
-        """Value of elements that were never written; None if that is undefined."""
+        """Value of elements that were never written; None if it is undefined."""
         return None if self.meta.fill is None else self.meta.fill[()]
 
     @property
@@ -141,10 +141,10 @@ class Array:
 
     @property
     def user_attributes(self) -> dict[str, Any]:
-        """The attributes without the one that the names of dimensions are, if there is one.
+        """The attributes without the one that holds the names of dimensions, if there is one.
 
-        Formats v1 and v2 have no other place for them than the attribute ``_ARRAY_DIMENSIONS``
-        (xarray's convention); `attributes` has it, as it is stored.
+        Formats v1 and v2 can only store these names in the attribute ``_ARRAY_DIMENSIONS``
+        (xarray's convention); `attributes` includes it as stored.
         """
         hidden = None if self.dimension_names is None else self.node_format.names_attribute
         return {name: value for name, value in self.meta.attributes.items() if name != hidden}
@@ -170,11 +170,11 @@ class Array:
         return where(self.store, self.path)
 
     def key(self, coords: Sequence[int]) -> str:
-        """Key of the stored object at some coordinates."""
+        """Return the key of the stored object at the given coordinates."""
         return self.node_format.data_prefix(self.path) + self.meta.keys.key(coords)
 
     def nbytes_stored(self) -> int:
-        """Bytes of all stored objects, by one listing."""
+        """Return the size in bytes of all stored objects, found by one listing."""
         return sum(stored_sizes(self))
 
     def __iter__(self) -> Iterator[Any]:
@@ -210,7 +210,7 @@ class Array:
     # --- reading ----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        """Elements by NumPy's indexing; a scalar where NumPy gives one."""
+        """Return elements by NumPy's indexing; a scalar where NumPy returns one."""
         shape = self.meta.grid.shape
         plain = parse_plain(key, shape)
         if plain is not None:
@@ -230,25 +230,25 @@ class Array:
     def read(
         self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
     ) -> np.ndarray:
-        """A region as a NumPy array.
+        """Read a region as a NumPy array.
 
         Parameters
         ----------
         region
-            A tuple of slices with positive steps; everything by default.
+            A tuple of slices with positive steps; the whole array by default.
         out
-            Where to put it; of the region's shape and the array's data type.
+            Array to read into; it must have the region's shape and the array's data type.
         threads
-            1 for the calling thread only; by default the threads of this process, one per core.
+            1 for the calling thread only; by default all threads of this process, one per core.
 
         Raises
         ------
         SelectionError
-            If the region is not one.
+            If the region is not valid.
         DataTypeError
             If `out` has another data type, or cannot be written to.
         CorruptObjectError
-            If stored bytes do not decode; it names key and coordinates.
+            If stored bytes do not decode; the error names key and coordinates.
         ChunkMissingError
             If a chunk is absent and the array was opened with ``missing="error"``.
         StoreError
@@ -263,7 +263,7 @@ class Array:
         return out
 
     def _read(self, region: Region, shape: Shape, threads: int | None) -> np.ndarray:
-        """A region, which has this shape, in new memory."""
+        """Read a region of the given shape into new memory."""
         reader = self.reader
         try:
             out = reader.room(region, shape)
@@ -274,7 +274,7 @@ class Array:
 
     @cached_property
     def reader(self) -> Reader:
-        """What fetches elements (`zarr_dask.reading`)."""
+        """Reader of the elements (`zarr_dask.reading`)."""
         prefix = self.node_format.data_prefix(self.path)
         return Reader(self.store, self.path, prefix, self.meta, self.options)
 
@@ -283,24 +283,24 @@ class Array:
         return {name: value for name, value in self.__dict__.items() if name not in unkept}
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
-        """The array as a lazy dask array.
+        """Return the array as a lazy dask array.
 
         Parameters
         ----------
         chunks
-            Blocks: None for one stored object each, or whole chunks of it where it is larger than
-            dask's ``array.chunk-size``; ``"auto"`` for whole stored objects merged up to that
-            size; ``"chunks"`` or ``"shards"`` for those; or any form that dask takes. Dimensions
-            by position or by name, each with any of these: ``{"time": "auto", "x": -1}`` leaves
-            stored objects along the others.
+            Blocks. None: one block per stored object, or whole chunks of it if the object is larger
+            than dask's ``array.chunk-size``. ``"auto"``: whole stored objects merged up to that
+            size. ``"chunks"`` or ``"shards"``: one block for each of these. Or any form that dask
+            takes. A mapping gives any of these by position or name of a dimension:
+            ``{"time": "auto", "x": -1}`` keeps stored objects along the other dimensions.
         name
-            Name in the graph; by default it tells the array and its metadata, attributes
+            Name in the graph. The default identifies the array and its metadata, attributes
             included, and is the same in every process.
 
         Raises
         ------
         GridError
-            If `chunks` gives no blocks of the array.
+            If `chunks` does not give blocks of the array.
         DaskBackendError
             If dask's array-expr backend is turned on.
         """
@@ -316,22 +316,22 @@ class Array:
         return read(source, blocks, self.token, name)
 
     def reading_from(self, store: Store) -> Array:
-        """The same array, read from another store."""
+        """Return the same array, read from another store."""
         return replace(self, store=store)
 
     def source(
         self, transform: IndexTransform | None, *, keep_indices: bool = False
     ) -> ArraySource:
-        """The array, or a selection of it, as the tasks of a graph see it.
+        """Return the array, or a selection of it, as the tasks of a graph see it.
 
         Parameters
         ----------
         transform
-            The selection; None for everything.
+            The selection; None for the whole array.
         keep_indices
-            Whether each process keeps the indices of shards at hand, as `ReadOptions.index_cache`
-            does; to ask whether one is still true takes as long as to ask for it where each request
-            takes its time.
+            True to cache the indices of shards in each process, as `ReadOptions.index_cache` does.
+            This has no effect on remote stores: revalidating an index there takes as long as
+            fetching it.
         """
         options, token = self.options, self.token
         if keep_indices and not options.index_cache and not is_far(self.store):
@@ -343,7 +343,7 @@ class Array:
 
     @cached_property
     def token(self) -> str:
-        """Tells this array from others, and from itself with other metadata."""
+        """Token that identifies the array and its metadata."""
         meta = self.meta
         facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
         more = (meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys)
@@ -364,7 +364,7 @@ class Array:
 
     @property
     def lazy(self) -> View:
-        """The array as a view: selecting from it reads nothing until it is asked to.
+        """The array as a view; selecting from it reads nothing until elements are needed.
 
         Examples
         --------
@@ -377,7 +377,7 @@ class Array:
 
     @property
     def oindex(self) -> Selector:
-        """Selects with lists or masks of which each is taken along its own dimension.
+        """Selects with lists or masks, each applied to its own dimension.
 
         Examples
         --------
@@ -393,9 +393,9 @@ class Array:
 
     @property
     def vindex(self) -> Selector:
-        """Selects points: lists are broadcast against each other, their axes stand first.
+        """Selects points: lists are broadcast against each other, and their axes come first.
 
-        A mask of the array's shape selects where it is true.
+        A mask of the array's shape selects the elements where it is true.
 
         Examples
         --------
@@ -409,9 +409,9 @@ class Array:
 
     @property
     def blocks(self) -> Selector:
-        """Selects whole stored objects (shards, or chunks where there are none) by coordinates.
+        """Selects whole stored objects (shards, or chunks if there are none) by coordinates.
 
-        Integers and slices without a step, for the first dimensions; none of them vanishes.
+        Takes integers and slices without a step for the first dimensions; no dimension is dropped.
 
         Examples
         --------
@@ -437,17 +437,17 @@ class Array:
     def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
         """Write a region.
 
-        A stored object that the region covers only in part is read, changed and written; no
-        other writer may work on it meanwhile.
+        A stored object that the region covers only partly is read, changed and written; no other
+        writer may write to it meanwhile.
 
         Parameters
         ----------
         region
             A tuple of slices with positive steps.
         values
-            Of the region's shape.
+            Values of the region's shape.
         threads
-            1 for the calling thread only; by default the threads of this process, one per core.
+            1 for the calling thread only; by default all threads of this process, one per core.
         """
         checked = checked_region(region, self.shape)
         shape = tuple(len(range(s.start, s.stop, s.step)) for s in checked)
@@ -457,10 +457,10 @@ class Array:
         self._write(checked, values, threads)
 
     def cast(self, value: Any) -> np.ndarray:
-        """Values in the array's data type, as NumPy does on assignment.
+        """Cast values to the array's data type, as NumPy does on assignment.
 
-        Arrays are cast, Python numbers must fit; elements of arrays of texts or byte strings must
-        be such.
+        Arrays are cast; Python numbers must fit. Elements of arrays of texts or byte strings must
+        be texts or byte strings.
 
         Raises
         ------
@@ -481,12 +481,12 @@ class Array:
         for_each(lambda part: write_part(self, part, values), parts, threads)
 
     def check_no_output(self) -> None:
-        """Refuse an array that the ranks of a simulation write; looked up once.
+        """Raise if the ranks of a simulation write to the array; looked up once.
 
         Raises
         ------
         RankError
-            If its output is open.
+            If it belongs to a simulation output that is still open.
         """
         _ = self._looked_up
 
@@ -498,14 +498,14 @@ class Array:
     # --- changes of metadata ----------------------------------------------------------------------
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
-        """The array with more (or other) attributes, written to the store.
+        """Add or replace attributes in the store and return the changed array.
 
         Raises
         ------
         MetadataError
-            If they hold what JSON cannot.
+            If an attribute cannot be expressed in JSON.
         MetadataChangedError
-            If the array in the store is another one by now.
+            If the array in the store differs by now in more than its attributes.
         ReadOnlyError
             If the array was opened for reading.
         """
@@ -515,33 +515,34 @@ class Array:
         return replace(self, meta=meta)
 
     def resize(self, shape: Any, prune: bool = False) -> Array:
-        """The array with another shape, written to the store; this one is of no use any more.
+        """Resize the array in the store and return it; do not use the old object afterwards.
 
-        Only the document changes: stored objects stay where they are. What lies outside the new
-        shape is kept and is there again when the array grows back, unless it is pruned. No other
-        job may write to the array meanwhile.
+        Only the metadata change; stored objects are kept. Elements outside the new shape reappear
+        when the array grows back, unless they are pruned. No other job may write to the array
+        meanwhile.
 
         Parameters
         ----------
         shape
             Elements along each dimension.
         prune
-            Leave nothing outside the old and outside the new shape: delete the objects that lie
-            there, and put the fill value there into those that the border cuts. What the array
-            grows by then reads as the fill value. Takes a listing of all stored objects.
+            Clear everything outside the old and the new shape: delete the objects that lie
+            completely outside, and set the outside part of objects that cross the border to the
+            fill value. Elements that the array gains by growing then read as the fill value. Takes
+            a listing of all stored objects.
 
         Raises
         ------
         GridError
-            If it is no shape, or of another number of dimensions.
+            If `shape` is not a shape, or has another number of dimensions.
         MetadataChangedError
-            If the array in the store is another one by now.
+            If the array in the store differs by now in more than its attributes.
         RankError
-            If it belongs to an output that is open (`zarr_dask.Writer`).
+            If it belongs to a simulation output that is still open (`zarr_dask.Writer`).
         ReadOnlyError
             If the array was opened for reading.
         UnknownCodecError
-            If objects must be pruned that cannot be written.
+            If objects to be pruned cannot be encoded.
 
         Examples
         --------
@@ -569,18 +570,18 @@ class Array:
         return replace(self, meta=changed)
 
     def append(self, values: Any, axis: int = 0) -> Array:
-        """The array with more elements at its end, written to the store.
+        """Append values in the store and return the longer array.
 
-        The elements are written before the document, so that a reader never sees the array longer
-        than what is in it. Objects that the old end cuts are read, changed and written; no other
-        job may write to the array meanwhile.
+        The elements are written before the metadata, so readers never see an array that is longer
+        than its data. Objects that cross the old end are read, changed and written; no other job
+        may write to the array meanwhile.
 
         Parameters
         ----------
         values
-            Of the array's shape but for one dimension.
+            Values of the array's shape, except along one dimension.
         axis
-            That dimension; counted from the end if negative.
+            The dimension to append along; counted from the end if negative.
 
         Raises
         ------
@@ -589,7 +590,7 @@ class Array:
         DataTypeError
             If the array cannot hold the values.
         MetadataChangedError
-            If the array in the store is another one by now.
+            If the array in the store differs by now in more than its attributes.
         ReadOnlyError
             If the array was opened for reading.
 
@@ -620,7 +621,7 @@ class Array:
         return changed
 
     def _clear_outside(self, meta: ArrayMeta) -> None:
-        """Leave nothing of the stored objects outside the shape."""
+        """Delete or clear stored elements outside the shape."""
         prefix = self.node_format.data_prefix(self.path)
         clear_outside(self.store, prefix, meta, self.where)
 
@@ -631,11 +632,11 @@ def _unpacked(store: Store, path: str, packed: bytes) -> Array:
 
 
 _KEPT_INDICES = 1 << 26
-"""Bytes of indices that a process keeps where blocks are parts of shards."""
+"""Bytes of shard indices that a process caches if blocks are parts of shards."""
 
 
 def stored_sizes(array: Array) -> Iterator[int]:
-    """Bytes of each stored object that exists."""
+    """Yield the size in bytes of each stored object that exists."""
     prefix = array.node_format.data_prefix(array.path)
     for key, nbytes in list_sizes(array.store, prefix):
         if array.meta.coords(key[len(prefix) :]) is not None:

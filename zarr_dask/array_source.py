@@ -20,34 +20,34 @@ __all__ = ["ArraySource", "SourceArray"]
 
 
 class SourceArray(SelectedArray, Protocol):
-    """What a source needs to know of its array."""
+    """Interface that a source needs of its array."""
 
     def read(
         self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
     ) -> np.ndarray:
-        """A region as a NumPy array."""
+        """Read a region as a NumPy array."""
         ...
 
     @property
     def options(self) -> ReadOptions:
-        """How to read."""
+        """Options for reading."""
         ...
 
     def reading_from(self, store: Store) -> SourceArray:
-        """The same array, read from another store."""
+        """Return the same array, read from another store."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """What read tasks index: each reads in its own thread; made by `Array.source`."""
+    """Source that read tasks index, each in its own thread; made by `Array.source`."""
 
     array: SourceArray
-    """The array without what is not needed to read it: attributes and names of dimensions."""
+    """The array without metadata that reading does not need: attributes and names of dimensions."""
     token: str
-    """That of the array with all it has, and of the selection; see `Array.token`."""
+    """Token of the array with all its metadata, and of the selection; see `Array.token`."""
     transform: IndexTransform | None = None
-    """What of the array; None for everything."""
+    """Selection of the array; None for the whole array."""
 
     @property
     def shape(self) -> Shape:
@@ -65,7 +65,7 @@ class ArraySource:
         return len(self.shape)
 
     def within(self, region: Region) -> ArraySource:
-        """A region of it as a source."""
+        """Return a region of it as a source."""
         transform = self.transform or IndexTransform.identity(self.shape)
         return ArraySource(self.array, self.token, transform.within(region))
 
@@ -73,32 +73,33 @@ class ArraySource:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether it is worth to ask for indices of shards before they are needed."""
+        """True if it is worth prefetching the indices of shards."""
         array = self.array
         in_shards = array.meta.largest_bound().partial
         return in_shards and not array.options.index_cache and can_read_ahead(array.store)
 
     @property
     def store(self) -> Store:
-        """Where the stored objects are."""
+        """Store that holds the stored objects."""
         return self.array.store
 
     def reading_from(self, store: Store) -> ArraySource:
-        """The same source, read from another store."""
+        """Return the same source, read from another store."""
         return ArraySource(self.array.reading_from(store), self.token, self.transform)
 
     def key_of(self, region: Region) -> str | None:
-        """The one stored object that a region of it lies in; None if there are several."""
+        """Return the key of the single stored object that holds a region; None if several do."""
         wanted: Region | None = region
         if self.transform is not None:
             wanted = Gathering(self.transform.within(region)).region
         only = None if wanted is None else self.array.meta.grid.only_cell(wanted)
         return None if only is None else self.array.reader.key_of(only[0])
 
-    # --- what tasks do ----------------------------------------------------------------------------
+    # --- methods that tasks call
+    # -------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        """Elements by NumPy's indexing."""
+        """Return elements by NumPy's indexing."""
         if self.transform is not None:
             selected = self.transform.then(parse_numpy(key, self.shape))
             return read_selection(self.array, selected, threads=1)

@@ -1,8 +1,8 @@
 """Blocks to read an array in, worked out from its grid.
 
-Blocks are made of whole stored objects where they can be: a block that cuts through an object
-makes two tasks fetch it. Only an object that is larger than a block should be is cut, at the
-borders of its chunks. Pure integers; `graph.wanted` knows dask's own forms of ``chunks=``.
+Blocks consist of whole stored objects if possible, because two tasks must fetch an object that a
+block border cuts. An object is cut only if it is larger than a block may be, and then at the
+borders of its chunks. Pure integers; `graph.wanted` parses dask's forms of ``chunks=``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 MOST_BLOCKS = 1 << 21
-"""Blocks along a dimension at most: dask keeps the size of each and adds them up, for a second."""
+"""At most this many blocks along a dimension: dask takes about a second to add up their sizes."""
 
 
 def cells_of(grid: Grid) -> Blocks:
-    """One block per stored object.
+    """Return one block per stored object.
 
     Raises
     ------
@@ -43,14 +43,14 @@ def cells_of(grid: Grid) -> Blocks:
 
 
 def chunks_of(grid: Grid, chunk_shape: Shape) -> Blocks:
-    """One block per chunk.
+    """Return one block per chunk.
 
     Parameters
     ----------
     grid
         The stored objects.
     chunk_shape
-        The shape of a chunk; of the largest, where every chunk is an object and they differ.
+        Shape of a chunk; the largest if chunks are not sharded and differ.
 
     Examples
     --------
@@ -61,10 +61,10 @@ def chunks_of(grid: Grid, chunk_shape: Shape) -> Blocks:
 
 
 def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) -> Blocks:
-    """One block per stored object; whole chunks of them where one is larger than `limit` bytes.
+    """Return one block per stored object, or whole chunks of objects larger than `limit` bytes.
 
-    Such a block grows along the last dimension first, so that its chunks lie side by side in the
-    object, and never beyond the object.
+    A block of chunks grows along the last dimension first, so that its chunks are contiguous in the
+    object. It never extends beyond the object.
 
     Examples
     --------
@@ -83,17 +83,17 @@ def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) ->
 
 
 def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[int, tuple[int, ...]]:
-    """Whole stored objects put together along some dimensions, as far as a budget allows.
+    """Merge whole stored objects along some dimensions, as far as a budget allows.
 
     The shortest side of a block grows first, so that blocks become about cubic. An object that is
-    larger than the budget is a block of its own: it is never cut.
+    larger than the budget becomes a block of its own and is never cut.
 
     Parameters
     ----------
     grid
         The stored objects.
     limits
-        For each dimension along which blocks may grow, how many elements at most.
+        Maximum number of elements for each dimension along which blocks may grow.
     budget
         Elements of a block, counted along these dimensions only.
 
@@ -123,7 +123,7 @@ def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[in
 
 
 def _pieces(dimension: Dimension, length: int) -> tuple[int, ...]:
-    """Each cell cut into pieces of one length, the last of which may be shorter."""
+    """Cut each cell into pieces of one length; the last piece may be shorter."""
     if isinstance(dimension, Fixed) and dimension.size % length == 0:
         return _lengths(Fixed(length, dimension.extent))
     check_count(dimension.count + dimension.extent // length, "chunks")
@@ -144,12 +144,12 @@ def _lengths(dimension: Dimension) -> tuple[int, ...]:
 
 
 def check_count(count: int, what: str) -> None:
-    """Refuse more blocks along a dimension than a dask array can list.
+    """Raise if there are more blocks along a dimension than a dask array can list.
 
     Raises
     ------
     GridError
-        If there are; it says what they are.
+        If there are more; the message names them by `what`.
     """
     if count > MOST_BLOCKS:
         raise GridError(

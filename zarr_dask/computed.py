@@ -1,4 +1,4 @@
-"""What others have computed, as NumPy arrays: what becomes of a block before it is stored."""
+"""Conversion of computed blocks to NumPy arrays before they are stored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["as_numpy"]
 
 
 def as_numpy(block: Any, what: str) -> np.ndarray:
-    """A block as a NumPy array.
+    """Return a block as a NumPy array.
 
     Parameters
     ----------
     block
-        What a task or a rank has computed.
+        Result of a task or a rank.
     what
-        Names it, for messages.
+        Name of the block, for messages.
 
     Raises
     ------
     DataTypeError
-        If it is masked, or of a kind that does not become a NumPy array by itself.
+        If it is masked, or of a type that is not converted to a NumPy array implicitly.
     """
     if isinstance(block, np.ma.MaskedArray):
         raise DataTypeError(

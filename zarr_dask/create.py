@@ -1,4 +1,4 @@
-"""From what a user asks for to the metadata of a new array; the defaults are here."""
+"""From the arguments of a user to the metadata of a new array; the defaults are here."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ class ArraySpec:
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     format: str | None = None
-    """None where nobody says one; v3 then, unless the surroundings speak for another."""
+    """None for the default: v3, or the format of the surrounding group."""
     order: Literal["C", "F"] = "C"
     chunk_key_encoding: Any = None
 
 
 def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
-    """The metadata of a new array.
+    """Return the metadata of a new array.
 
     Parameters
     ----------
     spec
-        What is asked for.
+        Description of the array.
     at
-        Where it will be, for messages.
+        Location of the array, for messages.
 
     Raises
     ------
     GridError, DataTypeError, MetadataError
-        If it cannot be.
+        If the array cannot be created.
     """
     node_format = format_named(spec.format or _FORMAT)
     shape = given_shape(spec.shape)
@@ -110,12 +110,12 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
 
 
 def given_shape(shape: Any) -> Shape:
-    """The lengths of an array as a caller gives them.
+    """Return the lengths of an array as given by a caller.
 
     Raises
     ------
     GridError
-        If they are no integers of at least 0.
+        If they are not integers of at least 0.
     """
     try:
         lengths = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
@@ -127,7 +127,7 @@ def given_shape(shape: Any) -> Shape:
 
 
 def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
-    """The data type, and the dtype with the byte order in which it is to be stored."""
+    """Return the data type, and the dtype with the byte order in which it is stored."""
     if isinstance(dtype, DataType):
         return dtype, dtype.dtype
     try:
@@ -137,25 +137,25 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     try:
         stored: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
-        return data_type, data_type.dtype  # a name or a document that is not NumPy's
+        return data_type, data_type.dtype  # not a dtype of NumPy
     same = stored.itemsize == data_type.dtype.itemsize and stored.kind == data_type.dtype.kind
     return data_type, stored if same else data_type.dtype
 
 
 def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
-    """Objects are what their codec says they are: texts for ``vlen-utf8``."""
+    """Return the data type of an object array as given by its codec: texts for ``vlen-utf8``."""
     if data_type.name == "object" and isinstance(chain.serializer, ObjectSerializer):
         return chain.serializer.data_type
     return data_type
 
 
 def _listed(codecs: Any) -> Any:
-    """Codecs as formats take them: an object of another library that stands alone, in a list."""
+    """Return codecs as formats take them: a single object of another library is put in a list."""
     return codecs if codecs is None or isinstance(codecs, Iterable | Codec) else [codecs]
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
-    """The stored objects, and the shape of the chunks in them where they are shards."""
+    """Return the grid of stored objects, and the shape of inner chunks if they are shards."""
     ndim = len(shape)
     automatic = isinstance(spec.chunks, str) and spec.chunks == "auto"
     if spec.shards is None:
@@ -176,12 +176,12 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
 
 
 def check_divides(chunks: Shape, shards: Grid) -> None:
-    """Refuse chunks that do not fill every shard.
+    """Raise if chunks do not fill every shard.
 
     Raises
     ------
     GridError
-        If there is a shard whose length is no multiple of that of the chunks.
+        If the length of a shard is not a multiple of that of the chunks.
     """
     if any(outer % inner for outer, inner in zip(shards.common_cell, chunks, strict=True)):
         raise GridError(
@@ -192,7 +192,7 @@ def check_divides(chunks: Shape, shards: Grid) -> None:
 
 
 def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
-    """Near-cubic chunks of about `nbytes`, none longer than the array.
+    """Return near-cubic chunks of about `nbytes`, none longer than the array.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
 
 
 def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
-    """The largest near-cubic chunks of at most about `nbytes` that divide the shards.
+    """Return the largest near-cubic chunks of about `nbytes` or less that divide the shards.
 
     Examples
     --------
@@ -230,26 +230,26 @@ def regridded(
     shards: Cells | None,
     present: Shape,
 ) -> ArrayMeta:
-    """The metadata of the same array on other grids.
+    """Return the metadata of the same array on other grids.
 
     Parameters
     ----------
     meta
-        The array as it is.
+        Metadata of the array as it is.
     node_format
         Its format.
     chunks
-        Shape of a chunk, or sizes of all chunks along some dimensions; None for the shape it has,
-        or, if that does not divide the shards, for one that does.
+        Shape of a chunk, or sizes of all chunks along some dimensions. None for the present shape,
+        or for one that divides the shards if the present shape does not.
     shards
         Shape of a shard, or sizes; None for an array without shards.
     present
-        The shape that chunks have.
+        Present shape of chunks.
 
     Raises
     ------
     GridError, MetadataError
-        If the grids do not fit together, or not the codecs.
+        If the grids do not fit together, or the codecs do not fit the grids.
     """
     chain = chunk_chain(meta)
     cells: Cells = present if chunks is None else chunks
@@ -281,27 +281,28 @@ def converted(
     codecs: Any = None,
     default_codecs: bool = False,
 ) -> ArrayMeta:
-    """The metadata of the same array in another format, data type or encoding, on its grid.
+    """Return the metadata of the same array, on its grid, in another format, data type or encoding.
 
     Parameters
     ----------
     meta
-        The array as it is.
+        Metadata of the array as it is.
     old, new
-        Its format, and the one to come.
+        Present format and new format.
     at
-        Where it will be, for messages.
+        Location of the new array, for messages.
     dtype
-        The data type to come; the same by default.
+        New data type; unchanged by default.
     codecs
-        The codecs of a chunk to come, in the spelling of the new format; the same by default.
+        New codecs of a chunk, as the new format spells them; unchanged by default.
     default_codecs
-        Whether to take the default codecs of the new format where `codecs` is None.
+        True to take the default codecs of the new format if `codecs` is None.
 
     Raises
     ------
     DataTypeError, MetadataError
-        If the new format has no such data type or codec, or the data type no such fill value.
+        If the new format lacks the data type or a codec, or the data type cannot hold the fill
+        value.
     """
     changed = replace(meta, codecs=chunk_chain(meta))
     encoded_anew = codecs is not None or default_codecs
@@ -329,7 +330,7 @@ _VARIABLE_KINDS = {"string": "texts", "bytes": "byte strings"}
 
 
 def _check_convertible(old: DataType, new: DataType, at: str) -> None:
-    """Refuse to make numbers of texts, or the like: what a text means is for the user to say."""
+    """Raise if texts would become numbers or the like: the user must state what a text means."""
     kinds = [_VARIABLE_KINDS.get(t.name) or _KINDS.get(t.dtype.kind) for t in (old, new)]
     if None not in kinds and kinds[0] != kinds[1]:
         raise DataTypeError(
@@ -340,26 +341,26 @@ def _check_convertible(old: DataType, new: DataType, at: str) -> None:
 
 
 def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
-    """The metadata of an array in another format that say the same of the same stored bytes.
+    """Return metadata in another format that describe the same stored bytes.
 
     Parameters
     ----------
     meta
-        The array as it is.
+        Metadata of the array as it is.
     old, new
-        Its format, and the one to come; they may be the same.
+        Present format and new format; they may be the same.
     at
-        Where it will be, for messages.
+        Location of the new array, for messages.
 
     Returns
     -------
     ArrayMeta or None
-        None if the other format cannot say it.
+        None if the other format cannot express it.
 
     Raises
     ------
     UnknownCodecError
-        If a codec was skipped in reading, so that nobody can say what it does.
+        If an unknown codec was skipped in reading, so that its effect is not known.
     """
     meta.check_writable("codecs of the source")
     if new == old:
@@ -375,13 +376,13 @@ def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta |
 def _translated(
     meta: ArrayMeta, old: Format, new: Format, at: str, *, any_codecs: bool
 ) -> ArrayMeta:
-    """The metadata of an array that is written anew, in another format."""
+    """Return the metadata of an array that is rewritten in another format."""
     keys = _keys(None, new, at)
     names = meta.dimension_names
     hidden = None if names is None else old.names_attribute
     attributes = {name: value for name, value in meta.attributes.items() if name != hidden}
     if not meta.shape and old.names_attribute is None:
-        names = ()  # which documents with a member for it leave out, and xarray asks others for
+        names = ()  # formats with a field for names then omit it; xarray requires it of the others
     if not any_codecs and new in TARGETS:
         translation = translate(meta, new, keys)
         if not isinstance(translation.meta, ArrayMeta):
@@ -394,26 +395,26 @@ def _translated(
 
 
 def _for_type(chain: Chain, data_type: DataType) -> Chain:
-    """The same codecs, with a byte order where the elements were single bytes and are no more."""
+    """Return the same codecs, with a byte order if elements grow from one byte to several."""
     if chain.serializer == Bytes(None) and data_type.itemsize > 1:
         return replace(chain, serializer=Bytes("little"))
     return chain
 
 
 def plain_chain(meta: ArrayMeta) -> Chain:
-    """The fastest codecs for elements of an array, whatever its own are."""
+    """Return the fastest codecs for the elements of an array, whatever its own codecs are."""
     chain = chunk_chain(meta)
     return chain if meta.data_type.variable else Chain((), Bytes("little"))
 
 
 def quick_chain(meta: ArrayMeta) -> Chain:
-    """Codecs for elements of an array that make them smaller and take little time."""
+    """Return codecs that shrink the elements of an array at little cost in time."""
     plain = plain_chain(meta)
     return plain if meta.data_type.variable else replace(plain, bytes=(Blosc("lz4"),))
 
 
 def chunk_chain(meta: ArrayMeta) -> Chain:
-    """The codecs of a chunk, taken out of shards; array codecs around the shards come first."""
+    """Return the codecs of a chunk without sharding; array codecs around shards come first."""
     meta.check_writable("codecs of the source")
     codecs = meta.codecs.codecs
     around: list[Codec] = []
@@ -456,13 +457,13 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
 
 
 def given_names(names: Any, ndim: int) -> tuple[str | None, ...] | None:
-    """Names of dimensions as a caller gives them.
+    """Return the names of dimensions as given by a caller.
 
     Raises
     ------
     GridError
-        If they are not one text or None per dimension. A text that stands alone is no list of
-        its letters, and a set has no order.
+        If they are not one text or None per dimension. A single text is not taken as a list of its
+        letters, and a set has no order.
     """
     if names is None:
         return None

@@ -1,7 +1,7 @@
-"""A dimension that is cut into cells: where they begin, which of them holds an element.
+"""A dimension that is cut into cells: their boundaries, and the cell that holds an element.
 
-Two kinds: `Fixed` (every cell has one size, the last may reach beyond the extent) and `Edges` (each
-cell has its own declared size). Pure integers.
+There are two kinds. `Fixed`: every cell has the same size, and the last may reach beyond the
+extent. `Edges`: each cell has its own declared size. Pure integers.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ class Fixed:
 
     @property
     def overhangs(self) -> bool:
-        """Whether the last cell reaches beyond the extent."""
+        """True if the last cell reaches beyond the extent."""
         return self.start(self.count) > self.extent
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Elements of the dimension in each cell; less than its size where that reaches beyond."""
+        """Elements of the dimension in each cell, without the part of a cell beyond the extent."""
         whole, rest = divmod(self.extent, self.size)
         return (self.size,) * whole + ((rest,) if rest else ())
 
     def size_of(self, index: int) -> int:  # noqa: ARG002  (every cell has the same size)
-        """Declared size of a cell, which may reach beyond the extent."""
+        """Return the declared size of a cell, which may reach beyond the extent."""
         return self.size
 
     def start(self, index: int) -> int:
-        """First element of a cell; of the cell after the last, where the last one ends."""
+        """Return the first element of a cell; for the cell after the last, the end of the last."""
         return index * self.size
 
     def find(self, position: int) -> int:
-        """The cell that holds an element."""
+        """Return the cell that holds an element."""
         return position // self.size
 
     def around(self, start: int, stop: int) -> tuple[int, int, int] | None:
-        """The cell that holds an interval, and where it begins and ends within the extent.
+        """Return the cell that holds an interval, and its start and end within the extent.
 
-        None if the interval is empty or lies in several cells.
+        None if the interval is empty or overlaps several cells.
         """
         index = start // self.size
         origin = index * self.size
@@ -89,33 +89,33 @@ class Fixed:
         return (index, origin, end) if start < stop <= end else None
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For many elements at once, the cells that hold them and where in these they lie."""
+        """Return the cells that hold many elements, and the offsets of these in their cells."""
         cells = positions // self.size
         return cells, positions - cells * self.size
 
     def meetings(self, length: int) -> int:
-        """How many pairs of a cell and an interval overlap, for intervals of one length.
+        """Return the number of overlapping pairs of a cell and an interval of one length.
 
-        Each cell counts once, and once more for every border between intervals inside it.
+        Each cell counts once, plus once for every interval border inside it.
         """
         borders = max(-(-self.extent // length) - 1, 0)
         on_cells = borders // (lcm(length, self.size) // length)
         return self.count + borders - on_cells
 
     def met_length(self, length: int) -> int:
-        """Declared sizes of all pairs that `meetings` counts, added up."""
+        """Return the sum of the declared cell sizes over all pairs that `meetings` counts."""
         return self.meetings(length) * self.size
 
     def uncut(self, length: int, *, first: bool = False, last: bool = False) -> int:
-        """How many cells lie in one interval, for intervals of one length.
+        """Return the number of cells that lie in one interval, for intervals of one length.
 
-        `first` and `last` say that the first or last cell is not counted, whatever it meets.
+        `first` and `last` exclude the first or last cell from the count.
         """
         run = (0, self.size, self.count, self.meetings(length))
         return _uncut([run], self, length, first=first, last=last)
 
     def window(self, start: int, stop: int) -> Dimension:
-        """The cells that an interval meets, as a dimension of its own.
+        """Return the cells that overlap an interval, as a dimension of its own.
 
         Examples
         --------
@@ -130,15 +130,15 @@ class Fixed:
         return Edges(((first, 1), *(((self.size, rest),) if rest else ())), extent)
 
     def groups(self, length: int) -> Dimension:
-        """Whole cells put together to groups of at most `length`, which is a multiple of theirs."""
+        """Merge whole cells into groups of at most `length`, which is a multiple of their size."""
         return Fixed(length, self.extent)
 
     def boundary_at_or_before(self, position: int) -> int:
-        """The last cell boundary that is not after `position`; the extent counts as one."""
+        """Return the last cell boundary at or before `position`; the extent counts as one."""
         return position if position >= self.extent else position - position % self.size
 
     def is_boundary(self, position: int) -> bool:
-        """Whether no cell lies on both sides of `position`."""
+        """True if no cell lies on both sides of `position`."""
         return position >= self.extent or position % self.size == 0
 
 
@@ -146,7 +146,7 @@ class Fixed:
 class Edges:
     """A dimension cut into cells of declared sizes.
 
-    Kept as runs of equal sizes, so that any number of equal cells takes the memory of one.
+    Stored as runs of equal sizes, so that any number of equal cells takes the memory of one.
 
     Examples
     --------
@@ -155,8 +155,8 @@ class Edges:
     """
 
     runs: tuple[tuple[int, int], ...]
-    """Size and number of consecutive cells, each at least 1. Neighbours of equal size are joined;
-    together the cells reach the extent or go beyond it."""
+    """Size and number of consecutive cells, each at least 1. Adjacent runs of equal size are
+    merged; together the cells reach the extent or go beyond it."""
     extent: int
     """Elements of the dimension."""
 
@@ -171,7 +171,7 @@ class Edges:
 
     @staticmethod
     def of(sizes: Iterable[int], extent: int) -> Edges:
-        """Cells of these sizes, one after the other.
+        """Return cells of the given sizes, one after the other.
 
         Raises
         ------
@@ -182,12 +182,12 @@ class Edges:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """First element of each run, and where the last one ends."""
+        """First element of each run, and the end of the last run."""
         return list(accumulate((size * count for size, count in self.runs), initial=0))
 
     @cached_property
     def _indices(self) -> list[int]:
-        """First cell of each run, and the number of all cells."""
+        """First cell of each run, and the total number of cells."""
         return list(accumulate((count for _, count in self.runs), initial=0))
 
     @cached_property
@@ -207,12 +207,12 @@ class Edges:
 
     @property
     def overhangs(self) -> bool:
-        """Whether the last cell reaches beyond the extent."""
+        """True if the last cell reaches beyond the extent."""
         return self.start(self.count) > self.extent
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Elements of the dimension in each cell; less than its size where that reaches beyond."""
+        """Elements of the dimension in each cell, without the part of a cell beyond the extent."""
         if self.count > _MOST_LISTED:
             raise GridError(
                 f"{self.count} cells along one dimension are more than can be listed, which is "
@@ -230,29 +230,29 @@ class Edges:
 
     @property
     def end(self) -> int:
-        """Where the last cell ends, at the extent or beyond it."""
+        """End of the last cell, at the extent or beyond it."""
         return self._starts[-1]
 
     def size_of(self, index: int) -> int:
-        """Declared size of a cell, which may reach beyond the extent."""
+        """Return the declared size of a cell, which may reach beyond the extent."""
         return self.runs[bisect_right(self._indices, index) - 1][0]
 
     def start(self, index: int) -> int:
-        """First element of a cell; of the cell after the last, where the last one ends."""
+        """Return the first element of a cell; for the cell after the last, the end of the last."""
         if index >= self._indices[-1]:
             return self.end
         run = bisect_right(self._indices, index) - 1
         return self._starts[run] + (index - self._indices[run]) * self.runs[run][0]
 
     def find(self, position: int) -> int:
-        """The cell that holds an element."""
+        """Return the cell that holds an element."""
         run = bisect_right(self._starts, position) - 1
         return self._indices[run] + (position - self._starts[run]) // self.runs[run][0]
 
     def around(self, start: int, stop: int) -> tuple[int, int, int] | None:
-        """The cell that holds an interval, and where it begins and ends within the extent.
+        """Return the cell that holds an interval, and its start and end within the extent.
 
-        None if the interval is empty or lies in several cells.
+        None if the interval is empty or overlaps several cells.
         """
         if start >= stop:
             return None
@@ -262,7 +262,7 @@ class Edges:
         return (index, origin, end) if stop <= end else None
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For many elements at once, the cells that hold them and where in these they lie."""
+        """Return the cells that hold many elements, and the offsets of these in their cells."""
         import numpy as np
 
         starts = np.array(self._starts, np.int64)
@@ -273,16 +273,16 @@ class Edges:
         return np.array(self._indices, np.int64)[run] + cells, offsets
 
     def meetings(self, length: int) -> int:
-        """How many pairs of a cell and an interval overlap, for intervals of one length."""
+        """Return the number of overlapping pairs of a cell and an interval of one length."""
         return sum(pairs for _, pairs in self._pairs(length))
 
     def _pairs(self, length: int) -> tuple[tuple[int, int], ...]:
-        """For each run, the size of its cells and how many pairs they make with intervals.
+        """Return, for each run, the size of its cells and the number of their pairs with intervals.
 
-        Each cell counts once, and once more for every border between intervals inside it.
+        Each cell counts once, plus once for every interval border inside it.
         """
         known: dict[int, tuple[tuple[int, int], ...]] = self.__dict__.setdefault("_known", {})
-        if length not in known:  # plans ask often
+        if length not in known:  # planning calls this often
             known[length] = tuple(self._counted_pairs(length))
         return known[length]
 
@@ -296,11 +296,11 @@ class Edges:
             yield size, present + borders - _multiples(start, size, present, length)
 
     def met_length(self, length: int) -> int:
-        """Declared sizes of all pairs that `meetings` counts, added up."""
+        """Return the sum of the declared cell sizes over all pairs that `meetings` counts."""
         return sum(size * pairs for size, pairs in self._pairs(length))
 
     def uncut(self, length: int, *, first: bool = False, last: bool = False) -> int:
-        """As `Fixed.uncut`."""
+        """Same as `Fixed.uncut`."""
         runs: list[tuple[int, int, int, int]] = []
         for (size, count), start, (_, pairs) in zip(
             self.runs, self._starts, self._pairs(length), strict=False
@@ -309,7 +309,7 @@ class Edges:
         return _uncut(runs, self, length, first=first, last=last)
 
     def window(self, start: int, stop: int) -> Dimension:
-        """As `Fixed.window`.
+        """Same as `Fixed.window`.
 
         Examples
         --------
@@ -328,14 +328,14 @@ class Edges:
         return Edges(tuple(runs), stop - start)
 
     def groups(self, length: int) -> Dimension:
-        """Whole cells put together to groups of at most `length`, no cell being longer."""
-        known: dict[int, Edges] = self.__dict__.setdefault("_groups", {})  # plans ask often
+        """Merge whole cells into groups of at most `length`; no cell may be longer."""
+        known: dict[int, Edges] = self.__dict__.setdefault("_groups", {})  # a cache for planning
         if length not in known:
             known[length] = Edges(tuple(self._grouped(length)), self.extent)
         return known[length]
 
     def _grouped(self, length: int) -> Iterator[tuple[int, int]]:
-        """Runs of groups: those that end inside a run of cells at once, others one by one."""
+        """Yield runs of groups: all groups inside a run of cells at once, the others one by one."""
         start = 0
         while start < self.extent:
             run = bisect_right(self._starts, start) - 1
@@ -351,15 +351,15 @@ class Edges:
             start += group * same
 
     def boundary_at_or_before(self, position: int) -> int:
-        """The last cell boundary that is not after `position`; the extent counts as one."""
+        """Return the last cell boundary at or before `position`; the extent counts as one."""
         return position if position >= self.extent else self.start(self.find(position))
 
     def is_boundary(self, position: int) -> bool:
-        """Whether no cell lies on both sides of `position`."""
+        """True if no cell lies on both sides of `position`."""
         return self.boundary_at_or_before(position) == position
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Small, because an array is part of each of its tasks: without what can be worked out."""
+        """Pickle without computed attributes: an array is part of each of its tasks."""
         return _unpacked, (_packed(self.runs), self.extent)
 
 
@@ -371,11 +371,12 @@ def _uncut(
     first: bool,
     last: bool,
 ) -> int:
-    """Cells that no border between intervals cuts.
+    """Return the number of cells that no interval border cuts.
 
-    `runs` say where cells begin, their size, their number, how many pairs they make with intervals.
+    `runs` holds, for each run, its start, the size and number of its cells, and the number of their
+    pairs with intervals.
     """
-    # a cell that is not longer than an interval has one border inside at most
+    # a cell that is not longer than an interval contains at most one border
     found = sum(2 * count - pairs for _, size, count, pairs in runs if size <= length)
     cells = sum(count for _, _, count, _ in runs)
     if not cells:
@@ -386,7 +387,7 @@ def _uncut(
 
     final = dimension.start(cells - 1)
     if runs[-1][1] > length and is_uncut(final, dimension.extent):
-        found += 1  # what lies in the dimension of it is shorter
+        found += 1  # its part inside the dimension is shorter
     dropped = ({0} if first else set()) | ({cells - 1} if last else set())
     for cell in dropped:
         stop = min(dimension.start(cell + 1), dimension.extent)
@@ -395,7 +396,7 @@ def _uncut(
 
 
 def _multiples(start: int, step: int, count: int, length: int) -> int:
-    """How many of `start`, `start + step`, ... are multiples of a length."""
+    """Return how many of `start`, `start + step`, ... are multiples of a length."""
     divisor = gcd(step, length)
     if start % divisor:
         return 0
@@ -405,10 +406,10 @@ def _multiples(start: int, step: int, count: int, length: int) -> int:
 
 
 _LONGEST = 1 << 63
-"""No dimension has that many elements."""
+"""Upper limit of the length of a dimension."""
 _FEW_RUNS = 16
 _MOST_LISTED = 1 << 25
-"""Cells of differing sizes along a dimension that are listed at most, each with its size."""
+"""Maximum number of cells of differing sizes along a dimension that are listed one by one."""
 
 
 def _joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -1,8 +1,8 @@
-"""Whether a graph is the one that it was, in another process and on another day.
+"""Tokens that show if a graph is the same in another process and at another time.
 
-Names of layers are no proof: users choose them, and dask makes up random ones. What is compared
-is what the layers hold, one layer at a time, so that it can be said which of them differs. The
-code of imported modules is not looked into; that of functions of a script or a notebook is.
+Names of layers prove nothing: users choose them, and dask generates random ones. The content of the
+layers is compared, one layer at a time, so that an error can name the layer that differs. The code
+of imported modules is ignored; that of functions of a script or a notebook is included.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["layer_tokens"]
 
 
 def layer_tokens(array: da.Array) -> tuple[tuple[str, str], ...]:
-    """A name for people and a token of what it holds for each layer of a graph, inputs first.
+    """Return a readable name and a token of its content for each layer of a graph, inputs first.
 
     Raises
     ------
     ResumeError
-        If a layer holds something that gets another token each time.
+        If a layer holds something whose token differs each time.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def layer_tokens(array: da.Array) -> tuple[tuple[str, str], ...]:
 
 
 def _inputs_first(array: da.Array) -> list[str]:
-    """Names of the layers; of those that wait for nothing else the same order every time."""
+    """Return the names of the layers, inputs first, in an order that is always the same."""
     dependencies = array.__dask_graph__().dependencies
     done: list[str] = []
     waiting = sorted(dependencies)
@@ -66,7 +66,7 @@ def _token(name: str, layer: Any) -> str:
 
 
 def _content(layer: Any) -> tuple[Any, ...]:
-    """All that the tasks of a layer are made of, without making them where that is possible."""
+    """Return the content of a layer's tasks, without materialising the tasks where possible."""
     if isinstance(layer, Blockwise):
         return (
             layer.output,

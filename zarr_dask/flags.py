@@ -1,7 +1,7 @@
-"""Options that a caller gives, of which the wrong type would do something else, or fail far away.
+"""Checks of options whose wrong type would silently do something else, or fail much later.
 
-A text such as "no" is true to Python, and "4" is no number. Whoever takes an option checks it, and
-names it, before anything is written.
+The text "no" is true in Python, and "4" is not a number. Every function that takes an option checks
+it by name before anything is written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["check_count", "check_flags", "check_given", "check_resume"]
 
 
 def check_flags(**flags: object) -> None:
-    """Refuse arguments that are neither True nor False, by their names.
+    """Raise if an argument is neither True nor False; the message names it.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def check_flags(**flags: object) -> None:
 
 
 def check_resume(resume: object) -> None:
-    """Refuse what says neither whether to go on with a job nor with which.
+    """Raise if `resume` is not True, False, or the name of a job.
 
     Raises
     ------
@@ -56,12 +56,12 @@ def check_resume(resume: object) -> None:
 
 
 def check_count(name: str, value: object, otherwise: str) -> None:
-    """Refuse what is no number of at least 1; None is one, which `otherwise` says the meaning of.
+    """Raise if a value is not a whole number of at least 1, or None; `otherwise` explains None.
 
     Raises
     ------
     TypeError
-        If it is no number.
+        If it is not a whole number.
     ValueError
         If it is below 1.
 
@@ -81,7 +81,7 @@ def check_count(name: str, value: object, otherwise: str) -> None:
 
 
 def check_given(name: str, value: object, kinds: Any, expected: str) -> None:
-    """Refuse what is neither None nor of one of some types.
+    """Raise if a value is neither None nor of one of the given types.
 
     Raises
     ------

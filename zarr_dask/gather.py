@@ -1,11 +1,12 @@
-"""What a selection takes of each stored object, and where that goes.
+"""The parts of stored objects that a selection takes, and their positions in the result.
 
 A `Gathering` splits a selection (`selection.IndexTransform`) into groups of dimensions that do not
 depend on each other: one for each dimension that is sliced or has a list of its own, one for the
-dimensions that points index together. For each group the cells of the grid that it meets are
-listed, and within each cell the chunks that hold what is wanted (`points`); a stored object is
-then one cell of every group. `Gathering.gathered` is what the pieces are put together in: one axis
-for each group, so that every piece is a rectangle of it. Pure; knows grids and shapes only.
+dimensions that points index together. For each group it lists the cells of the grid that overlap
+the selection, and within each cell the chunks that hold selected elements (`points`). A stored
+object is then one cell of every group. The pieces are put together in an array with one axis for
+each group, so that every piece is a rectangle of it (`Gathering.gathered`). Pure; knows grids and
+shapes only.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ __all__ = ["Gathering", "Taking", "out_index", "selected_blocks"]
 
 
 class Taking(NamedTuple):
-    """What a selection takes of one stored object, or of one chunk of it."""
+    """The elements that a selection takes of one stored object, or of one chunk of it."""
 
     coords: tuple[int, ...]
-    """Of the stored object."""
+    """Coordinates of the stored object."""
     box: Region
-    """The smallest region of the stored object that holds all that is taken."""
+    """The smallest region of the stored object that holds all selected elements."""
     picks: tuple[tuple[np.ndarray, ...] | None, ...]
-    """For each group which elements of the box: indices for each of its dimensions, or None for
-    all of them in their order."""
+    """For each group the selected elements of the box: indices for each of its dimensions, or None
+    for all of them in order."""
     out: tuple[slice | np.ndarray, ...]
-    """Where they go along the axis of each group."""
+    """Their positions along the axis of each group."""
 
     @property
     def exact(self) -> bool:
-        """Whether all of the box is taken, and goes to a region."""
+        """True if the whole box is taken, and goes to a region."""
         return all(pick is None for pick in self.picks) and all(
             isinstance(place, slice) for place in self.out
         )
@@ -52,15 +53,15 @@ class _Group:
     """Dimensions of the array that are indexed together, and independently of all others."""
 
     dims: tuple[int, ...]
-    """Which dimensions, ascending."""
+    """The dimensions, ascending."""
     axes: tuple[int, ...]
     """The axes of the result that they depend on, ascending."""
     lengths: Shape
-    """Of these axes."""
+    """Lengths of these axes."""
     turned: bool
-    """Whether the axis goes backwards through its dimension, and is turned around at the end."""
+    """True if the axis runs backwards through its dimension, and is reversed at the end."""
     listed: bool
-    """Whether elements are taken by lists."""
+    """True if elements are selected by lists."""
 
     @property
     def size(self) -> int:
@@ -68,7 +69,7 @@ class _Group:
 
 
 class Gathering:
-    """A selection of an array, split into what can be looked at dimension by dimension.
+    """A selection of an array, split into groups of dimensions that are processed independently.
 
     Parameters
     ----------
@@ -89,19 +90,19 @@ class Gathering:
         self.transform = transform
         self.groups = tuple(_groups(transform))
         self.shape: Shape = tuple(group.size for group in self.groups)
-        """Of what is gathered: one axis for each group, of length 1 where an integer selects."""
+        """Shape of the gathered array: one axis per group, of length 1 for an integer."""
 
-    # --- from what is gathered to the result, and back --------------------------------------------
+    # --- from the gathered array to the result, and back ------------------------------------------
 
     @property
     def viewable(self) -> bool:
-        """Whether memory of the result's shape can always be seen as memory to gather in."""
+        """True if memory of the result's shape can always be viewed as memory to gather in."""
         owned = {axis for group in self.groups for axis in group.axes}
         stretched = any(n != 1 for axis, n in enumerate(self.transform.shape) if axis not in owned)
         return not stretched and all(len(group.axes) < 2 for group in self.groups)
 
     def result(self, gathered: np.ndarray) -> np.ndarray:
-        """The result of the selection from what was gathered; a view of it."""
+        """Return the result of the selection from the gathered array; a view of it if possible."""
         turned = gathered[self._turns]
         split = turned.reshape([n for group in self.groups for n in group.lengths])
         owned = [axis for group in self.groups for axis in group.axes]
@@ -113,7 +114,7 @@ class Gathering:
         return values
 
     def gathered(self, result: np.ndarray) -> np.ndarray:
-        """The inverse of `result`: a view of it if `viewable`, else a copy."""
+        """Return the inverse of `result`: a view of it if `viewable`, else a copy."""
         owned = [axis for group in self.groups for axis in group.axes]
         index = [slice(None) if axis in owned else 0 for axis in range(self.transform.ndim)]
         kept = result[*index, ...]
@@ -129,33 +130,34 @@ class Gathering:
 
     @property
     def region(self) -> Region | None:
-        """The region of the array that is gathered, if it is one; in the shape of `shape`."""
+        """The selected region of the array, in the shape of `shape`; None if it is no region."""
         if any(len(group.dims) > 1 for group in self.groups) or self.transform.has_lists:
             return None
         return tuple(_forward(one, self.transform.shape) for one in self.transform.maps)
 
-    # --- what to read -----------------------------------------------------------------------------
+    # --- reading and writing ----------------------------------------------------------------------
 
     def takings(
         self, grid: Grid, chunk_shape: Shape | None = None, sparse: int | None = None
     ) -> Iterator[Taking]:
-        """What is taken of each stored object, one after the other.
+        """Yield the selected part of each stored object, one after the other.
 
         Parameters
         ----------
         grid
             The stored objects.
         chunk_shape
-            Where given, what lists take is split by chunks of this shape within stored objects.
+            If given, elements selected by lists are split by chunks of this shape in stored
+            objects.
         sparse
-            Where given, points are taken one by one if the smallest box around those of one chunk
-            has more than so many elements for each of them.
+            If given, points are read one by one if the smallest box around those of one chunk has
+            more than this number of elements per point.
         """
         dims = [dim for group in self.groups for dim in group.dims]
         order = sorted(range(len(dims)), key=dims.__getitem__)
         in_order = order == list(range(len(dims)))
         per_group = [self._cells(group, grid, chunk_shape, sparse) for group in self.groups]
-        # a product keeps all cells of all its groups, which of one group need not be
+        # a product stores all cells of all its groups; a single group can be iterated lazily
         for cells in zip(per_group[0], strict=True) if len(per_group) == 1 else product(*per_group):
             coords = tuple(at for cell in cells for at in cell.coords)
             if not in_order:
@@ -172,10 +174,10 @@ class Gathering:
                 )
 
     def assignments(self, grid: Grid) -> Iterator[Part]:
-        """The stored objects that are met, with what is assigned to them.
+        """Yield the affected stored objects, with the elements that are assigned to them.
 
-        Regions of a part may be indices that NumPy broadcasts. Of elements that a list of one
-        dimension names more than once, the last one is assigned.
+        Regions of a part may be indices that NumPy broadcasts. If a list of one dimension names an
+        element more than once, the last value is assigned.
         """
         for taking in self.takings(grid):
             once = self._once(taking)
@@ -200,7 +202,7 @@ class Gathering:
         return shares
 
     def picked(self, taking: Taking, box: np.ndarray) -> np.ndarray:
-        """What is wanted of the elements of a box, one axis for each group."""
+        """Return the selected elements of a box, one axis for each group."""
         owners = [0] * box.ndim
         for number, group in enumerate(self.groups):
             for dim in group.dims:
@@ -218,7 +220,7 @@ class Gathering:
         return box
 
     def in_source_order(self, taking: Taking, gathered: np.ndarray) -> np.ndarray:
-        """Where the box of an exact taking goes: a view, one axis for each dimension."""
+        """Return the target of an exact taking's box: a view, one axis for each dimension."""
         index: list[Any] = [None] * len(taking.box)
         for group, place in zip(self.groups, taking.out, strict=True):
             index[group.dims[0]] = place
@@ -226,10 +228,10 @@ class Gathering:
         return view
 
     def _mesh(self, shares: Sequence[Share]) -> tuple[Any, ...]:
-        """An index of the stored object that gives what is taken, one axis for each group."""
+        """Return an index of a stored object's selected elements, one axis for each group."""
         ndim = sum(len(group.dims) for group in self.groups)
         index: list[Any] = [None] * ndim
-        # NumPy leaves the axis of one list in its place
+        # NumPy keeps the axis of a single list in its position
         slices = ndim == len(shares) and sum(share.pick is not None for share in shares) < 2
         for number, (group, share) in enumerate(zip(self.groups, shares, strict=True)):
             for at, dim in enumerate(group.dims):
@@ -262,13 +264,13 @@ class Gathering:
         positions = [
             _stretched(positions_of(one, self.transform.shape), axes_of(one), group) for one in maps
         ]
-        # several lists take every combination of their shares, which one by one would be too many
+        # several lists combine all their shares with each other: too many if taken one by one
         alone = sum(other.listed for other in self.groups) == 1
         return cells_of_points(dimensions, sizes, positions, sparse if alone else None)
 
 
 def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
-    """An index of what is gathered for places along each of its axes."""
+    """Return an index of the gathered array from indices along each of its axes."""
     if sum(isinstance(place, np.ndarray) for place in places) < 2:
         return tuple(places)
     return np.ix_(
@@ -280,11 +282,11 @@ def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, 
 
 
 def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
-    """Sizes of blocks along the axes of a selection, which follow the cells of a grid.
+    """Return sizes of blocks along the axes of a selection, which follow the cells of a grid.
 
-    Along an axis that slices a dimension, or takes it by a list in order, each block is what is
-    selected of one cell. Along other lists, and points, blocks have one size: about as many of
-    them as cells are met, and some `_FEW_POINTS` points each if these are more.
+    Along an axis that slices a dimension, or selects from it by a list in order, each block holds
+    the selected elements of one cell. Along other lists, and points, blocks have one size: about
+    one block per affected cell, and for points at least about `_FEW_POINTS` points per block.
 
     Examples
     --------
@@ -328,11 +330,11 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
 
 
 _FEW_POINTS = 1024
-"""Points in a block, each of which may lie in a chunk of its own."""
+"""Points in a block, each of which may lie in a different chunk."""
 
 
 def _groups(transform: IndexTransform) -> Iterator[_Group]:
-    """Dimensions that share an axis of the result, directly or by way of others."""
+    """Yield groups of dimensions that share an axis of the result, directly or indirectly."""
     found: list[tuple[list[int], set[int]]] = []
     for dim, one in enumerate(transform.maps):
         axes = set(axes_of(one))
@@ -356,7 +358,7 @@ def _groups(transform: IndexTransform) -> Iterator[_Group]:
 
 
 def _forward(one: Along | At | Listed, shape: Shape) -> slice:
-    """The elements of a dimension that is sliced, in ascending order."""
+    """Return the selected elements of a sliced dimension, in ascending order."""
     if isinstance(one, At):
         return slice(one.position, one.position + 1, 1)
     if isinstance(one, Listed):
@@ -369,13 +371,13 @@ def _forward(one: Along | At | Listed, shape: Shape) -> slice:
 
 
 def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> np.ndarray:
-    """Positions for every element of a group, in the order of the axis it has when gathered."""
+    """Return positions for every element of a group, in the order of its gathered axis."""
     lengths = [n if axis in axes else 1 for axis, n in zip(group.axes, group.lengths, strict=True)]
     return np.broadcast_to(positions.reshape(lengths), group.lengths).reshape(-1)
 
 
 def _last_of_each(share: Share, pick: np.ndarray) -> Share:
-    """Elements of a list of one dimension in ascending order, each once: its last occurrence."""
+    """Sort the elements of a list of one dimension, keeping the last occurrence of each."""
     positions, at = np.unique(pick[::-1], return_index=True)
     out = share.out
     places = out if isinstance(out, np.ndarray) else np.arange(out.start, out.stop)
@@ -387,7 +389,7 @@ def _last_of_each(share: Share, pick: np.ndarray) -> Share:
 
 
 def _is_all(share: Share, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
-    """Whether a share is every element that its cell has."""
+    """True if a share contains every element of its cell."""
     lengths = [
         min(d.size_of(at), d.extent - d.start(at)) for d, at in zip(dimensions, coords, strict=True)
     ]

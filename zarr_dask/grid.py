@@ -1,9 +1,9 @@
-"""Chunk arithmetic: which chunks a region touches, and where.
+"""Chunk arithmetic: the chunks that a region overlaps, and the overlaps.
 
 A `Grid` cuts an index space into cells; a cell is a stored object of an array, or a chunk of a
 shard. `Grid.parts` is the only chunk arithmetic of the package and `Grid.align` its only
 alignment: reads, writes, the sharding codec and every plan call them. Pure integers; knows no
-store, codec or array. What holds for one dimension alone is in `dimensions`.
+store, codec or array. Arithmetic of a single dimension is in `dimensions`.
 """
 
 from __future__ import annotations
@@ -43,50 +43,50 @@ Region = tuple[slice, ...]
 
 
 class Span(NamedTuple):
-    """One cell of one dimension, met by a slice."""
+    """One cell of one dimension that a slice overlaps."""
 
     coord: int
     """Coordinate of the cell."""
     inside: slice
-    """Which elements of the cell, counted from its start."""
+    """Selected elements of the cell, counted from its start."""
     out: slice
-    """Where they go in the result."""
+    """Their positions in the result."""
     whole: bool
-    """Whether every element of the cell that lies in the array is taken."""
+    """True if every element of the cell that lies in the array is selected."""
 
 
 class Part(NamedTuple):
-    """One cell of a grid, met by a region."""
+    """One cell of a grid that a region overlaps."""
 
     coords: tuple[int, ...]
     """Coordinates of the cell."""
     inside: Region
-    """Which elements of the cell."""
+    """Selected elements of the cell."""
     out: Region
-    """Where they go in the result, whose shape is that of the region."""
+    """Their positions in the result, whose shape is that of the region."""
     whole: bool
-    """Whether all of the cell that lies in the array is taken."""
+    """True if all of the cell that lies in the array is selected."""
 
 
 def shifted(region: Region, origin: Shape) -> Region:
-    """A region counted from another element."""
+    """Return a region with its start and stop moved by `origin`."""
     pairs = zip(region, origin, strict=True)
     return tuple(slice(s.start + start, s.stop + start, s.step) for s, start in pairs)
 
 
 def cut(array: np.ndarray, region: Region) -> np.ndarray:
-    """A region of an array as a view; of a 0-d array too, where indexing gives a scalar."""
+    """Return a region of an array as a view, even if 0-d, where indexing would return a scalar."""
     return array[region] if region else array
 
 
 Cells = tuple[int | tuple[int, ...], ...]
-"""For each dimension the size of its cells, or the sizes of all of them, in order."""
+"""For each dimension the size of its cells, or the sizes of all of them in order."""
 
 
 def _dimension(sizes: int | tuple[int, ...], extent: int) -> Dimension:
     if isinstance(sizes, int):
         return Fixed(sizes, extent)
-    if sizes == (0,) and extent == 0:  # as dask spells a dimension without elements
+    if sizes == (0,) and extent == 0:  # dask's form of a dimension without elements
         return Fixed(1, 0)
     edges = Edges.of(sizes, extent)
     if not sizes:
@@ -103,7 +103,7 @@ def _range(runs: Sequence[tuple[int, int]]) -> str:
 
 
 def spans(dimension: Dimension, selected: slice) -> list[Span]:
-    """The cells of one dimension that a slice of positive step meets, in order.
+    """Return the cells of one dimension that overlap a slice of positive step, in order.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class Grid:
 
     @staticmethod
     def regular(shape: Sequence[int], cell: Sequence[int]) -> Grid:
-        """Cells of one shape.
+        """Return a grid with cells of one shape.
 
         Raises
         ------
@@ -162,10 +162,10 @@ class Grid:
 
     @staticmethod
     def of(shape: Sequence[int], cells: Cells) -> Grid:
-        """Cells of one size along some dimensions, and of declared sizes along others.
+        """Return a grid whose cells have, along each dimension, one size or declared sizes.
 
-        Declared sizes that are equal, save a smaller last one, are one size: every reader knows
-        such grids.
+        Declared sizes that are equal, except for a smaller last one, become a single size: every
+        reader supports such grids.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Grid:
         Raises
         ------
         GridError
-            If a cell has no element, or the cells of a dimension end before it.
+            If a cell has no element, or the cells of a dimension do not reach its end.
 
         Examples
         --------
@@ -198,7 +198,7 @@ class Grid:
 
     @cached_property
     def cell_shape(self) -> Shape | None:
-        """The one shape of every cell, or None where cells differ."""
+        """The shape of every cell; None if cells differ."""
         if all(isinstance(dimension, Fixed) for dimension in self.dimensions):
             return self.largest_cell
         return None
@@ -210,7 +210,7 @@ class Grid:
 
     @property
     def words(self) -> str:
-        """The shape of its cells; where they differ, from the smallest to the largest.
+        """The shape of its cells as text; a range from smallest to largest if cells differ.
 
         Examples
         --------
@@ -239,11 +239,11 @@ class Grid:
         return prod(self.counts)
 
     def has_cell(self, coords: Sequence[int]) -> bool:
-        """Whether there is a cell at some coordinates, which are not negative."""
+        """True if there is a cell at the given non-negative coordinates."""
         return all(at < count for at, count in zip(coords, self.counts, strict=True))
 
     def coords_of(self, number: int) -> tuple[int, ...]:
-        """Coordinates of the cell with a number, in the order of memory.
+        """Return the coordinates of the cell with a number, in C order.
 
         There may be more cells than 64 bits can number.
 
@@ -259,7 +259,7 @@ class Grid:
         return tuple(reversed(found))
 
     def number_of(self, coords: Sequence[int]) -> int:
-        """The number of the cell at some coordinates.
+        """Return the number of the cell at some coordinates.
 
         Examples
         --------
@@ -277,26 +277,26 @@ class Grid:
         return tuple(slice(0, n, 1) for n in self.shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grid, (self.dimensions,)  # without what can be worked out
+        return Grid, (self.dimensions,)  # without computed attributes
 
     def window(self, region: Region) -> Grid:
-        """The cells that a region of step 1 meets, as a grid of its own."""
+        """Return the cells that overlap a region of step 1, as a grid of its own."""
         pairs = zip(self.dimensions, region, strict=True)
         return Grid(tuple(dimension.window(s.start, s.stop) for dimension, s in pairs))
 
     def shape_of(self, coords: Sequence[int]) -> Shape:
-        """Declared shape of a cell, which may reach beyond the extents."""
+        """Return the declared shape of a cell, which may reach beyond the extents."""
         return tuple(d.size_of(i) for d, i in zip(self.dimensions, coords, strict=True))
 
     def region_of(self, coords: Sequence[int]) -> Region:
-        """The elements of the index space that a cell holds."""
+        """Return the elements of the index space that a cell holds."""
         return tuple(
             slice(d.start(i), min(d.start(i) + d.size_of(i), d.extent), 1)
             for d, i in zip(self.dimensions, coords, strict=True)
         )
 
     def parts(self, region: Region) -> Iterator[Part]:
-        """The cells that a region meets, in C order of their coordinates.
+        """Yield the cells that overlap a region, in C order of their coordinates.
 
         Examples
         --------
@@ -312,7 +312,7 @@ class Grid:
                 yield Part((), (), (), True)
 
     def only_cell(self, region: Region) -> tuple[tuple[int, ...], Region, bool] | None:
-        """The one cell that a region lies in, as `Part` without `out`; None if it is not one.
+        """Return the single cell that holds a region, as `Part` without `out`; None if several do.
 
         Examples
         --------
@@ -340,22 +340,22 @@ class Grid:
         return tuple(coords), tuple(inside), whole
 
     def count_parts(self, region: Region) -> int:
-        """How many cells a region meets, without listing them."""
+        """Return the number of cells that overlap a region, without listing them."""
         return prod(len(spans(d, s)) for d, s in zip(self.dimensions, region, strict=True))
 
     def align(self, blocks: Sequence[Sequence[int]], origin: Sequence[int] = ()) -> Blocks:
         """Move the borders between blocks so that no cell lies in two of them.
 
-        Each border moves down to the nearest cell boundary; blocks left without an element
-        vanish. Blocks that fit are returned as they are.
+        Each border moves down to the nearest cell boundary; blocks that become empty are dropped.
+        Blocks that already fit are returned unchanged.
 
         Parameters
         ----------
         blocks
             Sizes of consecutive blocks along each dimension.
         origin
-            Where the first block starts; zeros by default. A cell that begins before the
-            origin belongs to the first block.
+            Start of the first block; zeros by default. A cell that begins before the origin belongs
+            to the first block.
 
         Examples
         --------

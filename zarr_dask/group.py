@@ -87,15 +87,15 @@ class Group:
     """
 
     store: Store
-    """Where the bytes are."""
+    """Store that holds the group."""
     path: str
     """Path below the root of the store; empty for the root."""
     meta: GroupMeta
-    """What the metadata document says."""
+    """Parsed metadata of the group."""
     node_format: Format
-    """How documents are spelled."""
+    """Format in which the metadata are written."""
     options: ReadOptions = field(default_factory=ReadOptions)
-    """How to read the arrays below."""
+    """Options for reading the arrays below."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Group:
         return f"<zarr_dask.Group {self.where} {self.format}>"
 
     def __getitem__(self, path: str) -> Array | Group:
-        """The node at a path below this group.
+        """Return the node at a path below this group.
 
         Raises
         ------
@@ -157,16 +157,16 @@ class Group:
         return True
 
     def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-        """Path and node of everything below, or what is wrong with its documents.
+        """Yield path and node of everything below, or the error for metadata that are wrong.
 
-        No request with consolidated metadata. Else one batch of requests for the documents of each
-        level, and one listing: of everything in memory, of each group elsewhere. Folders of arrays
-        are not listed there.
+        With consolidated metadata this takes no request. Otherwise it takes one batch of requests
+        for the metadata of each level, and one listing: of everything for a store in memory, of
+        each group for other stores, where folders of arrays are not listed.
 
         Parameters
         ----------
         recursive
-            Whether to look into the groups below.
+            True to include the groups below.
         """
         check_flags(recursive=recursive)
         for path, meta in self._metas(recursive).items():
@@ -193,34 +193,34 @@ class Group:
             yield path, node
 
     def children(self) -> Iterator[tuple[str, Array | Group]]:
-        """Name and node of everything directly below, by name.
+        """Yield name and node of everything directly below, by name.
 
         Raises
         ------
         MetadataError
-            When it comes to a node whose documents are wrong; `walk` goes on after it.
+            When a node with wrong metadata is reached; `walk` continues after it.
         """
         return self._nodes(recursive=False)
 
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
-        """Path and node of every array below; in groups below as well if `recursive`."""
+        """Yield path and node of every array directly below, or at any depth if `recursive`."""
         for path, node in self._nodes(recursive):
             if isinstance(node, Array):
                 yield path, node
 
     def groups(self, recursive: bool = False) -> Iterator[tuple[str, Group]]:
-        """Path and node of every group below; in groups below as well if `recursive`."""
+        """Yield path and node of every group directly below, or at any depth if `recursive`."""
         for path, node in self._nodes(recursive):
             if isinstance(node, Group):
                 yield path, node
 
     def tree(self) -> Tree:
-        """The hierarchy below, one node a line; documents that cannot be read are named.
+        """Return the hierarchy below, one node a line; nodes with unreadable metadata are marked.
 
         Returns
         -------
         Tree
-            A text, which notebooks show as nested lists.
+            A text that notebooks show as nested lists.
         """
         name = self.path.rsplit("/", 1)[-1] or "/"
         return draw(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
@@ -231,7 +231,7 @@ class Group:
         return facts_table(f"zarr_dask.Group {self.where}", facts)
 
     def create_array(self, path: str, **options: Any) -> Array:
-        """A new array below this group.
+        """Create an array below this group.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Group:
         return create_array(self.store, below, format=self.format, **options)
 
     def create_group(self, path: str, **options: Any) -> Group:
-        """A new group below this group.
+        """Create a group below this group.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class Group:
         return create_group(self.store, below, format=self.format, **options)
 
     def delete(self, path: str) -> None:
-        """Delete the node at a path below this group, and all that lies below it.
+        """Delete the node at a path below this group, and everything below it.
 
         Raises
         ------
@@ -271,8 +271,8 @@ class Group:
     def rename(self, old: str, new: str) -> Array | Group:
         """Move a node to another path below this group.
 
-        In a local store its folder is renamed. Elsewhere every stored object is copied byte for
-        byte, the documents last; only then the old ones are deleted. Nothing is overwritten.
+        In a local store its folder is renamed. In other stores every stored object is copied byte
+        for byte, the metadata last; only then the old ones are deleted. Nothing is overwritten.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class Group:
         NodeNotFoundError
             If there is no node at `old`.
         NodeExistsError
-            If anything is at `new`, or one path lies in the other.
+            If anything exists at `new`, or one path contains the other.
         ReadOnlyError
             If the group was opened for reading.
         """
@@ -297,10 +297,10 @@ class Group:
         return self[new]
 
     def stale(self) -> list[str]:
-        """Paths below of which the consolidated metadata do not say what the documents say.
+        """Return paths whose consolidated metadata differ from the metadata of the nodes.
 
-        Nodes that are new, gone or changed since; reads every document of the hierarchy, as the
-        store holds them now. Empty if the group has no consolidated metadata.
+        These are nodes that were added, removed or changed since; all metadata of the hierarchy are
+        read from the store. Empty if the group has no consolidated metadata.
 
         Examples
         --------
@@ -319,7 +319,7 @@ class Group:
         return stale_paths(store, self.path, self.node_format, meta)
 
     def _below(self, path: str) -> str:
-        """The full path of a node below this group, which is not the group itself."""
+        """Return the full path of a node below this group, which is not the group itself."""
         normal = normalise_path(path)
         if not normal:
             raise StoreKeyError(
@@ -329,7 +329,7 @@ class Group:
         return join(self.path, normal)
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
-        """The group with more (or other) attributes, written to the store."""
+        """Add or replace attributes in the store and return the changed group."""
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
@@ -337,7 +337,7 @@ class Group:
 
 
 def _summary(meta: Below) -> tuple[str, str]:
-    """What joins the name of a node and what is said of it, in a tree."""
+    """Return the separator after the name of a node, and its description, for a tree."""
     if isinstance(meta, MetadataError):
         return "  ", f"cannot be read: {'; '.join(map(str, meta.problems))}"
     if isinstance(meta, GroupMeta):
@@ -364,25 +364,25 @@ def open(
         A path, a URL, a store, a mapping from keys to bytes, an open node, or a store, an array
         or a group of zarr-python.
     path
-        Path of the node below it.
+        Path of the node below `url`.
     mode
         ``"r"`` refuses writes; ``"r+"`` and ``"a"`` allow them.
     format
-        Name of a format, as for `create_array`; found out by default, with one batch of requests
-        for v3 and v2. Object stores and HTTP are asked for ``zarr.json`` first, and for the
-        documents of all other formats in a second batch if that is not there: what lies beside a
-        ``zarr.json`` is not noticed then.
+        Name of a format, as for `create_array`. By default it is detected, with one batch of
+        requests for v3 and v2. Object stores and HTTP servers are queried for ``zarr.json`` first,
+        and for the metadata of all other formats in a second batch if it is absent; metadata of
+        other formats beside a ``zarr.json`` are then not noticed.
     storage_options
         Options of the store.
     read
-        How to read; what is opened below an open node is read as that by default.
+        Options for reading; by default those of the open node, if `url` is one.
 
     Raises
     ------
     NodeNotFoundError
         If there is neither an array nor a group.
     MetadataError
-        If its documents are wrong; every problem is listed.
+        If the metadata are wrong; every problem is listed.
     StoreError
         If the store fails.
 
@@ -396,12 +396,12 @@ def open(
     >>> list(zd.open(values, "ocean"))
     ['salt']
     """
-    if mode not in ("r", "r+", "a"):  # a set would ask what has no hash
+    if mode not in ("r", "r+", "a"):  # a set would fail for unhashable values
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
     if isinstance(url, Array | Group):
         below, read = normalise_path(path), url.options if read is None else read
-        open_store(without_consolidated(url.store), storage_options)  # it has them already
-        # consolidated metadata are those of the nodes below the group that holds them
+        open_store(without_consolidated(url.store), storage_options)  # given when it was opened
+        # consolidated metadata describe the nodes below the group that holds them
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format
     else:
@@ -422,7 +422,7 @@ def open(
 
 
 def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
-    """The error, saying so where what was given seems to be a file and no folder."""
+    """Return the error, with a hint if the given location seems to be a file, not a folder."""
     place = innermost(store)
     remote = "::" not in place.url and "://" in place.url
     if isinstance(place, LocalStore) and Path(place.root).is_file():
@@ -544,47 +544,47 @@ def create_array(
     chunk_key_encoding: Any = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Create an array: its metadata document and those of the groups above, nothing else.
+    """Create an array: its metadata and those of the groups above, nothing else.
 
     Parameters
     ----------
     url, path
-        Where; a path, a URL, a store, a mapping, or a node that is open for writing, of this
+        Location: a path, a URL, a store, a mapping, or a node that is open for writing, of this
         package or of zarr-python; and the path below it.
     shape
         Elements along each dimension.
     dtype
-        Data type: anything that NumPy makes one of (numbers, ``"U8"``, ``"S8"``, ``"V8"``,
-        ``"M8[ns]"``, records), ``str`` or ``bytes`` for texts or byte strings of any length, a
-        type of ml_dtypes, or the name or document of a data type of Zarr v3 (``"string"``,
-        ``"bfloat16"``, ``"r24"``). The byte order of a NumPy type is that of the stored bytes.
+        Data type: anything that NumPy accepts (numbers, ``"U8"``, ``"S8"``, ``"V8"``, ``"M8[ns]"``,
+        records), ``str`` or ``bytes`` for texts or byte strings of any length, a type of ml_dtypes,
+        or the name or JSON object of a data type of Zarr v3 (``"string"``, ``"bfloat16"``,
+        ``"r24"``). The byte order of a NumPy type is that of the stored bytes.
     chunks
-        Shape of what is decoded at once; ``"auto"`` for near-cubic chunks of about 4 MiB, or
-        1 MiB within shards. For v3 the sizes of all chunks may stand for the length along a
-        dimension, as dask spells them: ``((31, 28, 31), 100)`` (grid ``rectilinear``, which few
-        readers know; sizes that are equal, save a smaller last one, give a regular grid).
+        Shape of a chunk, the unit of decoding; ``"auto"`` for near-cubic chunks of about 4 MiB, or
+        1 MiB within shards. For v3, the sizes of all chunks along a dimension may be given instead
+        of one length, as in dask: ``((31, 28, 31), 100)``. This makes a ``rectilinear`` grid, which
+        few readers support, unless all sizes are equal except for a smaller last one.
     shards
-        Shape of a stored object that holds several chunks; a multiple of theirs, in the same
-        forms. None for chunks that are stored one by one.
+        Shape of a stored object that holds several chunks; a multiple of the chunk shape, in the
+        same forms. None to store each chunk as an object of its own.
     codecs
         For v3 a list of codecs (names, objects with ``name`` and ``configuration``, or codecs of
-        this package); within shards where `shards` is given; a missing ``bytes`` codec is put
-        in. For v2 a list of numcodecs configurations, the compressor last; for v1 only that (one
-        of blosc, zlib, bz2, lzma). For the drafts either form, as far as they have the codecs. By
-        default blosc (lz4, level 5, shuffled by bytes, or by bits for elements of one byte).
+        this package); inside shards if `shards` is given; a missing ``bytes`` codec is added. For
+        v2 a list of numcodecs configurations, the compressor last; for v1 only the compressor (one
+        of blosc, zlib, bz2, lzma). For the drafts either form, if they have the codecs. By default
+        blosc (lz4, level 5, shuffled by bytes, or by bits for elements of one byte).
     fill_value
-        Value of what is not written; None (v1 and v2) for an undefined one. 0 is the zero of any
-        data type: an empty text, a record of zeros.
+        Value of elements that are not written; None (v1 and v2) leaves it undefined. 0 is the zero
+        of any data type: an empty text, a record of zeros.
     dimension_names
         A name or None per dimension.
     attributes
         JSON values by name.
     format
         ``"v3"``, ``"v2"``, ``"v1"``, or the v3 draft of 2022: ``"v3draft"``, or
-        ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads. By default that of
-        the group that the node will lie in, and v3 where there is none.
+        ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads. By default the format
+        of the surrounding group, or v3 if there is none.
     overwrite
-        Replace what is there, all nodes below included.
+        Replace an existing node, including all nodes below it.
     order
         ``"F"`` stores the elements of a chunk with the first dimension varying fastest.
     chunk_key_encoding
@@ -596,16 +596,16 @@ def create_array(
     Returns
     -------
     Array
-        Open for writing.
+        The new array, open for writing.
 
     Raises
     ------
     NodeExistsError
-        If there is a node already, or an array above.
+        If a node exists there already, or an array above it.
     GridError
         If chunks, shards and shape do not fit.
     MetadataError
-        If the format cannot say what is asked for; every problem is listed.
+        If the format cannot express the request; every problem is listed.
 
     Examples
     --------
@@ -657,12 +657,12 @@ def create_group(
     Returns
     -------
     Group
-        Open for writing.
+        The new group, open for writing.
 
     Raises
     ------
     NodeExistsError
-        If there is a node already, or an array above.
+        If a node exists there already, or an array above it.
 
     Examples
     --------
@@ -690,13 +690,14 @@ def delete(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Delete a node and all that lies below it, its documents first.
+    """Delete a node and everything below it, its metadata first.
 
     Parameters
     ----------
     url, path
-        Where; the root of a store goes with everything in the store. The folder of a local store
-        stays, empty: it may be the current one, shared, or a mount point.
+        Location of the node. For the root of a store, everything in the store is deleted. The
+        folder of a local store itself is kept, empty: it may be the current folder, shared, or a
+        mount point.
     storage_options
         Options of the store.
 
@@ -725,11 +726,11 @@ def consolidate(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
-    """Write all metadata documents below a group into one, so that it opens with one request.
+    """Write all metadata below a group into one object, so that it opens with one request.
 
-    v2 gets ``.zmetadata``, v3 ``consolidated_metadata`` in the document of the group, as
+    v2 gets ``.zmetadata``; v3 gets ``consolidated_metadata`` in the metadata of the group, as
     zarr-python and xarray read them. Run it again when the hierarchy has changed: readers of
-    consolidated metadata see what was there when they were written (`Group.stale` compares).
+    consolidated metadata see the state at the time of writing (`Group.stale` compares).
 
     Parameters
     ----------
@@ -741,14 +742,14 @@ def consolidate(
     Returns
     -------
     Group
-        Opened anew, for reading.
+        The group, reopened for reading.
 
     Raises
     ------
     NodeNotFoundError, NodeTypeError
         If there is no group.
     MetadataError
-        If a document is no JSON object, or the format has no consolidated metadata.
+        If metadata are not a JSON object, or the format has no consolidated metadata.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Changes of a hierarchy: where nodes may be, making room for them, removing and renaming them.
+"""Changes of a hierarchy: locations for new nodes, and creating, removing and renaming nodes.
 
-All of it works on documents and keys; what a node is to its users is the matter of `group` and
-`array`. The order of the requests is the contract: a document makes a node visible, so documents
-are written last and removed first.
+All functions work on metadata and keys; `group` and `array` hold the nodes that users see. The
+order of the requests matters: metadata make a node visible, so they are written last and removed
+first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ __all__ = [
 
 
 def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
-    """The metadata of the node at a path, of any format; None if there is none."""
+    """Return the metadata of the node at a path, of any format; None if there is none."""
     try:
         return read_node(store, path, None, options or ReadOptions())[1]
     except NodeNotFoundError:
@@ -86,15 +86,15 @@ def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> N
 def check_place(
     store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool = False
 ) -> None:
-    """Whether a node may be created at a path; changes nothing.
+    """Raise if a node may not be created at a path; changes nothing.
 
     Raises
     ------
     NodeExistsError
-        If something is there and may not be replaced, an array lies above, nodes lie below what
-        shall be an array, or a file of something else is where its folder would be.
+        If a node exists there and may not be replaced, an array lies above, nodes lie below a new
+        array, or a file is where the node's folder would be.
     StoreKeyError
-        If the format has no nodes of such a name.
+        If the format does not allow such a name for a node.
     """
     _check_names(store, path, node_format)
     _check_surroundings(store, path)
@@ -115,7 +115,7 @@ def check_place(
 
 
 def is_free(store: Store, path: str, node_format: Format) -> bool:
-    """Whether an array may be created at a path without replacing anything."""
+    """True if an array may be created at a path without replacing anything."""
     try:
         check_place(store, path, node_format, overwrite=False)
     except NodeExistsError:
@@ -162,9 +162,9 @@ def _is_taken(store: Store, path: str, node_format: Format) -> bool:
     except NodeNotFoundError:
         return False
     except MetadataError:
-        return True  # documents that cannot be read are still somebody's
+        return True  # metadata that cannot be read still belong to a node
     is_implicit = isinstance(meta, GroupMeta) and meta.implicit
-    return not (is_implicit and found.name == node_format.name)  # it may be given a document
+    return not (is_implicit and found.name == node_format.name)  # it may be given metadata
 
 
 def prepare_array_place(
@@ -176,14 +176,14 @@ def prepare_array_place(
     overwrite: bool,
     site: Site | None = None,
 ) -> None:
-    """Make room for an array: as `prepare_place`, and nothing is left that would be its values.
+    """Prepare the location of a new array: as `prepare_place`, and delete leftover stored objects.
 
-    Its document is put where the store takes no values without it (`is_shown_first`).
+    The metadata of the array are written first if the store needs them first (`is_shown_first`).
 
     Raises
     ------
     NodeExistsError, StoreKeyError
-        As `check_place`.
+        See `check_place`.
     """
     site = site or site_of(store, path)
     room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False, site=site)
@@ -197,26 +197,26 @@ def prepare_array_place(
 
 
 def is_shown_first(store: Store) -> bool:
-    """Whether a new array's document is put before its values, for its owner to commit with them.
+    """True if a new array's metadata are written before its values, and both committed together.
 
-    Everywhere else it comes last, so that nobody takes the array for whole before it is.
+    In all other stores they are written last, so that readers never see an incomplete array.
     """
     return forkable(store) is not None
 
 
 def withdraw(store: Store, path: str) -> None:
-    """Remove a node whose document came first, because the job that was to write it has failed."""
+    """Remove a node whose metadata were written first, because the job writing it has failed."""
     if is_shown_first(store) and formats_at(store, path):
         remove_node(store, path)
 
 
 class Room(NamedTuple):
-    """What is known of a place where there is room for a node."""
+    """Facts about a location that was prepared for a node."""
 
     emptied: frozenset[str] = frozenset()
-    """Prefixes below which there is nothing."""
+    """Prefixes that are known to be empty."""
     has_journals: bool = True
-    """Whether there may be journals of jobs that wrote there."""
+    """True if journals of earlier jobs may exist there."""
 
 
 def prepare_place(
@@ -229,17 +229,17 @@ def prepare_place(
     warns: bool = True,
     site: Site | None = None,
 ) -> Room:
-    """Make room for a node: remove what it replaces, create the groups above.
+    """Prepare the location of a new node: remove the replaced node, create the groups above.
 
-    Consolidated metadata above are out of date then, which is worth a warning unless the caller
-    writes them anew (`warns`). Who has looked at the place just now hands on the `site`.
+    This makes consolidated metadata above out of date, which gives a warning unless the caller
+    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`.
 
     Raises
     ------
     NodeExistsError, StoreKeyError
-        As `check_place`.
+        See `check_place`.
     RankError
-        If what is replaced belongs to the output of a simulation that is open.
+        If a replaced node belongs to a simulation output that is still open.
     """
     site = site or site_of(store, path, below=overwrite or not is_group)
     check_place(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
@@ -253,7 +253,7 @@ def prepare_place(
 
 
 def prepare_above(store: Store, path: str, node_format: Format) -> None:
-    """Create the groups above a node, where there are none, and what the root must have."""
+    """Create missing groups above a node, and the metadata that the root must have."""
     for key, document in node_format.root_documents().items():
         if store.get(key) is None:
             store.set(key, [document])
@@ -269,7 +269,7 @@ def prepare_above(store: Store, path: str, node_format: Format) -> None:
 
 
 def warn_of_mixture(store: Store, path: str, node_format: Format) -> None:
-    """Warn if a group above a node is of another format, so that it does not show the node."""
+    """Warn if a group above a node is of another format, and therefore does not show the node."""
     for above in () if node_format.has_implicit_groups else ancestors(path):
         with suppress(NodeNotFoundError):
             found, _ = read_node(store, above, None, ReadOptions())
@@ -279,7 +279,7 @@ def warn_of_mixture(store: Store, path: str, node_format: Format) -> None:
 def _warn_of_mixture(
     store: Store, path: str, node_format: Format, above: str, found: Format
 ) -> None:
-    """A group shows the nodes of its own format only."""
+    """Warn if a group is of another format than a node: it shows only nodes of its own format."""
     if found.name == node_format.name:
         return
     with suppress(MetadataError):
@@ -294,19 +294,19 @@ def _warn_of_mixture(
 
 
 def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
-    """Write documents in their order."""
+    """Write metadata in the given order."""
     forget_nodes_above()
     for key, document in documents.items():
         store.set(key, [document])
 
 
 def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
-    """Delete stored objects of a job that never finished: they are no values of a new array."""
+    """Delete stored objects of an unfinished job, which a new array would read as values."""
     ndim = len(meta.shape)
     try:
         keys = list(store.list(prefix))
     except ListingError:
-        return  # nobody can know what is there
+        return  # the keys there cannot be known
     old = [key for key in keys if meta.keys.coords(key[len(prefix) :], ndim) is not None]
     for_each(store.delete, old, None)
 
@@ -315,14 +315,14 @@ def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
 
 
 def delete_node(store: Store, path: str) -> None:
-    """Delete the node at a path and all that lies below; behind links, too.
+    """Delete the node at a path and everything below it, also behind links.
 
     Raises
     ------
     NodeNotFoundError
         If there is none.
     RankError
-        If it belongs to the output of a simulation that is open, or holds one.
+        If it belongs to a simulation output that is still open, or contains one.
     """
     present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
@@ -334,10 +334,10 @@ def delete_node(store: Store, path: str) -> None:
 
 
 def remove_node(store: Store, path: str) -> None:
-    """Delete a node and all that lies below, its documents first; files of no node stay.
+    """Delete a node and everything below it, its metadata first; keep files of no node.
 
-    A reader that comes meanwhile finds no node rather than one with holes. What lies below an array
-    of a draft, where that is possible, stays.
+    Concurrent readers then find no node rather than one with missing chunks. Nodes below an array,
+    which the drafts allow, are kept.
     """
     present = formats_at(store, path)
     discard_journals(store, path)
@@ -351,7 +351,7 @@ def remove_node(store: Store, path: str) -> None:
 
 
 def _made_room(site: Site, path: str) -> Room:
-    """Delete what is at a path and below it, with or without a document there."""
+    """Delete everything at and below a path, with or without metadata there."""
     store = site.store
     has_journals = not site.free_beside and check_no_output(store, path, below=True)
     found = formats_at(store, path)
@@ -364,9 +364,9 @@ def _made_room(site: Site, path: str) -> Room:
 def _remove_all(
     store: Store, path: str, found: Iterable[tuple[Format, NodeMeta | None]]
 ) -> frozenset[str]:
-    """Delete the nodes that were found at a path and all below it.
+    """Delete the nodes that were found at a path and everything below it.
 
-    Returns the prefixes below which there is nothing.
+    Return the prefixes that are empty afterwards.
     """
     present = [candidate for candidate, _ in found]
     prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
@@ -391,7 +391,7 @@ def _remove_below(store: Store, path: str, node_format: Format) -> None:
 
 
 def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
-    """Delete the stored objects of an array; of it alone, if there are documents below it."""
+    """Delete the stored objects of an array, but no nodes below it."""
     data = node_format.data_prefix(path)
     others = [prefix for prefix in node_format.prefixes(path) if prefix != data]
     if any(next(iter(store.list(prefix)), None) is not None for prefix in others):
@@ -409,22 +409,22 @@ def _refuse_nothing(store: Store, path: str) -> None:
 
 
 def rename_node(store: Store, old: str, new: str) -> None:
-    """Move a node and all that lies below to another path of the same store.
+    """Move a node and everything below it to another path of the same store.
 
-    In a local store the folder is renamed. Elsewhere stored objects are copied byte for byte, then
-    documents from the deepest up, so that every node that can be seen is whole; then the old ones
-    are removed. If copying fails, the copies are removed and the node stays where it is.
+    In a local store the folder is renamed. In other stores stored objects are copied byte for byte,
+    then metadata from the deepest node up, so that every visible node is complete; then the old
+    ones are removed. If copying fails, the copies are removed and the node is kept.
 
     Raises
     ------
     NodeNotFoundError
         If there is no node at `old`.
     NodeExistsError
-        If anything is at `new`, or one path lies in the other.
+        If anything exists at `new`, or one path contains the other.
     RankError
-        If it belongs to the output of a simulation that is open, or holds one.
+        If it belongs to a simulation output that is still open, or contains one.
     StoreKeyError
-        If the format has no nodes of such a name.
+        If the format does not allow such a name for a node.
     """
     present = [node_format for node_format, _ in formats_at(store, old)]
     if not present:
@@ -448,7 +448,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
 
 
 def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) -> bool:
-    """Whether the folder of a node could be renamed, where all of the node lies in one."""
+    """Rename the folder of a node; True if that was possible, because it holds the whole node."""
     moves = {(f.prefixes(old), f.prefixes(new)) for f in formats}
     documents = [key for f in formats for key in f.node_keys(old)]
     (before, after), *others = moves
@@ -478,7 +478,7 @@ def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> N
         for pair in documents:
             copy(pair)
     except BaseException:
-        with suppress(StoreError):  # of a store that fails, the first error is what matters
+        with suppress(StoreError):  # if the store fails, the first error matters
             for key in reversed(done):
                 store.delete(key)
         raise
@@ -497,7 +497,7 @@ def _check_free(store: Store, path: str, node_format: Format) -> None:
 def _keys_to_move(
     store: Store, old: str, new: str, formats: Sequence[Format]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Old and new keys of documents, in the order of copying, and of everything else."""
+    """Return old and new keys of metadata, in the order of copying, and of all other objects."""
     documents: dict[str, str] = {}
     moves: dict[str, str] = {}
     for node_format in formats:
@@ -508,7 +508,7 @@ def _keys_to_move(
                 node_format.node_keys(join(new, below)),
                 strict=True,
             )
-            documents.update(reversed(list(keys)))  # the most telling one last
+            documents.update(reversed(list(keys)))  # the one that makes the node visible last
         for before, after in zip(node_format.prefixes(old), node_format.prefixes(new), strict=True):
             moves.update((key, after + key[len(before) :]) for key in store.list(before))
     objects = [(key, target) for key, target in moves.items() if key not in documents]
@@ -521,12 +521,12 @@ def _keys_to_move(
 def consolidate_group(store: Store, path: str, node_format: Format) -> None:
     """Write the consolidated metadata of a group.
 
-    Where several processes do so at the same time, the last ones are those of what is there.
+    If several processes write them at the same time, the last ones describe the final state.
 
     Raises
     ------
     MetadataError
-        If a document is no JSON object, or the format has no consolidated metadata.
+        If metadata are not a JSON object, or the format has no consolidated metadata.
     """
     key = consolidated_key(path, node_format) or node_format.node_keys(path)[-1]
 
@@ -538,9 +538,9 @@ def consolidate_group(store: Store, path: str, node_format: Format) -> None:
 
 
 def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -> list[str]:
-    """Paths below a group of which its consolidated metadata do not say what the documents say.
+    """Return paths below a group whose consolidated metadata differ from the nodes' metadata.
 
-    Nodes that are new, gone, or changed; none if the group has no consolidated metadata.
+    These are nodes that were added, removed or changed; none if there are no consolidated metadata.
     """
     store = without_consolidated(store)
     recorded = recorded_documents(store, path, node_format, meta, ReadOptions().limits)
@@ -564,7 +564,7 @@ def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -
 def _meaning(
     store: Store, path: str, node_format: Format, documents: Documents
 ) -> dict[str, str] | None:
-    """What documents say of a node, however they spell it; None if they do not speak of it."""
+    """Return the normalised metadata of a node; None if the documents do not describe it."""
     found = {key: documents.get(key) for key in node_format.node_keys(path)}
     texts = {key: None if d is None else json.dumps(d).encode() for key, d in found.items()}
     try:
@@ -578,9 +578,9 @@ def _meaning(
 
 
 def _all_documents(store: Store, path: str, node_format: Format) -> Documents:
-    """The documents of a group and of all nodes below, as JSON objects by key.
+    """Return the metadata of a group and of all nodes below, as JSON objects by key.
 
-    Groups without a document get one here: readers look for it.
+    Groups without metadata get some here, because readers look for them.
     """
     options = ReadOptions()
     texts = read_documents(store, node_format.node_keys(path), options.limits)
@@ -599,6 +599,6 @@ def _all_documents(store: Store, path: str, node_format: Format) -> Documents:
 
 
 def _comparable(document: Mapping[str, Any] | None) -> str:
-    """A document as a text that is equal for equal documents; no attributes are none at all."""
+    """Return metadata as a text that is equal for equal metadata, without consolidated metadata."""
     members = {k: v for k, v in (document or {}).items() if k != "consolidated_metadata"}
     return json.dumps(members, sort_keys=True)

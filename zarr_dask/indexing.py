@@ -1,9 +1,8 @@
-"""NumPy's basic indexing, turned into a region and what remains to be done to it.
+"""NumPy's basic indexing, turned into a region and an index that finishes the selection.
 
-``array[5, ::-2, None]`` becomes a region (slices of positive step, one per dimension) that the
-chunk arithmetic understands, and an index that NumPy applies to what was read: it drops the
-integer dimensions, turns the negative steps around and puts the new axes in. Pure; knows shapes
-only.
+``array[5, ::-2, None]`` becomes a region (slices of positive step, one per dimension) for the chunk
+arithmetic, and an index that NumPy applies to the values read. That index drops the integer
+dimensions, reverses those with negative steps and adds the new axes. Pure; knows shapes only.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class Selection(NamedTuple):
     """A basic selection of an array of known shape."""
 
     region: Region
-    """What to read, dimension by dimension."""
+    """Region to read, dimension by dimension."""
     finish: tuple[Any, ...]
     """Index that NumPy applies to the region to give the result."""
     plain: bool
-    """Whether the region is the result, so that `finish` need not be applied."""
+    """True if the region is the result, so that `finish` need not be applied."""
     region_shape: Shape
-    """Shape of what is read."""
+    """Shape of the region."""
 
     @property
     def shape(self) -> Shape:
@@ -61,12 +60,12 @@ class Selection(NamedTuple):
         return tuple(shape)
 
     def spread(self, value: np.ndarray) -> np.ndarray:
-        """A view of `value`, broadcast to the result, in the shape of the region.
+        """Return a view of `value`, broadcast to the result, in the shape of the region.
 
         Raises
         ------
         ValueError
-            NumPy's own, if the value cannot be broadcast.
+            Raised by NumPy if the value cannot be broadcast.
         """
         back: list[Any] = []
         for item in self.finish:
@@ -76,13 +75,13 @@ class Selection(NamedTuple):
                 back.append(item)
             elif item is not Ellipsis:
                 back.append(None)
-        # with an Ellipsis, because without dimensions the index alone gives an element
+        # the Ellipsis keeps a 0-d result an array; the index alone would give an element
         view: np.ndarray = assignable(value, self.shape)[*back, ...]
         return view
 
 
 def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
-    """`value` broadcast as NumPy does on assignment, where leading ones may be dropped.
+    """Return `value` broadcast as in NumPy's assignment, which may drop leading axes of length 1.
 
     Raises
     ------
@@ -103,7 +102,7 @@ def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def parse_basic(key: object, shape: Shape) -> Selection:
-    """Read integers, slices, Ellipsis and newaxis as NumPy does.
+    """Parse integers, slices, Ellipsis and newaxis as NumPy does.
 
     Raises
     ------
@@ -122,13 +121,13 @@ def parse_basic(key: object, shape: Shape) -> Selection:
 
 
 def parse_plain(key: object, shape: Shape) -> tuple[Region, Shape] | None:
-    """What nearly all selections are, read quickly: everything, or a forward slice of each axis.
+    """Parse nearly all selections quickly: everything, or a forward slice of each axis.
 
     Returns
     -------
     tuple
-        The region, and the shape of it and of the result; None for any other selection, which
-        `parse_basic` or its caller understands or refuses, and for an array without dimensions.
+        The region and its shape, which is that of the result. None for any other selection, which
+        `parse_basic` or the caller parses or rejects, and for an array without dimensions.
 
     Examples
     --------
@@ -148,7 +147,7 @@ def parse_plain(key: object, shape: Shape) -> tuple[Region, Shape] | None:
         try:
             start, stop, step = item.indices(length)
         except (TypeError, ValueError):
-            return None  # the general way says what is wrong
+            return None  # the general parser explains the error
         if step != 1 or start >= stop:
             return None
         region.append(slice(start, stop, 1))
@@ -183,13 +182,13 @@ def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
             finish.append(0)
             plain = False
     if any(item is Ellipsis for item in given):
-        finish.append(Ellipsis)  # what is left has no dimensions, yet stays an array
+        finish.append(Ellipsis)  # a result without dimensions stays an array
     lengths = tuple(len(range(s.start, s.stop, s.step)) for s in region)
     return Selection(tuple(region), tuple(finish), plain, lengths)
 
 
 def checked_region(region: object, shape: Shape) -> Region:
-    """A region given by a caller: slices (or integers) that keep every dimension.
+    """Return a region given by a caller: slices (or integers) that keep every dimension.
 
     Raises
     ------
@@ -211,7 +210,7 @@ def checked_region(region: object, shape: Shape) -> Region:
 
 
 def expanded(items: tuple[Any, ...], shape: Shape) -> list[Any]:
-    """Items of an index with slices in place of the Ellipsis and of what is not said.
+    """Replace the Ellipsis of an index, and missing items, by slices.
 
     Raises
     ------
@@ -234,7 +233,7 @@ def expanded(items: tuple[Any, ...], shape: Shape) -> list[Any]:
 
 
 def _consumed(item: object) -> int:
-    """How many dimensions an item indexes; a boolean mask as many as it has."""
+    """Return the number of dimensions that an item indexes; for a boolean mask, its own."""
     if item is None or item is Ellipsis:
         return 0
     is_mask = isinstance(item, np.ndarray) and item.dtype == bool and item.ndim > 0
@@ -242,7 +241,7 @@ def _consumed(item: object) -> int:
 
 
 def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
-    """The slice with a positive step, and whether the result must be turned around."""
+    """Return the slice with a positive step, and True if the result must be reversed."""
     try:
         start, stop, step = item.indices(length)
     except (TypeError, ValueError) as error:
@@ -256,12 +255,12 @@ def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
 
 
 def position_of(item: object, length: int, axis: int) -> int:
-    """An integer of an index, counted from the beginning of its dimension.
+    """Return an integer of an index, counted from the beginning of its dimension.
 
     Raises
     ------
     SelectionError
-        If it is out of bounds, or no integer.
+        If it is out of bounds, or not an integer.
     """
     if isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.ndim > 0):
         raise _not_basic(item, axis)
@@ -285,7 +284,7 @@ def _not_basic(item: object, axis: int) -> SelectionError:
 
 
 def checked_shape(values: object, ndim: int, what: str) -> Shape:
-    """Lengths given by a caller as one integer or a sequence of them.
+    """Return lengths given by a caller as one integer or a sequence of them.
 
     Raises
     ------
@@ -305,12 +304,12 @@ def checked_shape(values: object, ndim: int, what: str) -> Shape:
 
 
 def index_of(value: object) -> int:
-    """As `operator.index`, but for truth values, which are integers to Python.
+    """Return an integer as `operator.index` does, but reject truth values.
 
     Raises
     ------
     TypeError
-        If it is no integer.
+        If it is not an integer.
     """
     if isinstance(value, bool):
         raise TypeError(f"{value} is no number")
@@ -318,12 +317,12 @@ def index_of(value: object) -> int:
 
 
 def checked_cells(values: object, ndim: int, what: str) -> Cells:
-    """As `checked_shape`, where sizes of all cells of a dimension may stand for its length.
+    """Return lengths as `checked_shape`; the sizes of all cells may be given instead of a length.
 
     Raises
     ------
     GridError
-        If they are no positive integers, or not one item per dimension.
+        If they are not positive integers, or not one item per dimension.
 
     Examples
     --------

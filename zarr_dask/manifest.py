@@ -1,9 +1,9 @@
-"""Manifests: the receipts of a job that are kept after it, as one file.
+"""Manifests: the receipts of a job, kept in one file after the job.
 
-A manifest is a text of one JSON value per line: a header, one line per stored object in the order
-of keys (``[key, bytes, crc32c]``, with the SHA-256 as a fourth item where it was asked for, and
-``[key]`` for an object that is absent on purpose), and a last line with the number of lines and
-their checksum, so that a manifest cut short is told from a whole one.
+A manifest is a text with one JSON value per line. The first line is a header. Then follows one line
+per stored object in the order of keys: ``[key, bytes, crc32c]``, with the SHA-256 as a fourth item
+if it was requested, or ``[key]`` for an object that is absent on purpose. The last line holds the
+number of lines and their checksum, so that a truncated manifest is detected.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FORMAT = "zarr-dask manifest 1"
 
 @dataclass(frozen=True)
 class ManifestPlace:
-    """Where a manifest is kept."""
+    """Location of a manifest."""
 
     store: Store
     key: str
 
     @property
     def url(self) -> str:
-        """For messages."""
+        """URL of the manifest, for messages."""
         return f"{self.store.url}/{self.key}"
 
     @staticmethod
@@ -44,23 +44,23 @@ class ManifestPlace:
         like: Store | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> ManifestPlace:
-        """The place that a path or URL names.
+        """Return the location that a path or URL names.
 
         Parameters
         ----------
         location
             A path or URL.
         like
-            Whose options are used for a URL of the same service.
+            Store whose options are used for a URL of the same service.
         storage_options
-            Options of the store, used instead.
+            Options of the store, used instead of those of `like`.
 
         Raises
         ------
         StoreError
-            If no backend serves the URL.
+            If no backend supports the URL.
         TypeError
-            If it is neither.
+            If `location` is neither a path nor a URL.
         """
         if not isinstance(location, str | os.PathLike):
             raise TypeError(f"manifest={location!r}: expected a path or URL.")
@@ -77,7 +77,7 @@ class ManifestPlace:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a job has stored, object by object.
+    """The stored objects that a job wrote.
 
     Examples
     --------
@@ -87,19 +87,19 @@ class Manifest:
     """
 
     objects: tuple[StoredObject, ...]
-    """Stored objects, in the order of their keys; metadata documents included."""
+    """Stored objects in the order of their keys, including metadata."""
     empty: frozenset[str] = frozenset()
     """Keys of stored objects that are absent on purpose: all their elements have the fill value."""
     array: str = ""
-    """Store and path of what was written."""
+    """Store and path of the array or group that was written."""
     digest: str = ""
-    """`zarr_dask.digest` of the values, where that was worked out."""
+    """`zarr_dask.digest` of the values, if it was computed."""
 
     @staticmethod
     def of(
         receipts: Receipts, prefix: str, documents: Iterable[StoredObject], array: str
     ) -> Manifest:
-        """The manifest of a job that has ended; `prefix` is what its keys lie below."""
+        """Return the manifest of a finished job; `prefix` is the common prefix of its keys."""
         found = {item.key: item for item in documents}
         for item in receipts.objects.values():
             found[prefix + item.key] = replace(item, key=prefix + item.key)
@@ -110,7 +110,7 @@ class Manifest:
     def read(
         location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> Manifest:
-        """The manifest at a path or URL.
+        """Read the manifest at a path or URL.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class Manifest:
         Raises
         ------
         ManifestError
-            If there is none, or what is there is not a whole one.
+            If there is no manifest, or it is not complete.
         StoreError
             If the store fails.
         """
@@ -130,7 +130,7 @@ class Manifest:
 
     @staticmethod
     def at(place: ManifestPlace) -> Manifest:
-        """The manifest at a place; see `read`."""
+        """Read the manifest at a location; see `read`."""
         text = place.store.get(place.key)
         if text is None:
             raise ManifestError(f"there is no manifest at {place.url}.")
@@ -140,11 +140,11 @@ class Manifest:
             raise ManifestError(f"{place.url}: {error}") from error
 
     def write(self, place: ManifestPlace) -> None:
-        """Keep the manifest at a place."""
+        """Write the manifest to a location."""
         place.store.set(place.key, [self.to_text()])
 
     def to_text(self) -> bytes:
-        """As it is kept."""
+        """Return the manifest as a text."""
         rows: dict[str, list[Any]] = {key: [key] for key in self.empty}
         rows |= {item.key: item.to_row() for item in self.objects}
         digest = {"digest": self.digest} if self.digest else {}
@@ -155,12 +155,12 @@ class Manifest:
 
     @staticmethod
     def from_text(text: bytes) -> Manifest:
-        """What `to_text` has written.
+        """Parse the text that `to_text` returns.
 
         Raises
         ------
         ManifestError
-            If it is something else, or not whole.
+            If it is not a manifest, or not complete.
         """
         body, _, last = text.rstrip(b"\n").rpartition(b"\n")
         body += b"\n"
@@ -180,14 +180,14 @@ class Manifest:
             raise ManifestError(f"this is no manifest ({error}).") from error
 
     def to_sha256sum(self) -> str:
-        """The lines that the program ``sha256sum`` writes and checks, for archives.
+        """Return the lines that the program ``sha256sum`` writes and checks, for archives.
 
         ``sha256sum --check`` must be run in the root folder of the store.
 
         Raises
         ------
         ManifestError
-            If the job was not told to compute them (``sha256=True``).
+            If the job did not compute SHA-256 (``sha256=True``).
         """
         without = [item.key for item in self.objects if item.sha256 is None]
         if without:

@@ -1,8 +1,8 @@
-"""Reading JSON objects member by member, with everything that is wrong collected.
+"""Reading JSON objects field by field, collecting all problems.
 
-A `Members` hands out each member once, checked; what does not fit becomes a `Problem` and the
-caller goes on, so that one error lists all that is wrong with a document. JSON numbers are told
-apart by their exact type: ``true`` is not 1 and ``2.0`` is not 2.
+A `Members` returns each field once, checked. A wrong field becomes a `Problem` and reading
+continues, so that one error lists all that is wrong. JSON numbers are distinguished by their exact
+type: ``true`` is not 1 and ``2.0`` is not 2.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
 
 
 class Members:
-    """The members of one JSON object.
+    """Reader of the fields of one JSON object.
 
     Parameters
     ----------
     members
         The object.
     place
-        Where it stands in its document; empty at the top.
+        Position of the object in its document; empty at the top.
     """
 
     def __init__(self, members: Mapping[str, Any], place: str = "") -> None:
@@ -46,18 +46,18 @@ class Members:
     def take(
         self, name: str, fits: Callable[[Any], bool], expected: str, default: Any = ABSENT
     ) -> Any:
-        """A member, or None and one more problem.
+        """Return a field; if it is wrong, note a problem and return None.
 
         Parameters
         ----------
         name
-            Of the member.
+            Name of the field.
         fits
-            Whether its value will do.
+            Returns True if the value is valid.
         expected
-            What would do, in words.
+            Description of valid values.
         default
-            Its value where it is absent; without one it must be there.
+            Value if the field is absent; without a default the field is required.
         """
         value = self._members.pop(name, default)
         if value is ABSENT or not (value is default or fits(value)):
@@ -66,23 +66,23 @@ class Members:
         return value
 
     def blame(self, name: str, found: object, expected: str, kind: str = "value") -> None:
-        """Note that a member is wrong."""
+        """Note that a field is wrong."""
         self.problems.append(Problem(self.at(name), found, expected, kind))
 
     def at(self, name: str) -> str:
-        """Place of a member in the document."""
+        """Return the position of a field in the document."""
         return f"{self.place}.{name}" if self.place else name
 
     def rest(self) -> dict[str, Any]:
-        """The members that were not taken."""
+        """Return the fields that were not taken."""
         return self._members
 
     def refuse_rest(self) -> None:
-        """Note every member that was not taken as a problem."""
+        """Note every field that was not taken as a problem."""
         self.blame_all(self._members, lambda _: "no such member")
 
     def blame_all(self, names: Iterable[str], expected: Callable[[str], str]) -> None:
-        """Note that some members that were not taken are wrong, of very many the first."""
+        """Note that some fields that were not taken are wrong; of very many, only the first."""
         wrong = list(names)
         for name in wrong[:_MOST_NAMED]:
             self.blame(name, self._members[name], expected(name))
@@ -92,25 +92,25 @@ class Members:
 
 
 def anything(value: Any) -> bool:  # noqa: ARG001  (every value fits)
-    """Whether there is a value: its meaning is looked at later."""
+    """True for every value; its meaning is checked later."""
     return True
 
 
 def is_int(value: Any) -> bool:
-    """Whether a value is a JSON integer."""
+    """True if a value is a JSON integer."""
     return type(value) is int
 
 
 def is_ints(value: Any) -> bool:
-    """Whether a value is a list of JSON integers."""
+    """True if a value is a list of JSON integers."""
     return isinstance(value, list) and all(is_int(item) for item in value)
 
 
 def is_lengths(value: Any) -> bool:
-    """Whether a value is a list of JSON integers that may be the lengths of an array."""
+    """True if a value is a list of JSON integers that are possible lengths of an array."""
     if not isinstance(value, list) or len(value) > _MOST_NDIM:
         return False
-    # a loop takes half the time of a generator, and documents of thousands of arrays come here
+    # a loop takes half the time of a generator, which matters for thousands of arrays
     for length in value:  # noqa: SIM110
         if type(length) is not int or not 0 <= length < _LENGTHS:
             return False
@@ -118,7 +118,7 @@ def is_lengths(value: Any) -> bool:
 
 
 def are_names(value: Any) -> TypeGuard[list[str | None]]:
-    """Whether a value is a list that may name dimensions, some of them with null."""
+    """True if a value is a list of possible names of dimensions, some of them null."""
     if not isinstance(value, list):
         return False
     for name in value:  # noqa: SIM110  (as in `is_lengths`)
@@ -128,34 +128,34 @@ def are_names(value: Any) -> TypeGuard[list[str | None]]:
 
 
 _MOST_STEPS = 1000
-"""Codecs or extensions in a list at most."""
+"""Maximum number of codecs or extensions in a list."""
 _MOST_NAMED = 100
-"""Members that are named at most where all are wrong for one reason."""
+"""Maximum number of fields that are listed if all are wrong for the same reason."""
 _LENGTHS = 1 << 63
 _MOST_NDIM = 64
-"""Dimensions of an array at most, as in NumPy."""
+"""Maximum number of dimensions of an array, as in NumPy."""
 
 
 def is_list(value: Any) -> bool:
-    """Whether a value is a list."""
+    """True if a value is a list."""
     return isinstance(value, list)
 
 
 def is_steps(value: Any) -> bool:
-    """Whether a value is a list that may name the steps of something; nobody takes a thousand."""
+    """True if a value is a list of a plausible number of codecs or extensions."""
     return isinstance(value, list) and len(value) <= _MOST_STEPS
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is a JSON object."""
+    """True if a value is a JSON object."""
     return isinstance(value, Mapping)
 
 
 def between(allowed: range) -> Callable[[Any], bool]:
-    """Tells integers within a range."""
+    """Return a predicate that is true for integers within a range."""
     return lambda value: is_int(value) and value in allowed
 
 
 def one_of(*allowed: str) -> Callable[[Any], bool]:
-    """Tells some strings."""
+    """Return a predicate that is true for the given strings."""
     return lambda value: isinstance(value, str) and value in allowed

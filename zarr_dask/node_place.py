@@ -1,7 +1,7 @@
-"""From what names a node, or the place of one, to a store and a path in it.
+"""Resolves the location of a node to a store and a path in it.
 
-All functions that take a place take the same things: what `open_store` makes a store of, and open
-nodes, of this package and of zarr-python, from whose paths theirs go on.
+All functions with a location accept the same values: everything that `open_store` accepts, and open
+nodes of this package and of zarr-python, whose path is the start of the resulting path.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Node", "node_place", "node_store", "source_and_target"]
 
 @runtime_checkable
 class Node(Protocol):
-    """An open array or group, of which nothing but its place matters here."""
+    """Interface of an open array or group as a location."""
 
     @property
     def store(self) -> Store:
-        """Where the bytes are."""
+        """Store that holds the node."""
 
     @property
     def path(self) -> str:
@@ -31,16 +31,16 @@ class Node(Protocol):
 
     @property
     def node_format(self) -> Format:
-        """How documents are spelled."""
+        """Format in which the metadata are written."""
 
 
 def node_place(
     url: Location | Node, path: str = "", storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Store, str]:
-    """The store that is meant by a place, and the path in it.
+    """Return the store that a location refers to, and the path in it.
 
-    The store of a node is without its consolidated metadata, which say what there was: changes must
-    see what there is.
+    Consolidated metadata of a node's store are left out: they may be out of date, and changes must
+    be based on the present metadata.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def node_place(
     Raises
     ------
     StoreError
-        If it names no store, or an option is unknown.
+        If the location refers to no store, or an option is unknown.
     StoreKeyError
-        If the path is none.
+        If the path is not valid.
 
     Examples
     --------
@@ -75,9 +75,9 @@ def node_place(
 
 
 def node_store(url: Location | Node, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """The store that is meant by a place, of which a node that is given is the root.
+    """Return the store that a location refers to; a given node becomes its root.
 
-    For two places that one path leads into.
+    It is used if two locations share one path below them.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def source_and_target(
     storage_options: Mapping[str, Any] | None,
     target_options: Mapping[str, Any] | None,
 ) -> tuple[Store, Store, str]:
-    """The stores that are meant by two places, and the path in both; without `dst` it is one."""
+    """Return the stores of two locations, and the path in both; the same store without `dst`."""
     if dst is None:
         source, path = node_place(src, path, storage_options)
         return source, source, path

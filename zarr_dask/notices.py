@@ -1,4 +1,4 @@
-"""Warnings that point at the caller's own line, however deep in this package they arise."""
+"""Warnings that point at the caller's own line, however deep in this package they are raised."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PACKAGE = f"{Path(__file__).parent}/"
 
 
 def warn(message: str, category: type[ZarrDaskWarning] = ZarrDaskWarning) -> None:
-    """Warn at the first line outside this package that led here.
+    """Warn at the innermost line outside this package that led here.
 
     Parameters
     ----------
     message
-        What is odd, where, and what to do.
+        The irregularity, its location, and the remedy.
     category
-        Which warning.
+        Class of the warning.
     """
     level = 1
     frame = inspect.currentframe()

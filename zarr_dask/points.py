@@ -1,8 +1,8 @@
-"""Which stored objects and chunks points lie in, by one sort.
+"""Assigns points to stored objects and chunks, by one sort.
 
-Points are given by their positions along some dimensions of a grid, a list of one dimension being
-points too. They may be as many as an array has elements, so that little is held for each: a number
-that tells its chunk, and its place in the sorted order. Pure; knows grids only.
+Points are given by their positions along some dimensions of a grid; a list of one dimension counts
+as points too. There may be as many points as an array has elements, so only a chunk number and a
+position in the sorted order are stored for each. Pure; knows grids only.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["CellShares", "Share", "cells_of_points", "sorted_runs"]
 
 
 class Share(NamedTuple):
-    """What is taken of one cell or of one chunk of it, along some dimensions."""
+    """The elements taken of one cell or one of its chunks, along some dimensions."""
 
     box: Region
-    """The smallest region of the cell that holds all that is taken."""
+    """The smallest region of the cell that holds all taken elements."""
     pick: tuple[np.ndarray, ...] | None
-    """Which of its elements: indices for each dimension, or None for all of them in order."""
+    """Taken elements: indices for each dimension, or None for all of them in order."""
     out: slice | np.ndarray
-    """Places of these elements among all points."""
+    """Positions of these elements among all points."""
 
 
 class CellShares(NamedTuple):
-    """What is taken of one cell."""
+    """The elements taken of one cell."""
 
     coords: tuple[int, ...]
-    """Its coordinates along these dimensions."""
+    """Coordinates of the cell along these dimensions."""
     shares: list[Share]
-    """One for each chunk, or for each point where these are few."""
+    """One share for each chunk, or for each point if points are sparse."""
 
 
 def cells_of_points(
@@ -45,19 +45,19 @@ def cells_of_points(
     positions: Sequence[np.ndarray],
     sparse: int | None = None,
 ) -> Iterator[CellShares]:
-    """The cells that points lie in, in C order of their coordinates, and what is in each.
+    """Yield the cells that hold points, in C order of their coordinates, with their points.
 
     Parameters
     ----------
     dimensions
-        Of the grid.
+        Dimensions of the grid.
     chunk_shape
-        Where given, points are put together by chunks of these sizes within cells.
+        If given, points are grouped by chunks of these sizes within cells.
     positions
-        Of the points, along each of these dimensions.
+        Positions of the points, along each of these dimensions.
     sparse
-        Where given, points are taken one by one if the smallest box around those of one chunk has
-        more than so many elements for each of them.
+        If given, points are taken one by one if the smallest box around those of one chunk has more
+        than this number of elements per point.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def _point(position: Sequence[int], place: int) -> Share:
 def _share(
     low: Sequence[int], high: Sequence[int], offsets: list[np.ndarray], out: slice | np.ndarray
 ) -> Share:
-    """Some points of one cell or chunk: as a slice where they are evenly spaced in order."""
+    """Return some points of one cell or chunk, as a slice if they are evenly spaced in order."""
     if len(offsets) == 1:
         steps = np.diff(offsets[0])
         step = int(steps[0])
@@ -125,7 +125,7 @@ def _share(
 
 
 def _as_slice(places: np.ndarray) -> slice | np.ndarray:
-    """Ascending places as a slice, if nothing lies between them."""
+    """Return ascending positions as a slice, if they are contiguous."""
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first == len(places) - 1 else places
 
@@ -135,9 +135,9 @@ def _columns(
     chunk_shape: Sequence[int] | None,
     positions: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
-    """Numbers that are the same for the points of one chunk, and ascend with its cell.
+    """Return numbers that are the same for all points of one chunk, and ascend with its cell.
 
-    One for each point where that is large enough, because points can be as many as elements.
+    If possible there is one number for each point, because there may be as many points as elements.
     """
     sizes = [d.largest for d in dimensions] if chunk_shape is None else chunk_shape
     counts = [d.count for d in dimensions]
@@ -156,7 +156,7 @@ def _columns(
 
 
 def sorted_runs(columns: Sequence[np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:
-    """A stable order that puts equal rows together (None: they are), and where each run starts."""
+    """Return a stable order that groups equal rows (None if sorted), and the start of each run."""
     extents = [int(column.max()) + 1 for column in columns]
     if prod(extents) < _LARGEST_KEY:
         keys = columns[0]

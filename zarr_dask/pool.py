@@ -1,11 +1,11 @@
-"""The threads of this process that read and write stored objects side by side.
+"""The threads of this process that read and write stored objects concurrently.
 
 One bounded pool per process, made on first use and again in a child after a fork. Tasks of dask
-never enter it: the scheduler's threads are enough.
+never use it: the scheduler's threads are enough.
 
-Threads that only wait, for answers of services, are others: `waiting_threads`, more than there are
-cores and shared by all tasks. Whatever threads they come from, a process never has more than
-`SIDE_BY_SIDE` requests on their way (`in_flight`).
+Threads that only wait for responses of services are separate: `waiting_threads`, more than there
+are cores and shared by all tasks. From all its threads, a process never has more than
+`SIDE_BY_SIDE` requests in flight (`in_flight`).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SIDE_BY_SIDE = 32
-"""Requests that a process has on their way at most."""
+"""Maximum number of requests of a process in flight."""
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Thread(threading.local):
-    """Whether the current thread is one of the pool; those do not wait for others of it."""
+    """Marks threads of the pool, which do not wait for other threads of the pool."""
 
     is_ours = False
 
@@ -62,13 +62,13 @@ def _mark_thread() -> None:
 
 
 class _InFlight:
-    """How many more requests this process may have on their way."""
+    """Counter of the requests that this process may still send."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """In a new process no request is on its way."""
+        """Reset in a new process, which has no request in flight."""
         self._changed = threading.Condition()
         self._free = SIDE_BY_SIDE
 
@@ -86,13 +86,13 @@ class _InFlight:
 
 
 class _Pool:
-    """The pool of this process, if it has one yet."""
+    """The pool of this process, if it has been made."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """In a new process the threads of the old one are not there."""
+        """Reset in a new process, which does not have the threads of the old one."""
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: ThreadPoolExecutor | None = None
@@ -118,26 +118,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def waiting_threads() -> ThreadPoolExecutor:
-    """The threads of this process that wait for answers; their work must not wait for others."""
+    """Return the threads that wait for responses; their work must not wait for others of them."""
     return _POOL.waiting()
 
 
 def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What a function that waits for answers returns for every item, asked side by side.
+    """Call a function that waits for responses on every item, concurrently; return the results.
 
     Each call sees the context variables of the caller.
 
     Parameters
     ----------
     function
-        Its work must not wait for other work of `waiting_threads`.
+        Function to call; it must not wait for other work of `waiting_threads`.
     items
-        What to call it on.
+        Items to call it on.
 
     Raises
     ------
     Exception
-        The error of the first item that has one.
+        The error of the first item that fails.
 
     Examples
     --------
@@ -148,10 +148,10 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """As `wait_for_each`, each result as soon as it and those before it are there.
+    """Yield the results of `wait_for_each` in order, each as soon as it is available.
 
-    The calls begin at once, whenever the first result is taken. If no more are taken, calls that
-    have not begun by then are not made.
+    The calls begin immediately, not when the first result is taken. If the caller stops taking
+    results, calls that have not begun are cancelled.
 
     Examples
     --------
@@ -169,16 +169,16 @@ def _results(futures: Sequence[Future[R]]) -> Iterator[R]:
             yield future.result()
     finally:
         for future in futures:
-            future.cancel()  # after an error; what has begun goes on
+            future.cancel()  # after an error; calls that have begun continue
 
 
 class _Meanwhile(threading.local):
-    """What the current thread is to do when it waits the next time."""
+    """Work for the current thread to do the next time it waits."""
 
     work: Callable[[], object] | None = None
 
     def do(self) -> None:
-        """Do it, if there is anything, and not once more."""
+        """Do the work once, if there is any."""
         work, self.work = self.work, None
         if work is not None:
             work()
@@ -189,9 +189,9 @@ _MEANWHILE = _Meanwhile()
 
 @contextmanager
 def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Let this thread do something while it waits within for the first time (`wait_for_each`).
+    """Let this thread do some work when it first waits in the block (`wait_for_each`).
 
-    It is not done where nothing is waited for so: what needs it does not depend on it.
+    The work is skipped if the thread never waits, so nothing may depend on it.
 
     Examples
     --------
@@ -208,26 +208,26 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
 
 
 def has_work_meanwhile() -> bool:
-    """Whether this thread has something to do while it waits."""
+    """True if this thread has work to do while it waits."""
     return _MEANWHILE.work is not None
 
 
 @contextmanager
 def in_flight(most: int = 1) -> Iterator[int]:
-    """Wait until this process may send a request, or some at a time.
+    """Wait until this process may send one or more requests.
 
-    Held while they are on their way, and not while anything else is waited for, such as another
-    request or the next attempt.
+    Hold it only while the requests are in flight, not while waiting for anything else, such as
+    another request or the next attempt.
 
     Parameters
     ----------
     most
-        Requests that there are to be sent.
+        Number of requests to send.
 
     Yields
     ------
     int
-        How many of them may be on their way at a time; at least one.
+        Number of them that may be in flight at a time; at least one.
     """
     taken = _IN_FLIGHT.take(most)
     try:
@@ -237,12 +237,12 @@ def in_flight(most: int = 1) -> Iterator[int]:
 
 
 def abreast(*functions: Callable[[], Any]) -> list[Any]:
-    """What functions return that wait for answers, called at the same time in threads of their own.
+    """Call functions that wait for responses, each in a thread of its own; return the results.
 
     Raises
     ------
     Exception
-        The error of the first function that has one, when all have ended.
+        The error of the first function that fails, after all have returned.
     """
     with ThreadPoolExecutor(len(functions), "zarr_dask-abreast") as threads:
         futures = [threads.submit(copy_context().run, function) for function in functions]
@@ -255,18 +255,18 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
     Parameters
     ----------
     function
-        Safe to call from many threads.
+        Function to call; it must be thread-safe.
     items
-        What to call it on.
+        Items to call it on.
     threads
-        1 for the calling thread; None for the pool of this process, which one item never enters.
+        1 for the calling thread; None for the pool of this process, which is skipped for one item.
 
     Raises
     ------
     TypeError, ValueError
-        If `threads` is no number, or below 1.
+        If `threads` is not a whole number, or below 1.
     Exception
-        The first error of a call; calls that have not begun by then are not made.
+        The first error of a call; calls that have not begun by then are skipped.
     """
     check_count("threads", threads, "one per core")
     waiting = iter(items)
@@ -307,11 +307,11 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
     futures = [executor.submit(copy_context().run, drain) for _ in range(count)]
     try:
         wait(futures)
-    except BaseException:  # Ctrl-C: nothing more is begun, and nothing goes on behind our back
+    except BaseException:  # Ctrl-C: begin nothing more, and leave nothing running
         stopped.set()
         wait(futures)
         raise
-    if failed:  # of several errors the same one every time: that of the first item
+    if failed:  # of several errors always raise that of the first item
         raise min(failed, key=lambda pair: pair[0])[1]
     for future in futures:
         future.result()  # an error of the iterable itself

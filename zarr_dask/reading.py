@@ -1,16 +1,16 @@
-"""How elements are fetched: the one way between stored objects and memory.
+"""Reading of stored objects into memory; all elements are read here.
 
 `Reader.read_region` reads a region of an array; `read_pieces` reads any pieces of any stored
-objects, which is what selections are made of. Whatever number of pieces is taken of a stored
-object, its bytes are asked for once, and so is the index of a shard.
+objects, which is how selections are read. However many pieces are taken of a stored object, its
+bytes, and the index of a shard, are requested once.
 
-Objects are read one by one, side by side on threads, where a store has them at hand; where each
-request takes its time (`Coalescing.requests`) they are read in batches: the indices of many shards
-by one call of the store, then the chunks of all of them by another.
+Objects of a local store are read one by one, concurrently on threads. If each request has latency
+(`Coalescing.requests`), they are read in batches: the indices of many shards by one call of the
+store, then the chunks of all of them by another.
 
-An object that does not decode is fetched once more, because transfers are cut off more often than
-files are damaged; only then is it an error, which names its key and its coordinates. So is one that
-turns out to have been replaced between its index and its chunks, where the store can tell.
+An object that does not decode is fetched once more, because transfers are truncated more often than
+files are damaged. If it fails again, the error names its key and coordinates. The same holds for an
+object that was replaced between its index and its chunks, if the store can detect that.
 """
 
 from __future__ import annotations
@@ -56,44 +56,44 @@ __all__ = ["Piece", "Reader", "read_pieces"]
 
 
 class Piece(NamedTuple):
-    """What is taken of one stored object, and where it goes."""
+    """A part of one stored object, and the memory to read it into."""
 
     coords: tuple[int, ...]
     """Coordinates of the stored object."""
     inside: Region | None
-    """Which of its elements; None for all of its declared shape."""
+    """Elements of the object; None for all of its declared shape."""
     out: np.ndarray
     """Memory of the shape of `inside`, of the array's data type."""
     whole: bool = False
-    """Whether all of it that lies in the array is taken: its bytes are asked for at once."""
+    """True if all of it that lies in the array is taken: its bytes are requested at once."""
 
 
 class Readable(Protocol):
-    """An array, as far as reading is concerned."""
+    """Interface of an array that can be read."""
 
     @property
     def reader(self) -> Reader:
-        """What reads it."""
+        """Reader of its elements."""
         ...
 
 
 def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = None) -> None:
-    """Put pieces of stored objects where they belong.
+    """Read pieces of stored objects into their memory.
 
     Parameters
     ----------
     array
-        Where they are.
+        Array to read from.
     pieces
-        In any order; those of one stored object are read together, and a chunk that several of
-        them meet is decoded once. Their memory must not overlap.
+        Pieces in any order; those of one stored object are read together, and a chunk that several
+        of them overlap is decoded once. Their memory must not overlap.
     threads
-        1 for the calling thread only; by default the threads of this process, one per core.
+        1 for the calling thread only; by default all threads of this process, one per core.
 
     Raises
     ------
     CorruptObjectError
-        If stored bytes do not decode; it names key and coordinates.
+        If stored bytes do not decode; the error names key and coordinates.
     ChunkMissingError
         If a chunk is absent and the array was opened with ``missing="error"``.
     StoreError
@@ -114,29 +114,29 @@ def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = 
 
 
 class _Object(NamedTuple):
-    """A stored object and what is wanted of it."""
+    """A stored object and the parts of it to read."""
 
     key: str
     coords: tuple[int, ...]
     bound: BoundChain
     cuts: Sequence[Cut]
     whole: bool
-    """Whether all of its bytes are asked for at once."""
+    """True if all of its bytes are requested at once."""
 
 
 class Reader:
-    """What reads one array: that which is the same for all of its stored objects.
+    """Reader of one array, with everything that its stored objects share.
 
     Parameters
     ----------
     store, path
-        Where the array is.
+        Location of the array.
     prefix
-        What the keys of its stored objects begin with.
+        Common prefix of the keys of its stored objects.
     meta
-        What its document says.
+        Parsed metadata of the array.
     options
-        How to read.
+        Options for reading.
     sparing
         See `sparing`.
     """
@@ -163,15 +163,15 @@ class Reader:
         self._peeks = can_peek(store)
 
     def room(self, region: Region, shape: Shape) -> np.ndarray:
-        """Memory for a region.
+        """Return memory for a region.
 
-        If the region is one stored object whose elements lie in another order than C, columns
-        first for instance, they are decoded straight into memory of that order.
+        If the region is one stored object whose elements are not in C order (columns first, for
+        instance), the memory has the order of the object, so that it is decoded directly.
 
         Raises
         ------
         ValueError, MemoryError
-            NumPy's own, if there is not so much.
+            Raised by NumPy if there is not enough memory.
         """
         if self._reorders:
             only = self._grid.only_cell(region)
@@ -181,21 +181,21 @@ class Reader:
         return np.empty(shape, self._dtype)
 
     def key_of(self, coords: tuple[int, ...]) -> str:
-        """The key of the stored object at some coordinates."""
+        """Return the key of the stored object at some coordinates."""
         return self._prefix + self._keys.key(coords)
 
     def sparing(self) -> Reader:
-        """As this one, but it holds no more of a chunk than the blocks that are wanted.
+        """Return a reader that holds only the required blocks of a chunk, not the whole chunk.
 
-        Of chunks that are read block by block, if at all (`BoundChain.block`); where that cannot
-        be, it raises `WholeNeededError`.
+        This needs chunks that can be read block by block (`BoundChain.block`); for others, reading
+        raises `WholeNeededError`.
         """
         return Reader(
             self._store, self._path, self._prefix, self._meta, self._options, sparing=True
         )
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
-        """Put a region of the array into `out`, which has its shape and the array's data type."""
+        """Read a region into `out`, which has its shape and the array's data type."""
         only = None if self._reading.sparing else self._grid.only_cell(region)
         if only is not None:
             self._read_one(out, *only)
@@ -207,9 +207,9 @@ class Reader:
         self._read_all(objects, partial(self._grid.count_parts, region), threads)
 
     def read_new(self, region: Region, out: np.ndarray, threads: int | None) -> None:
-        """As `read_region`, into memory that nothing has been written to yet.
+        """Read a region as `read_region`, into memory that has not been written to yet.
 
-        Where answers take their time, the system provides that memory while they are waited for.
+        If requests have latency, the system provides that memory while waiting for the responses.
         """
         fits = _WORTH_PROVIDING <= out.nbytes <= self._store.coalescing.in_flight
         if self._together == 1 or not fits:
@@ -229,7 +229,7 @@ class Reader:
     def _read_one(
         self, out: np.ndarray, coords: tuple[int, ...], inside: Region | None, whole: bool
     ) -> None:
-        """Read a region of one object: `_read` in short, which small reads gain a third by."""
+        """Read a region of one object: a short form of `_read` that saves small reads a third."""
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside = None
@@ -253,21 +253,21 @@ class Reader:
     def _part(
         self, out: np.ndarray, coords: tuple[int, ...], inside: Region | None, whole: bool
     ) -> _Object:
-        """An object of which one region is wanted."""
+        """Return an object of which one region is read."""
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside, whole = None, True
         key, cuts = self.key_of(coords), (Cut(inside, out),)
-        whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
+        whole = whole and not self._reading.sparing  # it may be a small part of a border chunk
         return _Object(key, coords, bound, cuts, whole or not self._in_part(bound, cuts))
 
     def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
-        """Whether one need not ask for all bytes of an object at once."""
+        """True if an object can be read without requesting all of its bytes."""
         peeks = self._peeks or self._reading.sparing
         return bound.partial or (peeks and bound.divides(cuts))
 
     def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
-        """The object that some pieces are of."""
+        """Return the object that some pieces belong to."""
         bound = self._meta.bound(coords)
         shape = bound.spec.shape
         cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
@@ -281,7 +281,7 @@ class Reader:
     def _read_all(
         self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None
     ) -> None:
-        """Read objects one by one or in batches, as the store wishes; `count` says how many."""
+        """Read objects one by one or in batches, as the store requires; `count` counts them."""
         if self._together == 1:
             for_each(self._read, objects, threads)
             return
@@ -301,9 +301,9 @@ class Reader:
             raise self._located(error, wanted) from None
 
     def _read_again(self, wanted: _Object) -> None:
-        """Read what did not decode: the transfer may have been cut off, the object replaced.
+        """Retry an object that did not decode: it may have been truncated on its way, or replaced.
 
-        A network may do so several times in a row, a disk does not.
+        A network may fail several times in a row, a disk does not.
         """
         try:
             for _ in range(_MORE_FROM_AFAR if self._together > 1 else 0):
@@ -322,7 +322,7 @@ class Reader:
             raise self._located(error, wanted) from None
 
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
-        """Read an object; `again` trusts no index that was kept."""
+        """Read an object; `again` ignores cached indices."""
         if wanted.whole:
             buffer = self._store.borrow(wanted.key)
             if buffer is not None:
@@ -341,7 +341,7 @@ class Reader:
         return wanted.bound.read_cuts(wanted.cuts, self._reading, whole=wanted.whole)
 
     def _fill(self, wanted: _Object) -> None:
-        """Put the fill value where an object is absent."""
+        """Fill the parts of an absent object with the fill value."""
         if self._reading.absent_is_error:
             raise self._located(ChunkMissingError(self._meta.absence_hint), wanted)
         for _, out in wanted.cuts:
@@ -354,13 +354,13 @@ class Reader:
     def _where(self) -> str:
         return where(self._store, self._path)
 
-    # --- indices that are kept --------------------------------------------------------------------
+    # --- cached indices ---------------------------------------------------------------------------
 
     def _ask(
         self, value: OpenValue, key: str, again: bool, ranges: Sequence[Range]
     ) -> Iterable[Buffer] | None:
-        """Bytes of a value; those of an index may be kept ones."""
-        # the validator is asked for before the bytes: they may be newer than it, but not older
+        """Return bytes of a value; indices may come from the cache."""
+        # the validator is fetched before the bytes, so that these are never older than it
         validator = value.validator() if _are_indices(ranges) else None
         if validator is None:
             return value.get_ranges(ranges)
@@ -376,7 +376,7 @@ class Reader:
     def _kept(
         self, key: str, ranges: Sequence[Range], validator: Hashable
     ) -> Sequence[Buffer] | None:
-        """Indices that this process has, if it has all of them."""
+        """Return indices from the cache of this process, if it holds all of them."""
         found: list[Buffer] = []
         for wanted in ranges:
             content = INDICES.get(Place(self._identity, key, wanted), validator)
@@ -399,7 +399,7 @@ class Reader:
     # --- objects in batches -----------------------------------------------------------------------
 
     def _read_batch(self, objects: Sequence[_Object]) -> None:
-        """Read objects abreast: what all of them ask for next is one call of the store."""
+        """Read objects concurrently: their next requests are sent by one call of the store."""
         if len(objects) == 1:
             self._read(objects[0])
             return
@@ -416,7 +416,7 @@ class Reader:
     def _next_round(
         self, begun: deque[_Begun], waiting: Iterator[_Object], failed: list[_Object]
     ) -> list[_Begun]:
-        """Objects to ask for: those begun first, and as many as the store wants at a time."""
+        """Return the objects to request next: started ones first, as many as the store allows."""
         policy = self._store.coalescing
         taken: list[_Begun] = []
         requests = nbytes = 0
@@ -435,7 +435,7 @@ class Reader:
         return taken
 
     def _skip_kept(self, one: _Begun, failed: list[_Object]) -> bool:
-        """Go on for as long as kept indices do; whether there is more to ask for."""
+        """Read on as long as indices are cached; True if there is more to request."""
         key = one.wanted.key
         while self._most_kept and _are_indices(one.ranges):
             one.tag = validator_of(self._store, key)
@@ -449,7 +449,7 @@ class Reader:
         return True
 
     def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Iterable[Buffer] | None]:
-        """What some objects asked for, by one call of the store."""
+        """Yield the bytes that some objects requested, fetched by one call of the store."""
         joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
         requests = [
             (one.wanted.key, wanted, one.tag)
@@ -462,14 +462,14 @@ class Reader:
             for one, (ranges, places) in zip(taken, joint, strict=True):
                 share = islice(coming, len(ranges))
                 yield self._received(one, share, places)
-                deque(share, maxlen=0)  # what it had no need for
+                deque(share, maxlen=0)  # skip the rest that was not consumed
         finally:
             abandon(fetched)
 
     def _received(
         self, one: _Begun, share: Iterator[Version | None], places: Sequence[tuple[int, int]]
     ) -> Iterable[Buffer] | None:
-        """What an object asked for, as it comes."""
+        """Return the bytes that an object requested, as they arrive."""
         try:
             found, tag = same_version(share, one.tag, repr(one.wanted.key))
             coming = None if found is None else distributed(found, places, one.ranges)
@@ -484,7 +484,7 @@ class Reader:
         return indices
 
     def _go_on(self, one: _Begun, received: Iterable[Buffer] | None, failed: list[_Object]) -> bool:
-        """Hand an object what it asked for; whether it asks for more."""
+        """Pass an object the bytes that it requested; True if it requests more."""
         if received is _REPLACED:
             failed.append(one.wanted)
             return False
@@ -510,13 +510,13 @@ class _Begun:
     def __init__(self, wanted: _Object, fetch: Fetch[bool]) -> None:
         self.wanted, self.fetch = wanted, fetch
         self.ranges = next(fetch)
-        """What it asks for now."""
+        """Ranges that it requests now."""
         self.tag: Hashable = None
-        """Of the value that is read, as soon as it is known; see `read_versions`."""
+        """Validator of the value that is read, once known; see `read_versions`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it asks for; if it asks for all of them, those that it decodes to."""
+        """Bytes that it requests; for a whole object, at most its decoded size."""
         most = self.wanted.bound.spec.nbytes
         return sum(
             max(-start, most if start >= 0 else 0) if stop is None else stop - start
@@ -525,9 +525,9 @@ class _Begun:
 
 
 _WORTH_PROVIDING = 1 << 20
-"""Bytes of memory that the system takes longer to provide than another thread to answer."""
-_MORE_FROM_AFAR = 2  # times that an object is read once more if it still does not decode
-_REPLACED: Sequence[Buffer] = ()  # what is handed on of an object that was replaced meanwhile
+"""Size in bytes from which the system takes longer to provide memory than to get a response."""
+_MORE_FROM_AFAR = 2  # further attempts to read an object that still does not decode
+_REPLACED: Sequence[Buffer] = ()  # marks an object that was replaced meanwhile
 
 
 def _are_indices(ranges: Sequence[Range]) -> bool:

@@ -1,9 +1,9 @@
-"""Receipts: what a finished writing task leaves behind, and what is left to do.
+"""Receipts: records of finished writing tasks, which show the remaining work.
 
-A receipt is one line of text with a checksum of its own, so that a line cut short by a crash or
-a full disk is told from a whole one and passed over. It says which stored objects the task has
-written, how large they are and what their bytes sum up to, and which objects it left out because
-all their elements have the fill value. Where receipts lie is the matter of `zarr_dask.journal`.
+A receipt is one line of text with its own checksum, so that a line truncated by a crash or a full
+disk is detected and skipped. It lists the stored objects that the task has written, with their
+sizes and checksums, and the objects that it omitted because all their elements have the fill value.
+`zarr_dask.journal` stores receipts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _quoted = json.encoder.encode_basestring_ascii
-"""A text as JSON has it."""
+"""Function that returns a text as a JSON string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +36,34 @@ class StoredObject:
     """One stored object as it was written."""
 
     key: str
-    """Its key, below the node that is written; in a manifest, below the root of the store."""
+    """Key below the node that is written; in a manifest, below the root of the store."""
     nbytes: int
-    """Encoded bytes."""
+    """Number of encoded bytes."""
     crc32c: int
-    """CRC-32C of all of them."""
+    """CRC-32C of the encoded bytes."""
     sha256: str | None = None
-    """SHA-256 of all of them as hexadecimal digits, where that was asked for."""
+    """SHA-256 of the encoded bytes as hexadecimal digits, if it was requested."""
 
     def to_row(self) -> list[Any]:
-        """As a list for JSON."""
+        """Return the object as a list for JSON."""
         row = [self.key, self.nbytes, self.crc32c]
         return row if self.sha256 is None else [*row, self.sha256]
 
     def to_text(self) -> str:
-        """`to_row` as JSON, put together by hand: a task has a receipt, and little time for it."""
+        """Return `to_row` as JSON; formatted by hand, because every task writes a receipt."""
         sha = "" if self.sha256 is None else f",{_quoted(self.sha256)}"
         return f"[{_quoted(self.key)},{self.nbytes},{self.crc32c}{sha}]"
 
     @staticmethod
     def from_row(row: Sequence[Any]) -> StoredObject:
-        """What `to_row` has made; raises what Python does if it has not."""
+        """Parse the list that `to_row` returns; errors of Python are passed on."""
         key, nbytes, checksum, *more = row
         return StoredObject(str(key), int(nbytes), int(checksum), str(more[0]) if more else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one writing task has done.
+    """Record of the objects that one task has written.
 
     Examples
     --------
@@ -74,18 +74,18 @@ class Receipt:
     """
 
     token: str
-    """Tells the job."""
+    """Identifies the job."""
     creation: str
-    """Tells what the job writes to from what may be at the same place later."""
+    """Identifies the creation of the target, which may be replaced by another one later."""
     objects: tuple[StoredObject, ...]
     """Stored objects that were written."""
     empty: tuple[str, ...] = ()
     """Keys of objects that are absent on purpose."""
 
     def to_line(self) -> bytes:
-        """The receipt as a line: its checksum, then JSON; an empty line comes first.
+        """Return the receipt as a line: its checksum, then JSON, after an empty line.
 
-        What a crash has left without its end is closed by that empty line.
+        The empty line ends a line that a crash may have truncated.
         """
         objects = ",".join([item.to_text() for item in self.objects])
         empty = ",".join(map(_quoted, self.empty))
@@ -97,14 +97,14 @@ class Receipt:
 
 
 class Noting:
-    """What a receipt says of a stored object, from its bytes as they go by, piece by piece.
+    """Computes size and checksums of a stored object from its bytes, piece by piece.
 
     Parameters
     ----------
     checksum
-        Whether to sum them up; else what is noted has 0.
+        True to compute the CRC-32C; otherwise it is recorded as 0.
     with_sha256
-        Whether to work out their SHA-256 as well.
+        True to compute the SHA-256 as well.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class Noting:
         self._sha256 = sha256() if with_sha256 else None
 
     def __call__(self, piece: Buffer) -> None:
-        """One more piece."""
+        """Add a piece."""
         self.nbytes += memoryview(piece).nbytes
         if self._checksum:
             self._crc32c = crc32c(piece, self._crc32c)
@@ -128,13 +128,13 @@ class Noting:
             self._sha256.update(piece)
 
     def of(self, key: str) -> StoredObject:
-        """What was noted, of an object with a key."""
+        """Return the record of an object with this key."""
         sha = None if self._sha256 is None else self._sha256.hexdigest()
         return StoredObject(key, self.nbytes, self._crc32c, sha)
 
 
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:
-    """What a receipt says of the bytes of a stored object."""
+    """Return the record of a stored object from its bytes."""
     noting = Noting(with_sha256=with_sha256)
     for buffer in buffers:
         noting(buffer)
@@ -142,7 +142,7 @@ def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> 
 
 
 def parse_receipts(text: Buffer) -> Iterator[Receipt]:
-    """The receipts in the bytes of a journal file; lines that are not whole are passed over."""
+    """Yield the receipts in the bytes of a journal file; incomplete lines are skipped."""
     for line in bytes(text).split(b"\n"):
         receipt = _parsed(line)
         if receipt is not None:
@@ -162,20 +162,20 @@ def _parsed(line: bytes) -> Receipt | None:
             tuple(map(str, document["empty"])),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None  # whole, but nothing that this package has written
+        return None  # complete, but not written by this package
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of a job that hold for what is in the store."""
+    """The valid receipts of a job."""
 
     objects: Mapping[str, StoredObject]
-    """Stored objects that are there as they were written, by key."""
+    """Stored objects that are present as they were written, by key."""
     empty: frozenset[str]
     """Keys that are absent on purpose."""
 
     def __contains__(self, key: object) -> bool:
-        """Whether nothing is left to do for a stored object."""
+        """True if nothing is left to do for a stored object."""
         return key in self.objects or key in self.empty
 
     def __len__(self) -> int:
@@ -185,18 +185,18 @@ class Receipts:
 def collect(
     receipts: Iterable[Receipt], creation: str, sizes: Mapping[str, int] | None = None
 ) -> Receipts:
-    """Join the receipts of one creation that hold.
+    """Collect the valid receipts of one creation.
 
     Parameters
     ----------
     receipts
-        In any order; a task that was run twice has left two.
+        Receipts in any order; a task that ran twice has left two.
     creation
-        Receipts of another one count for nothing.
+        Identifier of the creation; receipts of others are ignored.
     sizes
-        Bytes of every stored object that there is. A receipt counts for an object only if that
-        has the size it had when it was written, and for one that is absent on purpose only if it
-        is absent. None takes every receipt at its word.
+        Bytes of every stored object that exists. A receipt is valid for an object only if the
+        object has the recorded size, or is absent if it was recorded as absent on purpose. None
+        accepts all receipts unchecked.
     """
     objects: dict[str, StoredObject] = {}
     empty: set[str] = set()

@@ -1,9 +1,9 @@
-"""Another shape for an array: its grid, and what becomes of objects that lie outside.
+"""Resizing of an array: its new grid, and stored objects outside the new shape.
 
-Objects keep their coordinates and their shapes, so a change of shape is a change of the document
-alone. What was stored outside the new shape stays, unless it is cleared: objects that lie outside
-are deleted, and in those that the border cuts the outside gets the fill value.
-(Zarr v3 core specification, "Resizing"; the older formats do the same.)
+Objects keep their coordinates and their shapes, so resizing changes the metadata only. Objects
+outside the new shape are kept unless they are cleared. Clearing deletes objects that lie completely
+outside, and sets the outside part of objects at the border to the fill value. (Zarr v3 core
+specification, "Resizing"; the older formats do the same.)
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["appended", "checked_extents", "clear_outside", "resized"]
 
 
 def checked_extents(shape: Any, ndim: int) -> Shape:
-    """The lengths of an array as a caller gives them: integers of at least 0, one per dimension.
+    """Return the lengths of an array from a caller: integers of at least 0, one per dimension.
 
     Raises
     ------
     GridError
-        If they are something else.
+        If they are not valid lengths.
     """
     try:
         items = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
@@ -44,12 +44,12 @@ def checked_extents(shape: Any, ndim: int) -> Shape:
 
 
 def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
-    """The shape with more elements at the end of one dimension, and the region they fill.
+    """Return the shape with more elements at the end of one dimension, and the region they fill.
 
     Raises
     ------
     GridError
-        If the other dimensions differ, or there is no such dimension.
+        If the other dimensions differ, or the dimension does not exist.
 
     Examples
     --------
@@ -82,10 +82,11 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 
 def resized(grid: Grid, shape: Shape, *, sharded: bool) -> Grid:
-    """The grid of the same stored objects for another shape.
+    """Return the grid of the same stored objects for another shape.
 
-    Cells of declared sizes that end before the new extent get one more, which reaches it. Shards
-    reach it in multiples of what divides the others, as chunks must divide every shard.
+    If cells of declared sizes end before the new extent, one more cell is added that reaches it.
+    For shards its size is a multiple of the common divisor of the others, because chunks must
+    divide every shard.
 
     Examples
     --------
@@ -109,23 +110,24 @@ def _resized(dimension: Dimension, extent: int, sharded: bool) -> Dimension:
 
 
 def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> None:
-    """Leave nothing outside the shape of an array.
+    """Clear all stored elements outside the shape of an array.
 
-    Objects outside are deleted; in those that its border cuts the outside gets the fill value.
+    Objects completely outside are deleted; the outside part of objects at the border gets the fill
+    value.
 
     Parameters
     ----------
     store, prefix
-        Where its objects are.
+        Location of its stored objects.
     meta
-        What it is.
+        Metadata of the array.
     where
         Store and path, for messages.
 
     Raises
     ------
     CorruptObjectError
-        If an object that the border cuts does not decode.
+        If an object at the border does not decode.
     """
     met = []
     for key in store.list(prefix):
@@ -140,7 +142,7 @@ def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> Non
 
 
 def _is_inside(grid: Grid, coords: Sequence[int]) -> bool:
-    """Whether all elements of a cell lie in the array."""
+    """True if all elements of a cell lie in the array."""
     return all(
         d.start(i) < d.extent and d.start(i + 1) <= d.extent
         for d, i in zip(grid.dimensions, coords, strict=True)

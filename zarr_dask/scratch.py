@@ -1,10 +1,10 @@
-"""Where memory comes from that is not the result of a read.
+"""Working memory that is not the result of a read.
 
-A thread uses some again and again, for what lives only as long as one chunk is worked on.
-Asking the system for a few megabytes and giving them back costs about as much as decoding them.
-`scratch` keeps our own buffers, `Gathered` the encoded chunks of a shard, both until the last task
-of the process ends (`working_for`); `keeping_freed_memory` is for the buffers that codecs make, in
-dask workers, which are told to give every freed one back at once (``MALLOC_TRIM_THRESHOLD_``).
+Each thread reuses memory that is needed only while one chunk is processed: allocating and freeing a
+few megabytes costs about as much as decoding them. `scratch` holds our own buffers and `Gathered`
+the encoded chunks of a shard, both until the last task of the process ends (`working_for`).
+`keeping_freed_memory` is for the buffers of codecs in dask workers, which are configured to return
+freed memory immediately (``MALLOC_TRIM_THRESHOLD_``).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ First = Callable[[bool], object]
 
 _LARGEST_KEPT = 1 << 26
 _BYTE = np.dtype(np.uint8)
-_STEP = 1 << 20  # encoded chunks differ a little in size; memory is not made anew for each
+_STEP = 1 << 20  # encoded chunks differ a little in size; rounding up avoids reallocation
 
 
 class _Keeper:
-    """What a thread keeps, which others may take from it; what it works in stays as it is."""
+    """Memory held by a thread, which others may free, except what is in use."""
 
     def __init__(self) -> None:
         self.memory: dict[Use, np.ndarray] = {}
         self.segments: list[memoryview] = []
-        """Where `Gathered` puts bytes, each of `_STEP` bytes; 64 MiB at most. None of them while
-        one is at work in these."""
+        """Memory that `Gathered` writes to, in parts of `_STEP` bytes, at most 64 MiB. Empty while
+        a `Gathered` uses them."""
         self.purpose: Hashable = None
-        """What the memory has been used for; None if not for tasks."""
+        """Purpose that the memory was used for; None if not for tasks."""
         self.tasks = 0
-        """That run in the thread, one within the other."""
+        """Number of tasks running in the thread, nested in each other."""
 
     def give_back(self) -> None:
         self.memory.clear()
@@ -63,18 +63,18 @@ class _Keeper:
 
 
 class _Keepers:
-    """Those of all threads of this process that are alive."""
+    """Memory of all live threads of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: WeakSet[_Keeper] = WeakSet()
         self._worker: _Keeper | None = None
-        """Of the first thread that has run a task."""
+        """The first thread that has run a task."""
         self._several = False
-        """Whether others have, too."""
+        """True if other threads have run tasks, too."""
 
     def forget(self) -> None:
-        """In a new process there is one thread, in which no task runs; nobody holds the lock."""
+        """Reset in a new process, which has one thread, no running task and a free lock."""
         self._lock = threading.Lock()
         self._all = WeakSet()
         _KEPT.keeper.tasks = 0
@@ -85,7 +85,7 @@ class _Keepers:
             self._all.add(one)
 
     def begin(self, here: _Keeper, purpose: Hashable, first: First | None) -> None:
-        """A task begins in a thread; if no other one runs, call `first` before any other begins."""
+        """Register the start of a task; if no other runs, call `first` before any other starts."""
         with self._lock:
             alone = not any(one.tasks for one in self._all)
             for one in self._all:
@@ -101,9 +101,9 @@ class _Keepers:
             here.tasks += 1
 
     def end(self, here: _Keeper) -> None:
-        """A task has ended; with the last of the process all that tasks have kept goes."""
+        """Register the end of a task; after the last one, free the memory of all tasks."""
         with self._lock:
-            here.tasks = max(here.tasks - 1, 0)  # in a new process nothing has begun
+            here.tasks = max(here.tasks - 1, 0)  # a new process has no running task
             if any(one.tasks for one in self._all):
                 return
             for one in self._all:
@@ -116,13 +116,13 @@ _KEEPERS = _Keepers()
 
 
 class _Kept(threading.local):
-    """What the current thread keeps."""
+    """Memory held by the current thread."""
 
     def __init__(self) -> None:
         self.keeper = _Keeper()
         self.memory = self.keeper.memory
         self.gathers = False
-        """Whether a `Gathered` is at work."""
+        """True while a `Gathered` is active."""
         _KEEPERS.add(self.keeper)
 
 
@@ -132,32 +132,33 @@ if hasattr(os, "register_at_fork"):
 
 
 def scratch(use: Use, nbytes: int) -> np.ndarray:
-    """Memory of `nbytes`, whose content the next call of this thread for the same use destroys.
+    """Return `nbytes` of memory, overwritten by this thread's next call for the same use.
 
     Parameters
     ----------
     use
-        ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk on their
-        way to where they go, ``"chunk"`` for a whole chunk of which several regions are taken,
-        ``"frame"`` for the encoded blocks of it that are wanted, ``"run"`` for chunks side by side.
+        ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk before
+        they are copied, ``"chunk"`` for a whole chunk of which several regions are taken,
+        ``"frame"`` for those encoded blocks of a chunk that are read, ``"run"`` for adjacent
+        chunks.
     nbytes
-        How many bytes; more than 64 MiB are not kept.
+        Number of bytes; memory above 64 MiB is not reused.
     """
     if nbytes > _LARGEST_KEPT:
         return np.empty(nbytes, np.uint8)
     memory = _KEPT.memory.get(use)
     if memory is None or memory.size < nbytes:
         roomy = -(-nbytes // _STEP) * _STEP if nbytes > _STEP else nbytes
-        _KEPT.memory.pop(use, None)  # give the old memory back before the new one is made
+        _KEPT.memory.pop(use, None)  # free the old memory before the new one is made
         memory = _KEPT.memory[use] = lasting((roomy,), _BYTE)
     return memory[:nbytes]
 
 
 @contextmanager
 def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
-    """Memory as `scratch` gives it, which nobody else gets before the end of the statement.
+    """Yield memory as `scratch` does, reserved until the end of the statement.
 
-    It is for generators: what the thread does between two of their items may need some, too.
+    It is for generators: between two of their items the thread may need scratch memory, too.
     """
     memory = scratch(use, nbytes)
     _KEPT.memory.pop(use, None)
@@ -169,26 +170,26 @@ def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
 
 
 def let_go() -> None:
-    """Give back what the current thread keeps."""
+    """Free the memory that the current thread holds."""
     _KEPT.keeper.give_back()
 
 
 @contextmanager
 def working_for(purpose: Hashable, first: First | None = None) -> Iterator[None]:
-    """While a task runs in the current thread, keep its memory for the next one like it.
+    """Run a task whose memory the current thread keeps for the next one of the same purpose.
 
-    What threads of the process keep that have nothing to do now goes when a task of another
-    purpose begins, and everything when the last task ends. A stage that works on small chunks would
-    hold the memory of one before it, which had large ones, besides all that its plan counts.
+    When a task of another purpose begins, the memory of idle threads is freed; when the last task
+    ends, all of it. Otherwise a stage with small chunks would hold the memory of an earlier stage
+    with large ones, which its plan does not count.
 
     Parameters
     ----------
     purpose
-        Equal for the tasks of one stage; not None.
+        A value that is equal for the tasks of one stage; not None.
     first
-        Called if no other task runs in this process; none begins before it returns. It is told
-        whether nothing is left in the process of tasks that have ended. malloc may keep some for
-        each thread, except for the last one that worked where freed memory goes back at once.
+        Called if no other task runs in this process; no task begins before it returns. Its argument
+        is True if no memory of finished tasks is left in the process. malloc may keep some for each
+        thread, except for the last one to work if freed memory is returned immediately.
     """
     keeper = _KEPT.keeper
     _KEEPERS.begin(keeper, purpose, first)
@@ -199,21 +200,21 @@ def working_for(purpose: Hashable, first: First | None = None) -> Iterator[None]
 
 
 _PAGE_MAPPED = 1 << 20
-_HUGE = 1 << 22  # NumPy asks for large pages from there on
+_HUGE = 1 << 22  # NumPy requests large pages from this size on
 
 
 def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory for many chunks, which goes back to the system as soon as it is let go.
+    """Return memory for many chunks that goes back to the system as soon as it is freed.
 
-    What malloc has once handed out in large blocks it later keeps, up to 32 MB for each thread, in
-    any process but a dask worker; a task that may hold so many bytes would hold them twice.
+    malloc keeps large blocks that were freed, up to 32 MB for each thread, in any process but a
+    dask worker. A task with a large memory bound would then hold twice as much.
     """
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < _PAGE_MAPPED or dtype.hasobject:
         return np.empty(shape, dtype)
     if sys.platform == "win32":
         memory = mmap.mmap(-1, nbytes)
-    else:  # private: what processes could share gets no large pages
+    else:  # private: shared mappings get no large pages
         memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _HUGE and sys.platform == "linux":
         with suppress(OSError):  # a kernel without them
@@ -225,9 +226,9 @@ _PAGE = 1 << 12
 
 
 def provide(memory: np.ndarray) -> None:
-    """Have the system provide the memory of an array, in which every element stays as it is.
+    """Make the system provide the memory of an array, leaving its elements unchanged.
 
-    It does so when a page is first written to, which takes as long as filling it.
+    The system does so when a page is first written to, which takes as long as filling it.
     """
     flat = memory.ravel(order="K")
     if flat.base is None or memory.dtype.hasobject or memory.dtype.kind == "T":
@@ -236,20 +237,19 @@ def provide(memory: np.ndarray) -> None:
     pages |= 0
 
 
-# --- pieces of one whole --------------------------------------------------------------------------
+# --- pieces of one object -------------------------------------------------------------------------
 
 
 class Gathered:
-    """Pieces of bytes, copied into memory that the thread keeps, one after the other.
+    """Pieces of bytes, copied one after the other into memory that the thread reuses.
 
-    A shard is made of many encoded chunks. Kept as they are, all of them lie in memory that is
-    taken from the system for each shard anew, which takes a quarter of the time of compressing
-    them. Copied, each is made in the memory of the one before it.
+    A shard consists of many encoded chunks. Keeping them uncopied would take new memory from the
+    system for each shard, which costs a quarter of the time of compressing them. If they are
+    copied, each chunk is encoded in the memory of the one before it.
 
-    What `buffers` gives is good until the same thread gathers again. Within a ``with`` statement
-    that gathers, another one (a shard in a shard) leaves its pieces as they are. Threads keep as
-    much as the last whole needed, and not more than 64 MiB; pieces beyond that are left as they
-    are, too.
+    The result of `buffers` is valid until the same thread gathers again. Nested ``with`` statements
+    (a shard in a shard) do not copy the pieces of the inner one. A thread holds as much memory as
+    the last object needed, at most 64 MiB; pieces beyond that are not copied either.
 
     Examples
     --------
@@ -270,7 +270,7 @@ class Gathered:
             _KEPT.gathers = True
             kept = _KEPT.keeper.segments
             self._segments = kept.copy()
-            kept.clear()  # nobody else takes away what this one works in
+            kept.clear()  # others cannot free the memory in use
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -279,7 +279,7 @@ class Gathered:
             _KEPT.keeper.segments[:] = self._segments[: -(-self._used // _STEP)]
 
     def add(self, piece: Buffer) -> None:
-        """One more piece, behind those before it."""
+        """Append a piece."""
         nbytes = len(piece)
         if self._segments is None or self._loose or self._used + nbytes > _LARGEST_KEPT:
             self._loose.append(piece)
@@ -296,7 +296,7 @@ class Gathered:
             done += step
 
     def buffers(self) -> list[Buffer]:
-        """All bytes, in few buffers."""
+        """Return all bytes, in few buffers."""
         found: list[Buffer] = list(self._loose)
         if self._segments is not None:
             whole, rest = divmod(self._used, _STEP)
@@ -306,18 +306,18 @@ class Gathered:
         return found
 
 
-# --- what codecs allocate -------------------------------------------------------------------------
+# --- memory of codecs -----------------------------------------------------------------------------
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
-_LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 4 << 20, 4 << 20  # little enough for any bound of memory
+_LARGEST_FREE_TOP, _LARGEST_ON_HEAP = 4 << 20, 4 << 20  # small for any memory bound
 _LARGER_THAN_SMALL = 96 << 10
-"""Bytes that malloc looks around for when they are freed: the end of a thread's own heap goes back
-to the system then, which ``malloc_trim`` forgets."""
-_DEFAULT_ON_HEAP = 128 << 10  # where it stays once a trim threshold was set
+"""Size of a freed block for which malloc trims: it then returns the end of a thread's own heap to
+the system, which ``malloc_trim`` omits."""
+_DEFAULT_ON_HEAP = 128 << 10  # the threshold once a trim threshold is set
 
 
 class _Allocator:
-    """malloc of this process, as far as it was told to give memory back at once."""
+    """malloc of this process, if it is configured to return memory immediately."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -334,11 +334,11 @@ class _Allocator:
 
     @property
     def told(self) -> bool:
-        """Whether it was."""
+        """True if it is configured so."""
         return self._libc is not None
 
     def enter(self) -> None:
-        """One more user; the first changes the thresholds."""
+        """Add a user; the first changes the thresholds."""
         if self._libc is None:
             return
         with self._lock:
@@ -348,7 +348,7 @@ class _Allocator:
                 self._libc.mallopt(_TRIM_THRESHOLD, _LARGEST_FREE_TOP)
 
     def leave(self) -> None:
-        """One user less; the last puts the thresholds back and gives all free memory back."""
+        """Remove a user; the last restores the thresholds and returns all free memory."""
         if self._libc is None:
             return
         with self._lock:
@@ -364,9 +364,9 @@ _ALLOCATOR = _Allocator()
 
 
 def return_freed_memory() -> None:
-    """Give back to the system what malloc keeps, which takes a fraction of a millisecond.
+    """Return the memory that malloc holds to the system, in a fraction of a millisecond.
 
-    Without effect where the C library is not glibc.
+    This has no effect unless the C library is glibc.
     """
     trim = _trim()
     if trim is not None:
@@ -375,15 +375,15 @@ def return_freed_memory() -> None:
 
 @cache
 def _trim() -> Any:
-    """``malloc_trim`` where there is one."""
+    """Return ``malloc_trim`` if it exists."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[None]:
-    """While a task runs, let malloc keep what is freed, as in any process but a dask worker.
+    """Let malloc keep freed memory while a task runs, as in any process but a dask worker.
 
-    Afterwards everything is given back at once, as the worker was told to do. Without effect where
+    Afterwards everything is returned at once, as the worker was configured. This has no effect if
     ``MALLOC_TRIM_THRESHOLD_`` is not set, or the C library is not glibc. A rechunking task of many
     2 MB chunks takes a third less time.
     """

@@ -1,10 +1,9 @@
-"""Selections as values: composed with each other without reading anything.
+"""Selections as values, which can be composed without reading anything.
 
-An `IndexTransform` says for each dimension of an array which of its elements each element of the
-result is: always the same one (`At`), one that moves in steps along an axis of the result
-(`Along`), or one from a list (`Listed`). Integers, slices, new axes, transposes, lists, boolean
-masks and points are all of this form, and so is a selection of a selection
-(`IndexTransform.then`). Pure; knows shapes only.
+An `IndexTransform` maps each element of the result to an element of each dimension of an array. The
+map of a dimension is constant (`At`), moves in steps along an axis of the result (`Along`), or is a
+list (`Listed`). Integers, slices, new axes, transposes, lists, boolean masks and points all have
+this form, and so does a selection of a selection (`IndexTransform.then`). Pure; knows shapes only.
 
 ::
 
@@ -13,7 +12,7 @@ masks and points are all of this form, and so is a selection of a selection
     parse_points      array.vindex[...]     lists broadcast against each other, their axes first
     parse_blocks      array.blocks[...]     whole stored objects
 
-What a transform takes of each stored object is worked out in `gather`.
+`gather` finds the elements that a transform takes of each stored object.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class At:
     """One element of a dimension."""
 
     position: int
-    """Which one."""
+    """Position of the element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class Along:
     """Elements of a dimension in equal steps along one axis of the result."""
 
     axis: int
-    """Which axis."""
+    """The axis of the result."""
     start: int
     """Element at the beginning of the axis."""
     step: int
-    """From each to the next; negative where the axis is turned around."""
+    """Distance between elements; negative if the axis is reversed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,18 +71,18 @@ class Listed:
     """Elements of a dimension by a list that has some of the axes of the result."""
 
     axes: tuple[int, ...]
-    """Which axes, in ascending order."""
+    """The axes of the result, in ascending order."""
     positions: np.ndarray
     """Elements, in the shape of these axes; at least one axis."""
 
 
 Map = At | Along | Listed
-"""Which elements of one dimension a selection takes."""
+"""The elements of one dimension that a selection takes."""
 
 
 @dataclass(frozen=True, eq=False)
 class IndexTransform:
-    """Which element of an array each element of a result is.
+    """Map from each element of a result to an element of an array.
 
     Examples
     --------
@@ -95,13 +94,13 @@ class IndexTransform:
     """
 
     shape: Shape
-    """Of the result."""
+    """Shape of the result."""
     maps: tuple[Map, ...]
-    """For each dimension of the array."""
+    """One map for each dimension of the array."""
 
     @staticmethod
     def identity(shape: Shape) -> IndexTransform:
-        """Everything, as it is."""
+        """Return the selection of the whole array, unchanged."""
         return IndexTransform(shape, tuple(Along(axis, 0, 1) for axis in range(len(shape))))
 
     @property
@@ -116,22 +115,22 @@ class IndexTransform:
 
     @cached_property
     def has_lists(self) -> bool:
-        """Whether a dimension is indexed by a list."""
+        """True if a dimension is indexed by a list."""
         return any(isinstance(one, Listed) for one in self.maps)
 
     def then(self, following: IndexTransform) -> IndexTransform:
-        """A selection of this selection's result, as one selection of the array."""
+        """Return a selection of this selection's result, as one selection of the array."""
         return IndexTransform(
             following.shape, tuple(_composed(one, following) for one in self.maps)
         )
 
     def transposed(self, axes: Sequence[int] | None = None) -> IndexTransform:
-        """The result with its axes in another order; the reverse one by default.
+        """Return the selection with its axes in another order; reversed by default.
 
         Raises
         ------
         SelectionError
-            If `axes` is no permutation.
+            If `axes` is not a permutation.
         """
         given = range(self.ndim)[::-1] if axes is None else axes
         order = [axis + self.ndim if axis < 0 else axis for axis in given]
@@ -145,14 +144,14 @@ class IndexTransform:
         return self.then(IndexTransform(tuple(self.shape[axis] for axis in order), maps))
 
     def within(self, region: Region) -> IndexTransform:
-        """A region of the result, of slices with bounds and a positive step."""
+        """Return a region of the result, given by slices with bounds and a positive step."""
         shape = tuple(len(range(s.start, s.stop, s.step or 1)) for s in region)
         maps = tuple(Along(axis, s.start, s.step or 1) for axis, s in enumerate(region))
         return self.then(IndexTransform(shape, maps))
 
     @cached_property
     def token(self) -> str:
-        """Tells this selection from all others; the same in every process."""
+        """Token that identifies this selection; the same in every process."""
         digest = sha256(repr(self.shape).encode())
         for one in self.maps:
             if isinstance(one, Listed):
@@ -185,14 +184,14 @@ def _composed(one: Map, following: IndexTransform) -> Map:
 
 
 def axes_of(one: Map) -> tuple[int, ...]:
-    """The axes of the result that an element depends on."""
+    """Return the axes of the result that an element depends on."""
     if isinstance(one, At):
         return ()
     return (one.axis,) if isinstance(one, Along) else one.axes
 
 
 def axis_names(transform: IndexTransform, names: Sequence[str | None]) -> tuple[str | None, ...]:
-    """The name of the one dimension that each axis of a result comes from; None for other axes.
+    """Return, for each axis of a result, the name of its only dimension; None for other axes.
 
     Examples
     --------
@@ -208,7 +207,7 @@ def axis_names(transform: IndexTransform, names: Sequence[str | None]) -> tuple[
 
 
 def _evaluated(one: Map, axes: tuple[int, ...], shape: Shape, length: int) -> Any:
-    """Indices as NumPy broadcasts them, or a slice where one axis is the only one."""
+    """Return indices as NumPy broadcasts them, or a slice if there is a single axis."""
     if isinstance(one, At):
         return one.position
     if isinstance(one, Along) and len(axes) == 1:
@@ -224,7 +223,7 @@ def _evaluated(one: Map, axes: tuple[int, ...], shape: Shape, length: int) -> An
 
 
 def positions_of(one: Map, shape: Shape) -> np.ndarray:
-    """The elements of a dimension, in the shape of the axes that they depend on."""
+    """Return the elements of a dimension, in the shape of the axes that they depend on."""
     if isinstance(one, Listed):
         return one.positions
     if isinstance(one, At):
@@ -236,7 +235,7 @@ def positions_of(one: Map, shape: Shape) -> np.ndarray:
 
 
 def has_lists(key: object) -> bool:
-    """Whether an index holds lists, arrays or masks, and is more than NumPy's basic indexing."""
+    """True if an index holds lists, arrays or masks, which exceed NumPy's basic indexing."""
     items = key if isinstance(key, tuple) else (key,)
     return any(map(_is_list, items))
 
@@ -261,15 +260,15 @@ _Entry = None | _Steps | np.ndarray
 
 
 def parse_numpy(key: object, shape: Shape) -> IndexTransform:
-    """What NumPy does with an index: lists are broadcast against each other.
+    """Parse an index as NumPy does: lists are broadcast against each other.
 
-    Their axes stand where they do in the index, or first if something stands between them, be it an
-    Ellipsis for no dimension at all.
+    Their axes stay at their position in the index, or come first if other items separate the lists,
+    even an Ellipsis for no dimension at all.
 
     Raises
     ------
     SelectionError
-        If it is out of bounds, of another kind, or does not fit the shape.
+        If it is out of bounds, of an unsupported kind, or does not fit the shape.
 
     Examples
     --------
@@ -288,7 +287,7 @@ def parse_numpy(key: object, shape: Shape) -> IndexTransform:
 
 
 def _before_ellipsis(key: object) -> int:
-    """How many entries stand before the Ellipsis of an index; 0 where there is none."""
+    """Return the number of entries before the Ellipsis of an index; 0 if there is none."""
     items = key if isinstance(key, tuple) else ()
     at = next((at for at, item in enumerate(items) if item is Ellipsis), 0)
     arrays = (_array_of(item) if _is_list(item) else item for item in items[:at])
@@ -297,12 +296,12 @@ def _before_ellipsis(key: object) -> int:
 
 
 def parse_outer(key: object, shape: Shape) -> IndexTransform:
-    """Each list, of one dimension, along an axis of its own.
+    """Parse an index whose lists, of one dimension each, get an axis of their own.
 
     Raises
     ------
     SelectionError
-        If it is out of bounds, of another kind, or does not fit the shape.
+        If it is out of bounds, of an unsupported kind, or does not fit the shape.
 
     Examples
     --------
@@ -327,12 +326,12 @@ def parse_outer(key: object, shape: Shape) -> IndexTransform:
 
 
 def parse_points(key: object, shape: Shape) -> IndexTransform:
-    """Points: lists are broadcast against each other, and their axes stand first.
+    """Parse points: lists are broadcast against each other, and their axes come first.
 
     Raises
     ------
     SelectionError
-        If it is out of bounds, of another kind, or does not fit the shape.
+        If it is out of bounds, of an unsupported kind, or does not fit the shape.
 
     Examples
     --------
@@ -343,12 +342,12 @@ def parse_points(key: object, shape: Shape) -> IndexTransform:
 
 
 def parse_blocks(key: object, grid: Grid) -> IndexTransform:
-    """Whole cells of a grid by their coordinates: integers and slices, no dimension vanishes.
+    """Parse coordinates of whole cells of a grid: integers and slices; no dimension is dropped.
 
     Raises
     ------
     SelectionError
-        If it is out of bounds, or of another kind.
+        If it is out of bounds, or of an unsupported kind.
 
     Examples
     --------
@@ -382,7 +381,7 @@ def parse_blocks(key: object, grid: Grid) -> IndexTransform:
 
 
 def _broadcast(entries: Sequence[_Entry], *, first: bool) -> IndexTransform:
-    """Lists broadcast together; their axes are put first, or where the first of them stands."""
+    """Broadcast lists together; their axes come first, or at the position of the first list."""
     listed = [entry.shape for entry in entries if isinstance(entry, np.ndarray)]
     try:
         common = np.broadcast_shapes(*listed)
@@ -410,7 +409,7 @@ def _broadcast(entries: Sequence[_Entry], *, first: bool) -> IndexTransform:
 
 
 def _listed(positions: np.ndarray, first_axis: int) -> Map:
-    """Positions along axes from some axis on, without those that they do not vary along."""
+    """Return positions along axes from some axis on, without axes of length 1."""
     axes = tuple(first_axis + at for at, n in enumerate(positions.shape) if n != 1)
     if not axes:
         return At(int(positions.reshape(())))
@@ -418,7 +417,7 @@ def _listed(positions: np.ndarray, first_axis: int) -> Map:
 
 
 def _entries(key: object, shape: Shape, *, flat: bool = False) -> list[_Entry]:
-    """The items of an index, one for each dimension of the array and for each new axis."""
+    """Return the items of an index, one for each dimension of the array and each new axis."""
     given = key if isinstance(key, tuple) else (key,)
     items = [_array_of(item) if _is_list(item) else item for item in given]
     entries: list[_Entry] = []
@@ -460,7 +459,7 @@ def _array_of(item: Any) -> np.ndarray:
     except ValueError as error:
         raise SelectionError(f"index {item!r} is no array: {error}.") from error
     if isinstance(item, list | tuple) and not array.size:
-        array = array.astype(np.int64)  # an empty list selects nothing, as it does with NumPy
+        array = array.astype(np.int64)  # an empty list selects nothing, as in NumPy
     if array.dtype != bool and array.dtype.kind not in "iu":
         raise SelectionError(
             f"index array of type {array.dtype}: expected integers or booleans, as NumPy does."
@@ -478,7 +477,7 @@ def _from_mask(mask: np.ndarray, shape: Shape, axis: int) -> list[np.ndarray]:
 
 
 def _checked(positions: np.ndarray, length: int, axis: int) -> np.ndarray:
-    """Positions from 0 on, in memory that is not the caller's."""
+    """Return positions counted from 0, in memory that is not the caller's."""
     if not positions.size:
         return np.empty(positions.shape, np.int64)
     lowest, highest = int(positions.min()), int(positions.max())

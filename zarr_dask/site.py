@@ -1,7 +1,7 @@
-"""What lies at the place of a node, above it and beside it, as checks are going to ask for it.
+"""Prefetching of everything that checks need at, above and beside the location of a node.
 
-Where requests cost nothing they ask one after the other, as they come. Elsewhere all is asked for
-at once, in one round trip, and handed on as a `Site`. The checks are the same, in the same order.
+If requests cost nothing, checks send them one by one. For remote stores everything is requested at
+once, in one round trip, and passed on as a `Site`. The checks are the same, in the same order.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["Site", "site_of", "site_of_array"]
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a node is to be made or written, as it was when it was looked at."""
+    """A location where a node is to be created or written, as it was when it was inspected."""
 
     store: Store
-    """The store, with what it has said of the place where that is remembered."""
+    """The store, with its prefetched responses if there are any."""
     free_beside: bool = False
-    """Whether it is known that nothing is kept beside the hierarchy: no journal, no open output."""
+    """True if it is known that there is no journal and no open output beside the hierarchy."""
 
 
 def site_of(store: Store, path: str, *, below: bool = True) -> Site:
-    """Look at a place, where looking at all of it at once saves time.
+    """Prefetch the checks of a location, if that saves time.
 
     Parameters
     ----------
     store, path
-        Where a node is to be made.
+        Location of the new node.
     below
-        Whether it matters if there is anything below. It is left to the checks where finding out
-        would mean to walk through all of it: they ask only if no document is there.
+        True if it matters what lies below the location. If finding out would take a walk through
+        all of it, it is left to the checks, which need it only if there are no metadata.
     """
     if not is_far(store):
         return Site(store)
@@ -63,16 +63,16 @@ def site_of(store: Store, path: str, *, below: bool = True) -> Site:
 def site_of_array(
     store: Store, path: str, likely: Format, options: ReadOptions | None = None
 ) -> Site:
-    """Look at an array that is there, where looking at all of it at once saves time.
+    """Prefetch the checks of an existing array, if that saves time.
 
     Parameters
     ----------
     store, path
         The array.
     likely
-        Its format; of one that turns out to be of another format the documents are asked for then.
+        The expected format; if the array has another one, its metadata are requested later.
     options
-        How it is read.
+        Options for reading.
     """
     if not is_far(store):
         return Site(store)

@@ -1,7 +1,7 @@
-"""What lies around a place, before anything is written there.
+"""Checks around a location, before anything is written there.
 
-Of local files that is what no request to the store itself can see: a file where a folder must be,
-or an array that the store begins inside of. All else that a place must be is asked of stores alone
+For local files they find problems that no request to the store itself can show: a file in place of
+a folder, or an array that contains the root of the store. All other checks use the store alone
 (`hierarchy.check_place`).
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def file_in_the_way(store: Store, path: str) -> str | None:
-    """What is no folder, at a path of local files or above it; None if folders can be made."""
+    """Return the file at a local path or above it that prevents folders; None if there is none."""
     place = local_path(store, path)
     if place is None:
         return None
@@ -39,12 +39,12 @@ def file_in_the_way(store: Store, path: str) -> str | None:
 
 
 def check_folder(store: Store, path: str, what: str) -> None:
-    """Refuse a folder that cannot be made; `what` asks for it.
+    """Raise if a folder cannot be created; `what` names the option that needs it.
 
     Raises
     ------
     StoreError
-        If a file is in its way.
+        If a file is in the way.
     """
     found = file_in_the_way(store, path)
     if found is not None:
@@ -55,12 +55,12 @@ def check_folder(store: Store, path: str, what: str) -> None:
 
 
 def check_file(store: Store, key: str, what: str) -> None:
-    """Refuse a file that cannot be put; `what` asks for it.
+    """Raise if a file cannot be written; `what` names the option that needs it.
 
     Raises
     ------
     StoreError
-        If there is a folder, or a file is in the way of the one it would lie in.
+        If there is a folder, or a file is in place of its parent folder.
     """
     place = local_path(store, key)
     if place is None:
@@ -73,18 +73,18 @@ def check_file(store: Store, key: str, what: str) -> None:
 
 
 def format_around(store: Store, path: str) -> str:
-    """Name of the format that a new node has if nobody says one: that of the group it will lie in.
+    """Return the default format of a new node: that of the surrounding group.
 
-    Where there is no group it is v3.
+    It is v3 if there is no group.
     """
     return format_of_group_around(store, path) or V3.name
 
 
 def format_of_group_around(store: Store, path: str) -> str | None:
-    """Name of the format of the group that a new node will lie in; None where there is no group.
+    """Return the name of the format of the group around a new node; None if there is no group.
 
-    A group shows the nodes of its own format only. The groups of the store are looked at, and,
-    where local files begin below another group, that one.
+    A group shows only nodes of its own format. The groups of the store are searched; if a local
+    store begins below another group, that one counts as well.
     """
     for above in reversed(ancestors(path)):
         found = _groups_at(store, above)
@@ -97,20 +97,20 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     try:
         present = _groups_at(LocalStore(str(around)), "")
     except StoreError:
-        return None  # a folder that may not be looked into is nobody's group
+        return None  # a folder that cannot be read counts as no group
     return next((one.name for one in present if one in FORMATS), None)
 
 
 def _groups_at(store: Store, path: str) -> list[Format]:
-    """Formats of the groups at a path; v1 has none."""
+    """Return the formats of the groups at a path; v1 has none."""
     found = formats_at(store, path)
     return [one for one, meta in found if not isinstance(meta, ArrayMeta) and one is not V1]
 
 
 def array_around(store: Store) -> str | None:
-    """The array that local files begin inside of; None if there is none.
+    """Return the array that contains the root of a local store; None if there is none.
 
-    Folders above are looked into as long as they hold nodes, or are still to be made.
+    Folders above are searched as long as they hold nodes, or do not exist yet.
     """
     place = local_path(store, "")
     for above in () if place is None else Path(place).parents:
@@ -119,7 +119,7 @@ def array_around(store: Store) -> str | None:
         try:
             found = [meta for _, meta in formats_at(LocalStore(str(above)), "")]
         except StoreError:
-            return None  # a folder that may not be looked into is nobody's array
+            return None  # a folder that cannot be read counts as no array
         if any(isinstance(meta, ArrayMeta) for meta in found):
             return str(above)
         if not found:

@@ -1,4 +1,4 @@
-"""A hierarchy as a picture: lines of text, or nested lists in a notebook."""
+"""A hierarchy for display: lines of text, or nested lists in a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Tree", "draw", "facts_table", "named_shape"]
 class Tree(str):
     """The text of a hierarchy, one node a line, which a notebook shows as nested lists.
 
-    Names that others wrote are escaped in both.
+    Names from the store are escaped in both forms.
     """
 
     __slots__ = ("_html",)
@@ -20,7 +20,7 @@ class Tree(str):
     _html: str
 
     def __new__(cls, text: str, html: str = "") -> Self:
-        """The text and its HTML."""
+        """Make a tree of a text and its HTML."""
         tree = super().__new__(cls, text)
         tree._html = html or f"<pre>{escape(text)}</pre>"
         return tree
@@ -36,14 +36,14 @@ class Tree(str):
 
 
 def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
-    """A picture of a hierarchy.
+    """Draw a hierarchy.
 
     Parameters
     ----------
     root
         Name of the group at its top.
     labels
-        What joins the name of a node and what is said of it, by its path: parents before children.
+        Separator after the name of a node and its description, by path: parents before children.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
 def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     last = _last_ones(labels)
     yield printable(root)
-    indents = [""]  # by depth, of the nodes below the one drawn last
+    indents = [""]  # by depth, of the nodes below the last one drawn
     for path, (joint, facts) in labels.items():
         depth = path.count("/")
         is_last = path in last
@@ -69,7 +69,7 @@ def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
 
 
 def _last_ones(labels: Mapping[str, object]) -> set[str]:
-    """Paths of the last child of each group."""
+    """Return the path of the last child of each group."""
     return set({path.rpartition("/")[0]: path for path in labels}.values())
 
 
@@ -86,7 +86,7 @@ def _list_items(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[st
 
 
 def facts_table(title: str, facts: Mapping[str, object]) -> str:
-    """What is to be said of a node, as an HTML table."""
+    """Return facts about a node as an HTML table."""
     rows = "".join(
         f"<tr><th>{_html(name)}</th><td>{_html(str(value))}</td></tr>"
         for name, value in facts.items()
@@ -95,7 +95,7 @@ def facts_table(title: str, facts: Mapping[str, object]) -> str:
 
 
 def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str:
-    """A shape with the names of its dimensions, as far as they have any.
+    """Return a shape with the names of its dimensions, if they have any.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str
 
 
 def printable(text: str) -> str:
-    r"""A text with escapes for what would steer a terminal or break the line.
+    r"""Escape characters of a text that would control a terminal or break the line.
 
     Examples
     --------

@@ -1,10 +1,8 @@
-"""Selections of arrays: read at once, written, or kept as a `View` that reads when it is asked.
+"""Selections of arrays: read at once, written, or kept as a `View` that reads on demand.
 
-`read_selection` and `write_selection` are what every index goes through that is more than NumPy's
-basic indexing; `View` is an array and a selection, `Selector` is what ``oindex``, ``vindex`` and
-``blocks`` are.
-
-Knows an array as `SelectedArray`: what reads it, and how a stored object is written.
+`read_selection` and `write_selection` handle every index beyond NumPy's basic indexing. `View` is
+an array and a selection; ``oindex``, ``vindex`` and ``blocks`` are `Selector` objects. Knows an
+array as `SelectedArray`: its reader, and how a stored object is written.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ __all__ = [
 
 
 class SelectedArray(WrittenArray, Protocol):
-    """What selecting needs to know of an array."""
+    """Interface that selecting needs of an array."""
 
     @property
     def reader(self) -> Reader:
-        """What fetches elements."""
+        """Reader of the elements."""
         ...
 
     @property
@@ -67,19 +65,19 @@ class SelectedArray(WrittenArray, Protocol):
 
     @property
     def token(self) -> str:
-        """Tells the array from others, and from itself with other metadata."""
+        """Token that identifies the array and its metadata."""
         ...
 
     def source(self, transform: IndexTransform | None, *, keep_indices: bool = False) -> Any:
-        """A selection of the array as the tasks of a graph see it."""
+        """Return a selection of the array as the tasks of a graph see it."""
         ...
 
     def cast(self, value: Any) -> np.ndarray:
-        """Values in the array's data type."""
+        """Cast values to the array's data type."""
         ...
 
     def check_no_output(self) -> None:
-        """Refuse an array that the ranks of a simulation write."""
+        """Raise if the ranks of a simulation write to the array."""
         ...
 
 
@@ -87,12 +85,12 @@ class SelectedArray(WrittenArray, Protocol):
 
 
 def memory_for(array: SelectedArray, shape: Shape) -> np.ndarray:
-    """Memory for elements of an array.
+    """Return memory for elements of an array.
 
     Raises
     ------
     SelectionError
-        If there is not so much.
+        If there is not enough memory.
     """
     try:
         return np.empty(shape, array.dtype)
@@ -101,7 +99,7 @@ def memory_for(array: SelectedArray, shape: Shape) -> np.ndarray:
 
 
 def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> SelectionError:
-    """The error for a region that NumPy has no memory for."""
+    """Return the error for a region that is too large for memory."""
     return SelectionError(
         f"{array.where}: the region has shape {shape} and {prod(shape)} elements, for which "
         f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
@@ -110,14 +108,14 @@ def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> Selection
 
 
 def check_memory(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:
-    """Refuse memory that a caller gives for elements of an array, if they do not fit in.
+    """Raise if an output array given by a caller does not fit.
 
     Raises
     ------
     SelectionError
         If it has another shape.
     DataTypeError
-        If it is no NumPy array, has another data type, or cannot be written to.
+        If it is not a NumPy array, has another data type, or is read-only.
     """
     if not isinstance(out, np.ndarray):
         raise DataTypeError(
@@ -141,18 +139,18 @@ def read_selection(
     out: np.ndarray | None = None,
     threads: int | None = None,
 ) -> np.ndarray:
-    """What a selection takes of an array.
+    """Read a selection of an array.
 
     Parameters
     ----------
     array
-        Where it is.
+        Array to read from.
     transform
         The selection.
     out
-        Where to put it; of the selection's shape and the array's data type.
+        Array to read into; it must have the selection's shape and the array's data type.
     threads
-        1 for the calling thread only; by default the threads of this process, one per core.
+        1 for the calling thread only; by default all threads of this process, one per core.
     """
     if out is not None:
         check_memory(array, out, transform.shape)
@@ -205,29 +203,29 @@ def _gather(
 
 
 _MOST_HELD = 1 << 26
-"""Bytes of boxes that wait to be picked from; what is read beyond them is read afterwards."""
+"""Maximum bytes of boxes to pick from at a time; the rest is read afterwards."""
 _MOST_PIECES = 1 << 16
 _SPARSE = 1 << 14
-"""Elements of a box for each point in it, of which copying costs more than a piece of its own."""
+"""Elements of a box per point, above which copying costs more than reading points one by one."""
 
 
 def write_selection(
     array: SelectedArray, transform: IndexTransform, value: Any, threads: int | None = None
 ) -> None:
-    """Assign to what a selection takes of an array, with NumPy's broadcasting and casting.
+    """Assign to a selection of an array, with NumPy's broadcasting and casting.
 
-    Of elements that are selected more than once, the last value stays.
+    If an element is selected more than once, the last value wins.
 
     Parameters
     ----------
     array
-        Where to write.
+        Array to write to.
     transform
         The selection.
     value
-        Broadcast to the selection's shape.
+        Values, broadcast to the selection's shape.
     threads
-        1 for the calling thread only; by default the threads of this process, one per core.
+        1 for the calling thread only; by default all threads of this process, one per core.
     """
     values = assignable(array.cast(value), transform.shape)
     if not transform.size:
@@ -242,27 +240,27 @@ def write_selection(
 # --- selecting in other ways than array[...] ------------------------------------------------------
 
 Parser = Callable[[Any, Shape], IndexTransform]
-"""Makes a selection of an index and a shape."""
+"""Parses an index for a shape."""
 
 
 @dataclass(frozen=True)
 class Selector:
-    """An array that is indexed in another way than ``array[...]``, at once.
+    """An array that is indexed in another way than ``array[...]``, and read at once.
 
-    What ``array.oindex``, ``array.vindex`` and ``array.blocks`` are.
+    ``array.oindex``, ``array.vindex`` and ``array.blocks`` are of this type.
     """
 
     array: SelectedArray
-    """What is indexed."""
+    """The indexed array."""
     parse: Parser
-    """In which way."""
+    """Parser of the index."""
 
     def __getitem__(self, key: Any) -> Any:
-        """What is selected; a scalar where NumPy gives one."""
+        """Return the selected elements; a scalar where NumPy returns one."""
         return read_selection(self.array, self.parse(key, self.array.shape))[()]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Write what is selected, with NumPy's broadcasting and casting."""
+        """Write the selected elements, with NumPy's broadcasting and casting."""
         write_selection(self.array, self.parse(key, self.array.shape), value)
 
 
@@ -271,17 +269,17 @@ class LazySelector:
     """A view that is indexed in another way than ``view[...]``."""
 
     view: View
-    """What is indexed."""
+    """The indexed view."""
     parse: Parser
-    """In which way."""
+    """Parser of the index."""
 
     def __getitem__(self, key: Any) -> View:
-        """What is selected, without reading it."""
+        """Return the selection as a view, without reading it."""
         return self.view.selected(self.parse(key, self.view.shape))
 
 
 def block_parser(array: SelectedArray) -> Parser:
-    """How ``blocks`` understands an index: coordinates of the stored objects of an array."""
+    """Return the parser of ``blocks``: coordinates of the stored objects of an array."""
     grid = array.meta.grid
     return lambda key, _: parse_blocks(key, grid)
 
@@ -291,10 +289,10 @@ def block_parser(array: SelectedArray) -> Parser:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A selection of an array that reads nothing until it is asked to; made by ``array.lazy``.
+    """A selection of an array that is not read until elements are needed; made by ``array.lazy``.
 
-    A view is indexed again and again, and transposed, without reading; `read`, ``np.asarray`` and
-    dask then fetch only what is left. It can be read only.
+    A view can be indexed and transposed repeatedly without reading; `read`, ``np.asarray`` and dask
+    then fetch only the selected elements. It is read-only.
 
     Examples
     --------
@@ -309,9 +307,9 @@ class View:
     """
 
     array: SelectedArray
-    """What is selected from."""
+    """The array that is selected from."""
     transform: IndexTransform
-    """What is selected."""
+    """The selection."""
 
     @property
     def shape(self) -> Shape:
@@ -335,7 +333,7 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements in memory; a guess where they have no fixed size."""
+        """Bytes of all elements in memory; an estimate if elements have no fixed size."""
         return self.size * self.array.meta.data_type.typical_itemsize
 
     def __len__(self) -> int:
@@ -355,26 +353,26 @@ class View:
     # --- selecting --------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> View:
-        """What NumPy's indexing selects of the view, without reading it."""
+        """Select from the view by NumPy's indexing, without reading it."""
         return self.selected(parse_numpy(key, self.shape))
 
     def selected(self, following: IndexTransform) -> View:
-        """A selection of this view."""
+        """Return a selection of this view."""
         return View(self.array, self.transform.then(following))
 
     @property
     def oindex(self) -> LazySelector:
-        """Selects with lists of which each is taken along its own axis."""
+        """Selects with lists, each applied to its own axis."""
         return LazySelector(self, parse_outer)
 
     @property
     def vindex(self) -> LazySelector:
-        """Selects points: lists are broadcast against each other, their axes stand first."""
+        """Selects points: lists are broadcast against each other, and their axes come first."""
         return LazySelector(self, parse_points)
 
     @property
     def blocks(self) -> LazySelector:
-        """Selects whole stored objects by their coordinates; of a view of the whole array only."""
+        """Selects whole stored objects by their coordinates; only for a view of the whole array."""
         if self.transform.maps != IndexTransform.identity(self.array.shape).maps:
             raise SelectionError(
                 f"a view of shape {self.shape} that selects already has no blocks of its own: "
@@ -388,21 +386,21 @@ class View:
         return self.transpose()
 
     def transpose(self, *axes: Any) -> View:
-        """The view with its axes in another order; in reverse order by default."""
+        """Return the view with its axes in another order; reversed by default."""
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         return View(self.array, self.transform.transposed(given))
 
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self, out: np.ndarray | None = None, threads: int | None = None) -> np.ndarray:
-        """The elements as a NumPy array.
+        """Read the elements as a NumPy array.
 
         Parameters
         ----------
         out
-            Where to put them; of the view's shape and the array's data type.
+            Array to read into; it must have the view's shape and the array's data type.
         threads
-            1 for the calling thread only; by default the threads of this process, one per core.
+            1 for the calling thread only; by default all threads of this process, one per core.
 
         Raises
         ------
@@ -411,7 +409,7 @@ class View:
         DataTypeError
             If `out` has another data type, or cannot be written to.
         CorruptObjectError
-            If stored bytes do not decode; it names key and coordinates.
+            If stored bytes do not decode; the error names key and coordinates.
         ChunkMissingError
             If a chunk is absent and the array was opened with ``missing="error"``.
         StoreError
@@ -425,17 +423,17 @@ class View:
         return np.asarray(self.read(), dtype=dtype)
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
-        """The view as a lazy dask array, in one layer of constant size.
+        """Return the view as a lazy dask array, in one layer of constant size.
 
         Parameters
         ----------
         chunks
-            Blocks: by default what is selected of each block that the array itself would have
-            (`Array.to_dask`), and so for ``"chunks"`` and ``"shards"``; ``"auto"`` and any other
-            form that dask takes say how to cut the view. Axes by position or by the name of the
-            dimension they come from. Along lists in no order the blocks have one size.
+            Blocks. By default, and for ``"chunks"`` and ``"shards"``, each block is the selected
+            part of a block of the array itself (`Array.to_dask`). ``"auto"`` and any other form
+            that dask takes cut the view itself. Axes are given by position or by the name of their
+            dimension. Along unordered lists all blocks have the same size.
         name
-            Name in the graph; by default it tells the array, its metadata and the selection.
+            Name in the graph. The default identifies the array, its metadata and the selection.
         """
         from zarr_dask.graph import (
             blocks_of_selection,

@@ -1,14 +1,14 @@
 """Walking a hierarchy: the nodes below a path, level by level.
 
-Each level costs one batch of requests for the documents of all nodes on it. What lies below the
-groups is listed at once where that costs no more than listing a folder (`stores.listed`) or where
-`ReadOptions.one_listing` asks for it, else by one listing per group: the folder of an array is
-never listed then, and a walk costs what the groups cost, however many stored objects their arrays
-have. Of consolidated metadata nothing is asked.
+Each level takes one batch of requests for the metadata of all its nodes. Everything below the
+groups is listed at once if that costs no more than listing a folder (`stores.listed`) or if
+`ReadOptions.one_listing` is set. Otherwise there is one listing per group: folders of arrays are
+then never listed, and the cost depends on the groups only, not on the number of stored objects.
+With consolidated metadata there are no requests.
 
-A prefix without a document but with nodes below is a group too: the final v3 had such groups
-before 2024, and other writers leave them behind. Reading takes them as groups without attributes
-and warns; writing puts the document there.
+A prefix without metadata but with nodes below is a group too: the final v3 had such groups before
+2024, and other writers create them. Reading treats them as groups without attributes and warns;
+writing creates the metadata.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from zarr_dask.stores.urls import real_place
 __all__ = ["Below", "consolidated_above", "read_as", "read_or_imply", "walk", "walk_documents"]
 
 Below = NodeMeta | MetadataError
-"""A node, or what is wrong with its documents."""
+"""A node, or the error for its metadata."""
 
 _Found = tuple[str, Below | None, dict[str, bytes]]
-"""A path, what is there, and its documents by key."""
+"""A path, its node if there is one, and its metadata by key."""
 _KEYS_PER_BATCH = 4096
 _LISTINGS_AT_ONCE = 16
 _MOST_BROKEN = 10_000
-"""Nodes of a walk with wrong documents at most. A hierarchy may have thousands of arrays that need
-one codec which is not installed, and each is to be named; a document from a stranger can name a
-hundred thousand, which would take minutes and gigabytes."""
+"""Maximum number of nodes with wrong metadata in a walk. A hierarchy may have thousands of arrays
+with a codec that is not installed, and each of them should be reported. A malicious document can
+name a hundred thousand, which would take minutes and gigabytes."""
 _MOST_BARE = 1000
-"""Prefixes without a document that are looked into, level by level, for nodes that would make a
-group of the one above: a wrong path must not cost a walk through a whole disk or bucket."""
+"""Maximum number of prefixes without metadata that are searched for nodes, level by level. A wrong
+path must not cost a walk through a whole disk or bucket."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -71,28 +71,28 @@ def walk(
     *,
     recursive: bool = True,
 ) -> dict[str, Below]:
-    """The nodes below a group.
+    """Return the nodes below a group.
 
-    Links to a group above are shown as the groups that they are, and not followed.
+    Links to a group above are shown as groups, and not followed.
 
     Parameters
     ----------
     store, path, node_format
         The group.
     options
-        How to read.
+        Options for reading.
     recursive
-        Whether to look into the groups below.
+        True to include the groups below.
 
     Returns
     -------
     dict
-        By path below the group, parents before children, siblings by name.
+        Nodes by path below the group, parents before children, siblings by name.
 
     Raises
     ------
     StoreError
-        If the store fails, or cannot list.
+        If the store fails, or cannot list its keys.
     """
     levels = _levels(_listed(store, options) if recursive else store, path, node_format, options)
     nodes: dict[str, Below] = {}
@@ -112,9 +112,9 @@ def walk(
 def consolidated_above(
     store: Store, path: str, node_format: Format, options: ReadOptions
 ) -> Consolidated | None:
-    """The store with what a group above a path knows of it, where nobody can list what is there.
+    """Return the store with the consolidated metadata of a group above, if it cannot list its keys.
 
-    That is read-only HTTP mostly: only the root of a hierarchy has consolidated metadata there.
+    This happens with read-only HTTP, where only the root of a hierarchy has consolidated metadata.
     """
     for above in ancestors(path) if options.consolidated else ():
         try:
@@ -128,7 +128,7 @@ def consolidated_above(
 
 
 def _implied_above(path: str, nodes: Mapping[str, object]) -> set[str]:
-    """Paths between a group and nodes below it at which there is no node."""
+    """Return paths between a group and nodes below it that have no node."""
     implied: set[str] = set()
     for node in nodes:
         above = _parent(node)
@@ -139,14 +139,14 @@ def _implied_above(path: str, nodes: Mapping[str, object]) -> set[str]:
 
 
 def _order(path: str) -> str:
-    """Sorts paths as their lists of names: no name holds what stands for the slash here."""
+    """Return a sort key that orders paths as lists of names; no name contains a null byte."""
     return path.replace("/", "\0")
 
 
 def walk_documents(
     store: Store, path: str, node_format: NodeReader, options: ReadOptions
 ) -> dict[str, bytes]:
-    """The documents of all nodes below a group, readable or not, by full key."""
+    """Return the metadata of all nodes below a group, readable or not, by full key."""
     return {
         key: text
         for level in _levels(_listed(store, options), path, node_format, options, as_texts=True)
@@ -157,14 +157,14 @@ def walk_documents(
 def read_or_imply(
     store: Store, path: str, format: str | None, options: ReadOptions, *, consolidated: bool = False
 ) -> FoundNode:
-    """The node at a path, as `find_node`; a prefix with nodes below it is a group.
+    """Read the node at a path, as `find_node`; a prefix with nodes below it is a group.
 
     Raises
     ------
     NodeNotFoundError
-        If there is neither.
+        If there is neither a node nor such a prefix.
     MetadataError
-        If its documents are wrong.
+        If the metadata are wrong.
     """
     try:
         return find_node(store, path, format, options, consolidated=consolidated)
@@ -177,7 +177,7 @@ def read_or_imply(
 
 
 def read_as(store: Store, path: str, node_format: Format, options: ReadOptions) -> NodeMeta:
-    """The node at a path in a hierarchy of a known format; as `read_or_imply` besides."""
+    """Read the node at a path in a hierarchy of a known format; otherwise as `read_or_imply`."""
     found = store.parsed(node_format.node_keys(path)) if isinstance(store, Consolidated) else None
     meta = node_format.read(store, path, options, found=found or {})
     if meta is not None:
@@ -193,7 +193,7 @@ def read_as(store: Store, path: str, node_format: Format, options: ReadOptions) 
 def _implied(
     store: Store, path: str, candidates: Sequence[Format], options: ReadOptions
 ) -> Iterator[Format]:
-    """Formats of which there are nodes below a path."""
+    """Yield the formats of nodes that lie below a path."""
     candidates = [candidate for candidate in candidates if not candidate.has_implicit_groups]
     try:
         if not any(
@@ -201,7 +201,7 @@ def _implied(
         ):
             return
     except ListingError:
-        return  # nobody can know what lies below
+        return  # the nodes below cannot be known
     for candidate in candidates:
         if _holds_nodes(store, path, candidate, options):
             yield candidate
@@ -210,16 +210,16 @@ def _implied(
 def implied_formats(
     store: Store, path: str, documented: Sequence[Format], known: Collection[str]
 ) -> list[Format]:
-    """Formats of which there are nodes below a path that has no document of theirs.
+    """Return the formats of nodes below a path that has no metadata in these formats.
 
     Parameters
     ----------
     store, path
-        Where to look.
+        Path to search below.
     documented
-        Formats of which there is a document at the path.
+        Formats of the metadata at the path.
     known
-        Prefixes of which it does not matter what lies below them.
+        Prefixes that need not be searched.
     """
     names = {candidate.name for candidate in documented}
     candidates = [
@@ -231,7 +231,7 @@ def implied_formats(
 
 
 def is_implied(store: Store, path: str) -> bool:
-    """Whether a path has no document, but nodes below it."""
+    """True if a path has no metadata, but nodes below it."""
     present = formats_at(store, path)
     if present:
         return all(isinstance(meta, GroupMeta) and meta.implicit for _, meta in present)
@@ -251,7 +251,7 @@ def _warn_of_missing(store: Store, path: str) -> None:
 
 @dataclass(frozen=True)
 class _Level:
-    """Nodes by their full path, their documents by key, and prefixes without a document."""
+    """Nodes by their full path, their metadata by key, and prefixes without metadata."""
 
     nodes: dict[str, Below] = field(default_factory=dict)
     documents: dict[str, bytes] = field(default_factory=dict)
@@ -267,7 +267,7 @@ def _levels(
     is_bare: bool = False,
     as_texts: bool = False,
 ) -> Iterator[_Level]:
-    """The nodes below a path; their documents too where they are wanted as texts."""
+    """Yield the nodes below a path by level, with their metadata as texts if requested."""
     places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
     bare = {path} if is_bare else set()
     groups = [path]
@@ -285,7 +285,7 @@ def _levels(
                 if as_texts:
                     level.documents.update(documents)
             elif not (_parent(candidate) in bare and _LIKE_CHUNK.fullmatch(_name(candidate))):
-                level.bare.append(candidate)  # but no folder of chunks whose array has no document
+                level.bare.append(candidate)  # but no chunk folder of an array without metadata
         yield level
         bare = set() if node_format.has_implicit_groups else set(level.bare)
         groups, above = [], places
@@ -301,13 +301,13 @@ def _levels(
 
 
 class _Bearable:
-    """Passes on what is found by a walk, unless too much of it cannot be read."""
+    """Passes on the results of a walk, unless too many of them cannot be read."""
 
     def __init__(self, at: str) -> None:
         self._at, self._broken = at, 0
 
     def of(self, found: Iterator[_Found]) -> Iterator[_Found]:
-        """What is found on one level."""
+        """Yield the results of one level; raise if there are too many broken ones."""
         for item in found:
             self._broken += isinstance(item[1], MetadataError)
             if self._broken > _MOST_BROKEN:
@@ -317,14 +317,14 @@ class _Bearable:
 
 
 def _listed(store: Store, options: ReadOptions) -> Store:
-    """The store, listed at once where that is cheap or wished for, and not known already."""
+    """Return the store, listed at once if that is cheap or requested, and not known already."""
     if isinstance(store, Consolidated):
         return store
     return Listed(store) if options.one_listing or lists_at_once(store) else store
 
 
 def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:
-    """Whether nodes lie below a prefix without a document, as far as it is worth looking."""
+    """True if nodes lie below a prefix without metadata, searched within limits."""
     seen = 0
     for level in _levels(store, path, node_format, options, is_bare=True):
         seen += len(level.bare)
@@ -334,13 +334,13 @@ def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: Read
 
 
 def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> list[str]:
-    """Paths directly below some groups, by one listing for each."""
-    if len(groups) == 1 or isinstance(store, Listed | Consolidated):  # nothing to wait for
+    """Return the paths directly below some groups, by one listing for each."""
+    if len(groups) == 1 or isinstance(store, Listed | Consolidated):  # no need for threads
         found = [node_format.child_names(store, group) for group in groups]
     else:
         with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
             found = list(threads.map(lambda group: node_format.child_names(store, group), groups))
-    are_keys = isinstance(store, Consolidated)  # which holds no others
+    are_keys = isinstance(store, Consolidated)  # which holds valid keys only
     pairs = zip(groups, found, strict=True)
     return [
         join(group, name) for group, names in pairs for name in names if are_keys or _is_key(name)
@@ -348,7 +348,7 @@ def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> l
 
 
 def _is_key(name: str) -> bool:
-    """Whether we can ask for it; a listing may hold names that are no valid Unicode."""
+    """True if the name is a valid key; a listing may hold names that are not valid Unicode."""
     try:
         check_key(name)
     except StoreKeyError:
@@ -359,7 +359,7 @@ def _is_key(name: str) -> bool:
 def _read_parsed(
     store: Consolidated, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
 ) -> Iterator[_Found]:
-    """What lies at some paths, by documents that were parsed already."""
+    """Yield the nodes at some paths, from metadata that are parsed already."""
     for path in paths:
         found = store.parsed(node_format.node_keys(path))
         if found is None:
@@ -375,7 +375,7 @@ def _read_parsed(
 def _read_texts(
     store: Store, paths: Sequence[str], node_format: NodeReader, options: ReadOptions
 ) -> Iterator[_Found]:
-    """What lies at some paths and its documents, fetched a batch at a time."""
+    """Yield the nodes at some paths and their metadata, fetched a batch at a time."""
     keys = {path: node_format.node_keys(path) for path in paths}
     part = document_range(options.limits)
     step = max(1, _KEYS_PER_BATCH // max((len(k) for k in keys.values()), default=1))
@@ -390,7 +390,7 @@ def _read_texts(
                 found = checked_documents(store, raw, options.limits)
                 node: Below | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
-                node = error.with_traceback(None)  # which would hold all that was fetched
+                node = error.with_traceback(None)  # the traceback holds all that was fetched
             yield path, node, {key: text for key, text in found.items() if text is not None}
 
 

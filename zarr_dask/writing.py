@@ -1,7 +1,7 @@
-"""How stored objects are made: the one way from elements in memory to what a store is given.
+"""Writing of stored objects: every encoded object is made here.
 
-An object that is covered only in part is read, changed and written as a whole; no other writer may
-work on it meanwhile. One whose elements all have the fill value is not stored.
+An object that is covered only partly is read, changed and written as a whole; no other writer may
+write to it meanwhile. An object whose elements all have the fill value is not stored.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["WrittenArray", "decoded", "write_cell", "write_part"]
 
 
 class WrittenArray(Protocol):
-    """What writing needs to know of an array."""
+    """Interface that writing needs of an array."""
 
     @property
     def store(self) -> Store:
-        """Where the bytes go."""
+        """Store to write to."""
         ...
 
     @property
     def meta(self) -> ArrayMeta:
-        """What the metadata document says."""
+        """Parsed metadata of the array."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class WrittenArray(Protocol):
         ...
 
     def key(self, coords: Sequence[int]) -> str:
-        """Key of the stored object at some coordinates."""
+        """Return the key of the stored object at some coordinates."""
         ...
 
 
@@ -52,32 +52,32 @@ def write_part(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
 ) -> bool:
-    """Write what lies in one stored object.
+    """Write a part of a region to one stored object.
 
     Parameters
     ----------
     array
-        Where to write.
+        Array to write to.
     part
-        Which object, and what of it.
+        The object, and the part of the region that it holds.
     values
-        Of the whole region.
+        Values of the whole region.
     note
-        Given the bytes that are stored, piece by piece.
+        Called with the stored bytes, piece by piece.
     waiting
-        Held while a store is waited for, where that holds nobody else up.
+        Entered while waiting for the store, if that does not block others.
 
     Returns
     -------
     bool
-        False where all elements have the fill value and nothing is stored.
+        False if all elements have the fill value and nothing is stored.
 
     Raises
     ------
     UnknownCodecError
-        If the array can be read only, with steps skipped that are not known.
+        If the array is read-only because unknown codecs were skipped.
     CorruptObjectError
-        If what is there is kept in part and does not decode.
+        If existing elements are kept and do not decode.
     """
     array.meta.check_writable(array.where)
     elements = cut(values, part.out)
@@ -93,9 +93,9 @@ def write_cell(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
 ) -> bool:
-    """As `write_part`, of all elements of an object, those beyond the array included.
+    """Write as `write_part`, given all elements of an object, those beyond the array included.
 
-    Whoever calls it has seen to it that the array can be written.
+    The caller must have checked that the array can be written.
     """
     key = array.key(coords)
     if array.meta.is_unwritten(elements):
@@ -107,7 +107,7 @@ def write_cell(
 
 
 def _completed(array: WrittenArray, part: Part, elements: np.ndarray) -> np.ndarray:
-    """All elements of a stored object: what is there, or nothing yet, with these in their place."""
+    """Return all elements of a stored object: existing or fill values, with `elements` put in."""
     key = array.key(part.coords)
     stored = None if part.whole else array.store.get(key)
     chunk = decoded(array.meta, part.coords, stored, array.where, key)
@@ -118,14 +118,14 @@ def _completed(array: WrittenArray, part: Part, elements: np.ndarray) -> np.ndar
 def decoded(
     meta: ArrayMeta, coords: Sequence[int], stored: Buffer | None, where: str, key: str
 ) -> np.ndarray:
-    """All elements of a stored object, in new memory.
+    """Return all elements of a stored object, in new memory.
 
     Parameters
     ----------
     meta
-        Of the array.
+        Metadata of the array.
     coords
-        Which object.
+        Coordinates of the object.
     stored
         Its bytes; None if there is none.
     where, key

@@ -1,4 +1,4 @@
-"""What all commands share: errors as one message, warnings as one line, and ``--traceback``."""
+"""Shared by all commands: errors as one message, warnings as one line, and ``--traceback``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRACEBACK = "zarr_dask.traceback"
 
 
 class _Failure(click.ClickException):
-    """An error of the package, as a message folded to the terminal."""
+    """An error of the package, as a message wrapped to the width of the terminal."""
 
     def show(self, file: Any = None) -> None:
         first, *rest = printable(self.message).splitlines() or [""]
@@ -29,12 +29,12 @@ class _Failure(click.ClickException):
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C, with the exit code that stands for it in shells."""
+    """Ctrl-C, with its usual exit code."""
 
     exit_code = 130
 
     def show(self, file: Any = None) -> None:
-        """Say so, and in what state that leaves the job."""
+        """Print the interruption, and the state of the job."""
         click.echo(f"Interrupted{self.message}", file=file, err=file is None)
 
 
@@ -45,7 +45,7 @@ class Terminated(Interrupted):
 
 
 class Commands(click.Group):
-    """Commands whose errors are messages."""
+    """Commands that print errors as messages."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; see `click.Group.invoke`."""
@@ -62,11 +62,11 @@ class Commands(click.Group):
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"Warning: {printable(str(message))}\n")  # above bars, where there are some
+    sys.stderr.write(f"Warning: {printable(str(message))}\n")  # above progress bars, if any
 
 
 def as_options(message: str) -> str:
-    """What an error tells callers to pass, as options of a command."""
+    """Replace Python arguments in an error message by options of the command."""
     named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
     named = re.sub(r"(?<![\w/.-])dst(?![\w/-]|\.\w)", "DST", named)
     anonymous = 'storage_options={"anon": True}'

@@ -1,4 +1,4 @@
-"""``zarr-dask compare``: whether two places hold the same values; the exit code says so."""
+"""``zarr-dask compare``: compares the values of two locations and sets the exit code."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def compare(
 ) -> None:
     """Compare the values of arrays or hierarchies.
 
-    A and B are paths or URLs of two arrays, or of two groups. Layouts, codecs and formats do not
-    count. The first differences are named; the exit code is 0 only if there are none.
+    A and B are paths or URLs of two arrays, or of two groups. Differences in layout, codecs and
+    format are ignored. The first differences are listed; the exit code is 0 only if there are none.
     """
     part = _part(sample)
     with (
@@ -67,7 +67,7 @@ def compare(
 
 
 def _part(text: str | None) -> float | None:
-    """A number of blocks, or a fraction of them."""
+    """Parse a number of blocks, or a fraction of them."""
     if text is None:
         return None
     try:

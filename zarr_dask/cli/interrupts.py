@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM while a job runs: the first ends it in good order, the second at once.
+"""Ctrl-C and SIGTERM while a job runs: the first stops it cleanly, the second at once.
 
-Tasks that are running are waited for, which takes a while; the terminal says so as soon as the
-signal comes. Ending at once leaves what a job that is killed leaves: no reader takes that for
-whole, and ``--resume`` goes on with it. The exit code is that of a shell: 130 after Ctrl-C, 143
-after SIGTERM.
+Running tasks are waited for, which takes a while; the terminal says so as soon as the signal
+arrives. Stopping at once leaves the state of a killed job: readers never see an incomplete array,
+and ``--resume`` continues the job. The exit code is that of a shell: 130 after Ctrl-C, 143 after
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Told", "interruptible", "told_to_stop"]
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _SHOW_CURSOR = b"\x1b[?25h\n"
-"""What a bar that is not ended owes a terminal."""
+"""Restores the cursor after an unfinished progress bar."""
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal has come; it goes wherever Ctrl-C would."""
+    """A signal has arrived; raised like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -34,45 +34,45 @@ class _Stopped(KeyboardInterrupt):
 
 
 class Told:
-    """Whether a signal has come, for who looks now and then."""
+    """A flag for polling that is set when a signal arrives."""
 
     def __init__(self) -> None:
         self._number = 0
 
     def __call__(self) -> bool:
-        """Whether one has."""
+        """True if a signal has arrived."""
         return self._number != 0
 
     def by(self, number: int) -> None:
-        """One has come."""
+        """Record that a signal has arrived."""
         self._number = number
 
     def leave(self) -> None:
-        """End the process, with the exit code of the signal, if one has come."""
+        """End the process with the exit code of the signal, if one has arrived."""
         if self():
             raise SystemExit(_exit_code(self._number))
 
 
 def _exit_code(number: int) -> int:
-    """Of a process that a signal has ended, as shells say it."""
+    """Return the exit code of a process that was ended by a signal, as in shells."""
     return 128 + number
 
 
 @contextmanager
 def interruptible(state: str, waits_for: str = "the tasks that are running") -> Iterator[None]:
-    """A job that a signal ends, with words.
+    """Run a job that a signal interrupts with a message.
 
     Parameters
     ----------
     state
-        What is left then, and how to go on.
+        State after the interrupt, and the way to continue.
     waits_for
-        What comes to its end first.
+        Description of the work that is finished first.
 
     Raises
     ------
     Interrupted
-        When a signal has come and what was running has ended.
+        If a signal has arrived and the running work is finished.
     """
 
     def stop(number: int) -> None:
@@ -90,7 +90,7 @@ def interruptible(state: str, waits_for: str = "the tasks that are running") -> 
 
 @contextmanager
 def told_to_stop(waits_for: str) -> Iterator[Told]:
-    """Whether a signal has come, instead of dying of it."""
+    """Yield a flag that a signal sets, instead of ending the process."""
     told = Told()
     with _taking_signals(told.by, waits_for):
         yield told
@@ -98,10 +98,10 @@ def told_to_stop(waits_for: str) -> Iterator[Told]:
 
 @contextmanager
 def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[None]:
-    """Hand the first signal on; the second ends the process.
+    """Pass the first signal on; the second ends the process.
 
-    A signal that is ignored stays so (``nohup``, a shell's background); other threads than the
-    main one cannot take any.
+    Signals that are ignored stay ignored (``nohup``, a shell's background). Threads other than the
+    main one cannot receive signals.
     """
     came: list[int] = []
 
@@ -129,7 +129,7 @@ def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[No
 
 
 def _say(message: str) -> None:
-    """Above bars if there are some, which stand in for `sys.stderr`; they know no `click.echo`."""
+    """Print above progress bars, which replace `sys.stderr` and do not support `click.echo`."""
     try:
         sys.stderr.write(f"{message}\n")
         sys.stderr.flush()
@@ -138,7 +138,7 @@ def _say(message: str) -> None:
 
 
 def _end_at_once(number: int) -> None:
-    """As if killed: threads that write are waited for by no one, and nothing is cleaned up."""
+    """End the process as if killed: without waiting for threads and without cleaning up."""
     if sys.__stderr__ is not None and sys.__stderr__.isatty():
         os.write(sys.__stderr__.fileno(), _SHOW_CURSOR)
     os._exit(_exit_code(number))

@@ -1,4 +1,4 @@
-"""Text for a terminal: folded to its width, and safe to show, whoever wrote it."""
+"""Text for a terminal: wrapped to its width, and without control characters."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ __all__ = [
 
 _LABEL = 18
 _MAX_VALUE = 400
-"""Characters of one attribute that are shown; ``--json`` shows all."""
+"""Maximum number of characters shown of an attribute; ``--json`` shows all."""
 
 
 def printable(text: str) -> str:
-    """Text of which nothing can steer a terminal; names and attributes come from strangers."""
+    """Return text that cannot control a terminal; names and attributes are untrusted."""
     return "\n".join(map(tree.printable, text.split("\n")))
 
 
 def say(text: str) -> None:
-    """Print a line; what the terminal has no letters for is escaped."""
+    """Print a line; characters that the terminal cannot encode are escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _width() -> int:
-    """Columns of the terminal; without one, nothing is wrapped."""
+    """Return the columns of the terminal; without one, nothing is wrapped."""
     return shutil.get_terminal_size((1 << 20, 24)).columns
 
 
@@ -58,7 +58,7 @@ _SHORT_TUPLE = re.compile(r"\([^()\n]{,40}\)")
 
 
 def wrapped(line: str, indent: str, first: str = "") -> str:
-    """A line folded to the width of the terminal; paths and short tuples stay in one piece."""
+    """Return a line wrapped to the terminal's width; paths and short tuples are not split."""
     if len(line.split()) <= 2:  # a label and a path
         return f"{first}{line}"
     kept = _SHORT_TUPLE.sub(lambda found: found[0].replace(" ", "\0"), line)
@@ -76,7 +76,7 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
 def say_plan(
     plan: RechunkPlan | JointPlan | MigrationPlan | OmeMigration | ImageWritePlan,
 ) -> None:
-    """Print a plan, folded with its indents."""
+    """Print a plan, wrapped with its indents."""
     for line in printable(plan.explain()).splitlines():
         words = line.lstrip()
         lead = line[: len(line) - len(words)]
@@ -84,7 +84,7 @@ def say_plan(
 
 
 def say_report(report: Measured, *, as_json: bool) -> None:
-    """Print what a job has done beside what its plan said, or that as one JSON object."""
+    """Print the results of a job beside the predictions of its plan, or as one JSON object."""
     if as_json:
         say(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
@@ -95,7 +95,7 @@ def say_report(report: Measured, *, as_json: bool) -> None:
 
 
 def say_field(label: str, *lines: str) -> None:
-    """Print a label and what it is for, in two columns."""
+    """Print a label and its value, in two columns."""
     lead = f"  {label:{_LABEL - 2}}"
     for line in lines:
         words = printable(line).lstrip()
@@ -106,10 +106,10 @@ def say_field(label: str, *lines: str) -> None:
 
 
 def say_title(node: zd.Array | zd.Group, kind: str) -> None:
-    """Print what a node is, and where."""
+    """Print the kind and location of a node."""
     say(f"{click.style(kind, bold=True)} {printable(node.where)}")
 
 
 def shortened(text: str) -> str:
-    """A text that fits into a few lines; it says where the rest is."""
+    """Truncate a text to a few lines, with a note where to find the rest."""
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]} ... (--json shows all)"

@@ -1,4 +1,4 @@
-"""``zarr-dask survey``: what lies below a folder, as a table or as JSON."""
+"""``zarr-dask survey``: lists the nodes below a folder, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["survey"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traceback_option
 def survey(root: str, path: str, as_json: bool) -> None:
-    """Say what there is below a folder, and what reading it needs.
+    """List the nodes below a folder, and their requirements.
 
-    ROOT may hold many hierarchies of all formats. For every node: its format, shape, data type,
-    codecs, stored objects and sizes; which options and packages it needs; what cannot be read,
-    and why. No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
+    ROOT may hold many hierarchies of all formats. For every node it lists format, shape, data type,
+    codecs, stored objects and sizes; required options and packages; and why a node cannot be read.
+    No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
     """
     found = zd.survey(root, path)
     if as_json:
@@ -60,7 +60,7 @@ def _say(found: Survey) -> None:
 
 
 def _table(nodes: Sequence[NodeSurvey]) -> Iterator[str]:
-    """One line for each node, in columns; nothing if there are none."""
+    """Yield one line for each node, in columns; nothing if there are none."""
     from zarr_dask.jobs.plan import format_bytes
 
     head = ("path", "format", "shape", "data type", "codecs", "objects", "stored", "decoded")

@@ -1,4 +1,4 @@
-"""``zarr-dask verify``: whether all that is stored is whole; the exit code says so."""
+"""``zarr-dask verify``: checks that stored data are intact and sets the exit code."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def verify(
     workers: int | None,
     **options: Any,
 ) -> None:
-    """Find what is damaged, lost or left over.
+    """Find damaged, lost and leftover objects.
 
-    Looks at every stored object below a place, down to the chunks inside shards. Damaged objects,
-    keys that belong to nothing, leftovers of killed jobs and consolidated metadata that are out of
-    date are named. The exit code is 0 only if nothing is wrong.
+    Checks every stored object below a path, down to the chunks inside shards. Damaged objects,
+    orphaned keys, leftovers of killed jobs and outdated consolidated metadata are listed. The exit
+    code is 0 only if nothing is wrong.
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,

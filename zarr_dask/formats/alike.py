@@ -1,11 +1,11 @@
-"""Arrays whose documents differ in nothing but their lengths, names and attributes.
+"""Cache of parsed metadata for arrays that differ only in lengths, names and attributes.
 
-The arrays of a hierarchy often have one data type, one grid and one list of codecs. What these
-mean, and whether they fit together, is found out once; what other documents say of them is compared
-byte for byte. What depends on the lengths is made, and checked, for every array.
+The arrays of a hierarchy often share one data type, one grid and one list of codecs. These are
+parsed and checked once; the documents of other arrays are compared with them byte for byte.
+Everything that depends on the lengths is made, and checked, for every array.
 
-The cache is bounded, holds values only, and is the same for whoever asks: a document is either one
-that was read before, or it is read.
+The cache is bounded, holds values only, and does not depend on the caller: a document either equals
+one that was read before, or it is parsed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from zarr_dask.members import is_lengths
 __all__ = ["MOST_KNOWN", "as_bytes", "from_bytes", "like", "usual_shape"]
 
 MOST_KNOWN = 256
-"""Kinds of arrays that are kept by each format."""
+"""Maximum number of kinds of arrays cached by each format."""
 _MOST_BYTES = 1 << 13
-"""Of the document of an array that is kept."""
-_VERSION = 2  # of marshal: later ones write equal values in several ways
+"""Maximum size of a cached document."""
+_VERSION = 2  # of marshal: later versions write equal values in several ways
 
 
 def as_bytes(common: dict[str, Any]) -> bytes | None:
-    """A JSON object as bytes that no other one has: types, order and spelling count; None if large.
+    """Serialise a JSON object to unique bytes: types, order and spelling count; None if large.
 
     Examples
     --------
@@ -44,13 +44,13 @@ def as_bytes(common: dict[str, Any]) -> bytes | None:
 
 
 def from_bytes(key: bytes) -> dict[str, Any]:
-    """The JSON object that `as_bytes` was given."""
+    """Return the JSON object that was given to `as_bytes`."""
     document: dict[str, Any] = marshal.loads(key)  # noqa: S302  (made here, never read from a store)
     return document
 
 
 def usual_shape(shape: Any) -> TypeGuard[list[int]]:
-    """Whether a member gives the lengths of an array that has elements."""
+    """True if a value is a valid shape of an array with elements."""
     return is_lengths(shape) and 0 not in shape
 
 
@@ -60,12 +60,12 @@ def like(
     attributes: Mapping[str, Any],
     names: tuple[str | None, ...] | None,
 ) -> ArrayMeta:
-    """An array like another one, of other lengths, cut into the same cells."""
+    """Return an array like another one with other lengths, cut into the same cells."""
     grid = _grid(known.grid.largest_cell, tuple(shape))
     return known.in_other_lengths(grid, attributes, names)
 
 
 @lru_cache(maxsize=MOST_KNOWN)
 def _grid(cells: Shape, shape: Shape) -> Grid:
-    """Cells of one shape in an array of some lengths, which those of one group often share."""
+    """Return a grid with cells of one shape; cached, because arrays of a group often share it."""
     return Grid(tuple([Fixed(size, n) for size, n in zip(cells, shape, strict=True)]))

@@ -1,18 +1,18 @@
 """The v3 draft of 2022: documents under ``meta/``, data under ``data/``, one entry point for both.
 
 The final v3 has one ``zarr.json`` beside the data of every node. The draft has one at the root of a
-hierarchy and nowhere else; it says where the documents of nodes are and what their keys end in, so
-that a hierarchy can only be opened at its root. Groups need no documents: whatever has something
-below it is a group.
+hierarchy only, which determines the location and the endings of document keys, so that a hierarchy
+can only be opened at its root. Groups need no documents: every path with something below it is a
+group.
 
 =================  ====================================================  ======================
-name               keys of the array ``/foo``                            who writes it
+name               keys of the array ``/foo``                            written by
 =================  ====================================================  ======================
 v3draft            ``meta/foo.array.json``, ``data/foo/c0/0``            the last draft
 v3draft-2022-05    ``meta/root/foo.array.json``, ``data/root/foo/c0/0``  zarr-python 2, GDAL 3.4
 =================  ====================================================  ======================
 
-Source: v3 draft, "Storage", "Operations"; what documents say is in `draft_document`.
+Source: v3 draft, "Storage", "Operations"; `draft_document` reads the documents.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FormatDraft:
 
     name: str
     entry: Entry
-    """What the entry point of the hierarchy says."""
+    """The entry point of the hierarchy."""
     has_shards: bool = True
     has_undefined_fill: bool = False
     has_implicit_groups: bool = True
@@ -122,12 +122,12 @@ class FormatDraft:
         return (self._below("meta", path), self._below("data", path))
 
     def is_node_name(self, name: str) -> bool:
-        """Letters, digits, "-", "_" and ".", but not periods alone."""
+        """True for letters, digits, "-", "_" and ".", but not periods alone."""
         too_long = self.entry.generation == "2022-05" and len(name) > _LONGEST_NAME
         return _NODE_NAME.fullmatch(name) is not None and name.strip(".") != "" and not too_long
 
     def child_names(self, store: Store, path: str) -> list[str]:
-        """See `Format.child_names`: keys of documents, and what has something below it."""
+        """See `Format.child_names`: keys of documents, and prefixes with something below them."""
         prefix = self._below("meta", path)
         listing = store.list_dir(prefix)
         names = {below[len(prefix) :].rstrip("/") for below in listing.prefixes}
@@ -142,7 +142,7 @@ class FormatDraft:
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
-        """See `Format.read`: an array, else a group, else a group by what lies below."""
+        """See `Format.read`: an array, or else a group, or else a group implied by nodes below."""
         keys = self.node_keys(path)
         documents = dict(found)
         missing = [key for key in keys if key not in documents]
@@ -167,10 +167,10 @@ class FormatDraft:
         return None
 
     def _with_key_of_0d(self, store: Store, path: str, meta: ArrayMeta) -> ArrayMeta:
-        """The array with the key that its one stored object has.
+        """Return the array with the actual key of its one stored object.
 
-        Without dimensions the texts say "c"; zarr-python 2, which wrote nearly all hierarchies of
-        May 2022, has "c0" and looks for that.
+        The specification has "c" for arrays without dimensions. zarr-python 2, which wrote nearly
+        all hierarchies of May 2022, has "c0" and looks for that.
         """
         by_text = ChunkKeys("draft", meta.keys.separator)
         if meta.shape or meta.keys == by_text:
@@ -179,7 +179,7 @@ class FormatDraft:
         return replace(meta, keys=by_text) if is_there else meta
 
     def _has_below(self, store: Store, path: str) -> bool:
-        with suppress(ListingError):  # nobody can know what lies below
+        with suppress(ListingError):  # the nodes below cannot be known
             listing = store.list_dir(self._below("meta", path))
             return bool(listing.keys or listing.prefixes)
         return False
@@ -217,14 +217,14 @@ class FormatDraft:
     def attributes(
         self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
     ) -> dict[str, Any]:
-        """See `Format.attributes`: xarray's convention, as the draft has no names of dimensions."""
+        """See `Format.attributes`: xarray's convention, as the draft has no field for names."""
         return V2.attributes(attributes, names)
 
 
 DRAFT = FormatDraft("v3draft", Entry("2022-12", ".json"))
 DRAFT_OF_MAY = FormatDraft("v3draft-2022-05", Entry("2022-05", ".json"))
 DRAFTS = (DRAFT, DRAFT_OF_MAY)
-"""The draft as it is written to new places; what is read says itself which one it is."""
+"""The draft as it is written to new locations; existing hierarchies state their own variant."""
 
 
 # --- detection ------------------------------------------------------------------------------------
@@ -233,21 +233,21 @@ DRAFTS = (DRAFT, DRAFT_OF_MAY)
 def draft_at(
     store: Store, options: ReadOptions, found: Mapping[str, bytes | None] | None = None
 ) -> FormatDraft | None:
-    """The draft as the entry point of a hierarchy says it; None if there is none.
+    """Return the draft stated by the entry point of a hierarchy; None if there is none.
 
     Parameters
     ----------
     store
-        Whose root may be that of a hierarchy.
+        Store whose root may have an entry point.
     options
-        How to read.
+        Options for reading.
     found
         Documents that were fetched already.
 
     Raises
     ------
     MetadataError
-        If the entry point is wrong, or an extension of it must be understood.
+        If the entry point is wrong, or requires an unknown extension.
     """
     documents = found or {}
     if ENTRY not in documents:
@@ -261,9 +261,9 @@ def draft_at(
 
 
 def _may_be_entry(text: bytes, limits: Limits) -> bool:
-    """Whether a ``zarr.json`` is an entry point rather than the document of a node."""
+    """True if a ``zarr.json`` is an entry point rather than the document of a node."""
     if b'"node_type"' in text and b'"metadata_encoding"' not in text:
-        return False  # final v3, told without parsing
+        return False  # final v3, detected without parsing
     try:
         document = parse_json(text, limits, strictly=False)
     except (ValueError, RecursionError):
@@ -275,12 +275,12 @@ def _may_be_entry(text: bytes, limits: Limits) -> bool:
 
 
 def draft_for_new(store: Store, wanted: FormatDraft, path: str) -> FormatDraft:
-    """The draft for a new node: that of the hierarchy, if there is one already.
+    """Return the draft for a new node: that of the hierarchy if it exists.
 
     Raises
     ------
     NodeExistsError
-        If the root of the store is that of a hierarchy of another kind.
+        If the store holds a hierarchy of another format.
     """
     options = ReadOptions()
     found = read_documents(store, [ENTRY], options.limits)
@@ -289,7 +289,7 @@ def draft_for_new(store: Store, wanted: FormatDraft, path: str) -> FormatDraft:
     except MetadataError:
         if path:
             raise
-        return wanted  # at the root it may be replaced
+        return wanted  # at the root the hierarchy may be replaced
     if present is not None and present.name == wanted.name:
         return present
     if path and found[ENTRY] is not None:
@@ -303,12 +303,12 @@ def draft_for_new(store: Store, wanted: FormatDraft, path: str) -> FormatDraft:
 
 
 def existing_draft(store: Store, options: ReadOptions) -> FormatDraft:
-    """The draft as the entry point of a hierarchy says it.
+    """Return the draft stated by the entry point of a hierarchy.
 
     Raises
     ------
     NodeNotFoundError
-        If there is none.
+        If there is no entry point.
     """
     present = draft_at(store, options)
     if present is None:

@@ -1,8 +1,8 @@
-"""Documents of February 2023: where the final v3 has them, in the words of the draft.
+"""Documents of February 2023: the layout of the final v3 with the fields of the draft.
 
-Between the draft and the final v3 there was a text with one ``zarr.json`` per node and chunk keys
-as they are now, but with the members of the draft: type strings, codecs by URI, the separator of
-keys in the chunk grid. They are read; what is written is the final form.
+Between the draft and the final v3 there was a specification with one ``zarr.json`` per node and
+today's chunk keys, but with the fields of the draft: type strings, codecs by URI, the separator of
+keys in the chunk grid. Such documents can be read; only the final form is written.
 
 Source: zarr-specs at 4536d19 (2023-02-09) and fca4d7c (2023-02-21), "Array metadata".
 """
@@ -29,12 +29,12 @@ _KINDS = {
 
 
 def node_of_2023(document: Mapping[str, Any], at: str, options: ReadOptions) -> NodeMeta | None:
-    """The node that a document of February 2023 says; None for documents of other texts.
+    """Parse a document of February 2023; None for documents of other specifications.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     kind = _kind(document)
     if kind is None:
@@ -69,14 +69,14 @@ def _kind(document: Mapping[str, Any]) -> str | None:
 
 
 def _grid(document: Any) -> Any:
-    """The grid without the nesting that came two weeks later."""
+    """Return the grid without the nesting that was added two weeks later."""
     if isinstance(document, Mapping) and isinstance(document.get("configuration"), Mapping):
         return {"type": document.get("name", document.get("type")), **document["configuration"]}
     return document
 
 
 def _codecs(documents: Any) -> Any:
-    """The codecs with their URIs, which became short names two weeks later."""
+    """Return the codecs with their URIs, which were shortened to names two weeks later."""
     return [_codec(item) for item in documents] if isinstance(documents, list) else documents
 
 
@@ -91,7 +91,7 @@ def _codec(document: Any) -> Any:
 
 
 def _resolved(codec: BytesCodec, itemsize: int) -> BytesCodec:
-    """The codec as the final v3 spells it, which must say what blosc shuffles."""
+    """Return the codec as in the final v3, which requires an explicit shuffle for blosc."""
     return codec.resolved(itemsize) if isinstance(codec, Blosc) else codec
 
 

@@ -1,9 +1,9 @@
 """Codecs and storage transformers of the v3 draft: named by URIs, in two generations.
 
 December 2022 has a list of ``codecs``, some of which work on arrays and some on bytes, with an
-implicit step between them; May 2022 has one ``compressor``, and zarr-python 2, its writer, put
-filters of numcodecs into the attributes. Both become the chain that every other array has. The
-storage transformer ``sharding`` becomes a sharding codec, whose index is at the end and has no
+implicit step between them. May 2022 has one ``compressor``, and zarr-python 2, its writer, put
+filters of numcodecs into the attributes. Both become a codec chain like that of every other array.
+The storage transformer ``sharding`` becomes a sharding codec with an index at the end, without a
 checksum.
 
 Source: v3 draft, "Chunk encoding", and its pages on gzip, blosc, endian and transpose; extension
@@ -65,30 +65,30 @@ SHARD_INDEX_CODECS = Chain((), Bytes("little"))
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """The ``endian`` codec: from an array to bytes of some order."""
+    """The ``endian`` codec: converts an array to bytes of a byte order."""
 
     endian: Endian
 
 
 _Config = tuple[str, dict[str, Any]]
-"""Place and numcodecs configuration of a step from bytes to bytes."""
+"""Position and numcodecs configuration of a bytes codec."""
 
 
 def chain_from_codecs(
     documents: Sequence[Any], named: NamedType, layout: str, ndim: int, *, allow_pickle: bool
 ) -> Chain | list[Problem]:
-    """The chain of an array whose document has ``codecs``.
+    """Return the codec chain of an array whose document has ``codecs``.
 
-    A step on bytes that is given an array serialises it in C order, little-endian; a step on
-    arrays that is given what ``endian`` made takes it apart the same way, so that a transposition
-    moves the bytes of elements without changing them.
+    A bytes codec that follows array codecs implies serialisation in C order, little-endian. An
+    array codec that follows ``endian`` works on the bytes taken apart the same way, so a
+    transposition moves the bytes of elements without changing them.
 
     Parameters
     ----------
     documents
         The list of codecs.
     named
-        What the document says of the elements.
+        Data type in the document.
     layout
         ``chunk_memory_layout``: "F" reverses the dimensions before the first codec.
     ndim
@@ -126,7 +126,7 @@ def chain_from_codecs(
 
 
 def _ordered(named: NamedType, swap: _Swap | None) -> np.dtype[Any] | Problem:
-    """The type as stored, with the byte order that a codec asks for."""
+    """Return the type as stored, with the byte order of the ``endian`` codec."""
     if swap is None:
         return named.stored
     says_its_own = named.stored.names is not None or named.stored.hasobject
@@ -149,7 +149,7 @@ def _step(document: Any, place: str, ndim: int) -> _Swap | Transpose | _Config |
     match = _URI.fullmatch(uri)
     name = match[1] if match else ""
     inside = Members(configuration, f"{place}.configuration")
-    # the page on transpose carries the URI of the one on endian
+    # in the specification, transpose has the URI of endian
     if name == "transpose" or (name == "endian" and "order" in configuration):
         return _transpose(inside, ndim)
     if name == "endian":
@@ -176,10 +176,10 @@ def _transpose(members: Members, ndim: int) -> Transpose | list[Problem]:
 
 
 def _numcodecs_form(name: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as numcodecs spells it, which the draft took over."""
+    """Return the configuration in the form of numcodecs, which the draft adopted."""
     form = {"id": name, **configuration}
     if name == "blosc":
-        form.pop("typesize", None)  # recorded since 2023; the frame itself says it
+        form.pop("typesize", None)  # recorded since 2023; the frame itself contains it
         if form.get("shuffle") in BLOSC_SHUFFLES:
             form["shuffle"] = BLOSC_SHUFFLES.index(form["shuffle"])
     return form
@@ -194,14 +194,14 @@ def chain_from_compressor(
     *,
     allow_pickle: bool,
 ) -> Chain | list[Problem]:
-    """The chain of an array of May 2022.
+    """Return the codec chain of an array of May 2022.
 
     Parameters
     ----------
     compressor
-        The member of the document, or None.
+        The field of the document, or None.
     filters
-        What zarr-python 2 put into the attributes: numcodecs configurations.
+        Filters that zarr-python 2 put into the attributes: numcodecs configurations.
     stored
         The type as stored.
     layout
@@ -226,7 +226,7 @@ def chain_from_compressor(
 
 
 def filters_of(attributes: Mapping[str, Any]) -> list[Any]:
-    """The filters among the attributes, which is where zarr-python 2 kept them."""
+    """Return the filters among the attributes, where zarr-python 2 stored them."""
     filters = attributes.get("filters")
     if isinstance(filters, list) and all(is_object(f) and "id" in f for f in filters):
         return filters
@@ -236,9 +236,9 @@ def filters_of(attributes: Mapping[str, Any]) -> list[Any]:
 def sharded(
     transformers: Sequence[Any], cell: Shape, chain: Chain, problems: list[Problem]
 ) -> tuple[Shape, Chain]:
-    """Shape and chain of stored objects, from those of chunks; `problems` takes what is wrong.
+    """Return shape and chain of stored objects, from those of chunks; add to `problems`.
 
-    The first transformer is nearest the array: it gathers chunks, the next gathers its shards.
+    The first transformer is next to the array: it combines chunks, the next combines its shards.
     """
     if len(transformers) > _MOST_TRANSFORMERS:
         expected = f"{_MOST_TRANSFORMERS} storage transformers at most"
@@ -274,7 +274,7 @@ def _chunks_per_shard(document: Any, outer: Members, ndim: int) -> Shape | None:
     expected = f"a list of {ndim} integers of at least 1"
     counts = inside.take("chunks_per_shard", is_ints, expected)
     if ndim == 0 and counts == [1]:
-        counts = []  # zarr-python 2 has no empty list here
+        counts = []  # zarr-python 2 does not write an empty list here
     if counts is not None and (len(counts) != ndim or min(counts, default=1) < 1):
         inside.blame("chunks_per_shard", counts, expected, "grid")
     outer.problems.extend(inside.problems)
@@ -287,10 +287,10 @@ def _chunks_per_shard(document: Any, outer: Members, ndim: int) -> Shape | None:
 def chain_from_names(
     wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
 ) -> Chain | list[Problem]:
-    """The chain of a new array; see `zarr_dask.formats.base.Format.chain`.
+    """Return the codec chain of a new array; see `zarr_dask.formats.base.Format.chain`.
 
     Codecs may be given by their URI, by name as in v3, as numcodecs configurations or as values. A
-    byte order among them counts more than that of the data type.
+    byte order among them overrides that of the data type.
     """
     if wanted is None:
         wanted = [default_compressor(data_type)]
@@ -314,7 +314,7 @@ def chain_from_names(
 def _wanted_step(
     item: Any, place: str, data_type: DataType, ndim: int
 ) -> _Swap | _Config | list[Problem]:
-    """What a codec does, however it is spelled."""
+    """Parse a codec given by a user in any spelling."""
     if isinstance(item, Mapping) and "id" in item:
         return place, dict(item)
     expected = "a codec that the draft can name; the layout of chunks is that of order="
@@ -331,14 +331,14 @@ def _wanted_step(
 
 
 def steps_to_json(codecs: Sequence[BytesCodec], endian: Endian | None) -> list[Any] | Problem:
-    """The ``codecs`` of December 2022, whose text has gzip, blosc and endian.
+    """Return the ``codecs`` of December 2022, whose specification has gzip, blosc and endian.
 
     Parameters
     ----------
     codecs
-        Steps on bytes.
+        Bytes codecs.
     endian
-        Byte order of the elements, where the data type does not say it; None where it does.
+        Byte order of the elements, if the data type does not state it; otherwise None.
     """
     steps: list[Any] = []
     if endian == "big":  # little is the default
@@ -354,7 +354,7 @@ def steps_to_json(codecs: Sequence[BytesCodec], endian: Endian | None) -> list[A
 def compressor_to_json(
     codecs: Sequence[BytesCodec],
 ) -> tuple[dict[str, Any] | None, list[Any]] | Problem:
-    """The ``compressor`` of May 2022, and the filters that zarr-python 2 has among attributes."""
+    """Return the ``compressor`` of May 2022, and the filters that go into the attributes."""
     documents = [numcodecs_from_codec(codec) for codec in codecs]
     for position, document in enumerate(documents):
         if document is None:
@@ -379,6 +379,6 @@ def _configuration(codec: BytesCodec) -> dict[str, Any]:
 
 
 def sharding_to_json(counts: Shape, uri: str) -> dict[str, Any]:
-    """The storage transformer that gathers so many chunks along each dimension."""
+    """Return the storage transformer that combines `counts` chunks along each dimension."""
     configuration = {"chunks_per_shard": list(counts)}
     return {"extension": uri, "type": "indexed", "configuration": configuration}

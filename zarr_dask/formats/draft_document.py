@@ -1,9 +1,10 @@
 """Documents of the v3 draft: the entry point of a hierarchy, arrays and groups.
 
-Two generations of the text are told apart, by the month of their last change: 2022-12 (the text
-that is still found under the name of the draft) and 2022-05, which zarr-python 2 implemented
-behind a switch, with additions of its own, and GDAL and zarrita before it. What one of them cannot
-say is refused; readers take everything that those writers have written.
+Two generations of the specification are supported, named after the month of their last change.
+2022-12 is the text that is still published under the name of the draft. 2022-05 was implemented by
+zarr-python 2 behind a switch, with its own additions, and before that by GDAL and zarrita. Metadata
+that a generation cannot express are refused; readers accept everything that those writers have
+written.
 """
 
 from __future__ import annotations
@@ -60,35 +61,35 @@ __all__ = [
 
 Generation = Literal["2022-05", "2022-12"]
 KEYS_NAMES: Mapping[Generation, Literal["draft", "draft_c0"]] = {
-    "2022-05": "draft_c0",  # zarr-python 2 has c0 where the text has c
+    "2022-05": "draft_c0",  # zarr-python 2 has c0 instead of c
     "2022-12": "draft",
 }
-"""How the keys of stored objects are made; `zarr_dask.formats.base.ChunkKeys` tells."""
+"""Layouts of the keys of stored objects; see `zarr_dask.formats.base.ChunkKeys`."""
 
 
 # --- the entry point ------------------------------------------------------------------------------
 
 _CORE_URI = "https://purl.org/zarr/spec/core/3.0"
-_CORE_URI_OF_MAY = "https://purl.org/zarr/spec/protocol/core/3.0"  # what its readers insist on
+_CORE_URI_OF_MAY = "https://purl.org/zarr/spec/protocol/core/3.0"  # required by its readers
 _SUFFIX = re.compile(r"[a-zA-Z0-9._-]{0,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the entry point of a hierarchy says."""
+    """The contents of a hierarchy's entry point."""
 
     generation: Generation
     suffix: str
-    """What the keys of metadata documents end in."""
+    """Ending of the keys of metadata documents."""
 
 
 def entry_from_json(document: Mapping[str, Any], at: str) -> Entry:
-    """The entry point (``zarr.json`` at the root); members that are not known are ignored.
+    """Parse the entry point (``zarr.json`` at the root); unknown fields are ignored.
 
     Raises
     ------
     MetadataError
-        With every problem of the document, an extension among them that must be understood.
+        With all problems of the document, including required unknown extensions.
     """
     members = Members(document)
     members.take("zarr_format", _is_version_3, "a URI that ends in a version number 3.x")
@@ -122,7 +123,7 @@ def _suffix_of_december(members: Members, encoding: Mapping[str, Any]) -> str:
 
 
 def _is_version_3(value: Any) -> bool:
-    """Whether a URI ends in a version that readers of version 3 understand."""
+    """True if a URI ends in a version that is compatible with version 3."""
     return isinstance(value, str) and re.search(r"/3(?:\.[0-9]+)*\Z", value) is not None
 
 
@@ -138,7 +139,7 @@ def _suffix(members: Members) -> str:
 
 
 def _check_extensions(members: Members, default: Any) -> list[Any]:
-    """The extensions of a document, none of which is known here."""
+    """Return the extensions of a document, and note required ones as problems: none is known."""
     extensions = members.take("extensions", is_steps, "a list of at most 1000 extensions", default)
     for position, extension in enumerate(extensions or []):
         place = members.at(f"extensions[{position}]")
@@ -157,14 +158,14 @@ def _check_extensions(members: Members, default: Any) -> list[Any]:
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """The document that makes a place the root of a hierarchy.
+    """Return the document that makes a location the root of a hierarchy.
 
     Examples
     --------
     >>> entry_to_json(Entry("2022-12", ".json"))["metadata_encoding"]
     {'type': 'json', 'metadata_key_suffix': '.json'}
     """
-    if entry.generation == "2022-05":  # exactly these members: zarr-python 2 refuses others
+    if entry.generation == "2022-05":  # exactly these fields: zarr-python 2 rejects others
         return {
             "zarr_format": _CORE_URI_OF_MAY,
             "metadata_encoding": _CORE_URI_OF_MAY,
@@ -182,12 +183,12 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
 
 
 def group_from_json(document: Mapping[str, Any], generation: Generation, at: str) -> GroupMeta:
-    """What the document of a group says.
+    """Parse the document of a group.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     members = Members(document)
     attributes = _attributes(members, {})
@@ -198,12 +199,12 @@ def group_from_json(document: Mapping[str, Any], generation: Generation, at: str
 
 
 def group_to_json(meta: GroupMeta) -> dict[str, Any]:
-    """The document of a group."""
+    """Return the document of a group."""
     return {"attributes": dict(meta.attributes), **meta.extra}
 
 
 def _attributes(members: Members, default: Any) -> dict[str, Any]:
-    # GDAL wrote null where there are none
+    # GDAL wrote null if there are none
     attributes = members.take(
         "attributes", lambda v: v is None or is_object(v), "an object", default
     )
@@ -211,9 +212,9 @@ def _attributes(members: Members, default: Any) -> dict[str, Any]:
 
 
 def _rest(members: Members, generation: Generation) -> dict[str, Any]:
-    """What a writer must keep though it means nothing to us."""
+    """Return unknown fields that a writer must preserve."""
     extensions = _check_extensions(members, [])
-    # zarr-python 2 repeats that of the grid
+    # zarr-python 2 repeats the separator of the grid
     members.take("dimension_separator", anything, "", None)
     if generation == "2022-12":
         members.refuse_rest()
@@ -226,17 +227,17 @@ def _rest(members: Members, generation: Generation) -> dict[str, Any]:
 def array_from_json(
     document: Mapping[str, Any], generation: Generation, at: str, options: ReadOptions
 ) -> ArrayMeta:
-    """What the document of an array says.
+    """Parse the document of an array.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     members = Members(document)
     grid, separator = _grid(members)
     named = _type(members, options, at)
-    # the text of January 2023 has no such member
+    # the specification of January 2023 has no such field
     layout = members.take("chunk_memory_layout", one_of("C", "F"), "'C' or 'F'", "C")
     attributes = _attributes(members, ABSENT)
     ndim = 0 if grid is None else grid.ndim
@@ -251,9 +252,9 @@ def array_from_json(
     extra = _rest(members, generation)
     skipped: tuple[str, ...] = ()
     if named is not None and named.is_fallback:
-        # only who knows the type can say it and its fill value in other words
+        # only readers that know the type can convert it and its fill value
         extra |= {name: document.get(name) for name in ("data_type", "fill_value")}
-        if generation == "2022-12":  # whose codecs would say the byte order of the fallback
+        if generation == "2022-12":  # its codecs would state the byte order of the fallback
             extra["codecs"] = document.get("codecs", [])
         skipped = (f"data type {document['data_type'].get('type')!r}, read as {named.stored}",)
     if members.problems or grid is None or data_type is None or chain is None or fill is None:
@@ -278,7 +279,7 @@ def array_from_json(
 
 
 def _grid(members: Members) -> tuple[Grid | None, Literal["/", "."]]:
-    """The grid of chunks, and what joins the coordinates in keys."""
+    """Return the grid of chunks, and the separator of coordinates in keys."""
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     document = members.take("chunk_grid", is_object, "an object with a 'type'")
     if document is None:
@@ -364,14 +365,14 @@ def _fill(
             return typestr.object_fill_from_json(value, data_type)
         return draft_types.fill_from_json(value, named.stored)
     except (ValueError, TypeError, OverflowError) as error:
-        if named.is_fallback:  # it is a value of the type that is not known
+        if named.is_fallback:  # it is a value of the unknown type
             return data_type.zero
         members.blame("fill_value", value, f"a value of {data_type.name} ({error})")
         return None
 
 
 def _gathered(members: Members, grid: Grid, chain: Chain) -> tuple[Grid, Chain]:
-    """The grid of stored objects, and their chain, where a storage transformer makes shards."""
+    """Return grid and chain of stored objects, after storage transformers made shards."""
     transformers = members.take("storage_transformers", is_steps, "a list of at most 1000", [])
     if not transformers:
         return grid, chain
@@ -386,12 +387,12 @@ _SHARDING_OF_MAY = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0
 
 
 def array_to_json(meta: ArrayMeta, generation: Generation, at: str) -> dict[str, Any]:
-    """The document of an array.
+    """Return the document of an array.
 
     Raises
     ------
     MetadataError
-        If the draft cannot say what `meta` holds.
+        If the draft cannot express `meta`.
     """
     chunk, shards = _chunk_and_shards(meta)
     problems = [*_inexpressible(meta, chunk), *_inexpressible_type(chunk)]
@@ -426,12 +427,12 @@ def array_to_json(meta: ArrayMeta, generation: Generation, at: str) -> dict[str,
         "extensions": [],
         "attributes": {**meta.attributes, **attributes},
         **({"storage_transformers": [sharding_to_json(n, uri) for n in shards]} if shards else {}),
-        **meta.extra,  # with what is said of a type that is not known
+        **meta.extra,  # including the fields of an unknown data type
     }
 
 
 def _chunk_and_shards(meta: ArrayMeta) -> tuple[ArrayMeta, list[Shape]]:
-    """The array as if it were not sharded, and the chunks in each shard, from the inside out."""
+    """Return the array without sharding, and the chunks in each shard, from the inside out."""
     cell, chain = meta.grid.largest_cell, meta.codecs
     shards: list[Shape] = []
     while isinstance(chain.serializer, Sharding) and not (chain.arrays or chain.bytes):
@@ -466,7 +467,7 @@ def _shardings(chain: Chain) -> list[Sharding]:
 
 
 def _inexpressible_type(chunk: ArrayMeta) -> list[Problem]:
-    """Types that NumPy has no type string for: those of ml_dtypes, and structs of them."""
+    """Return problems of types without a type string in NumPy: ml_dtypes, and their structs."""
     if chunk.codecs.serializer.divides:
         expected = "shards that hold chunks, without codecs around them"
         return [Problem("shards", chunk.codecs.serializer.name, expected, "codec")]
@@ -493,7 +494,7 @@ def _fill_to_json(chunk: ArrayMeta, stored: np.dtype[Any], generation: Generatio
 def _codecs_to_json(
     chunk: ArrayMeta, stored: np.dtype[Any], generation: Generation
 ) -> tuple[dict[str, Any], dict[str, Any]] | Problem:
-    """The member that names the codecs, and what must be added to the attributes."""
+    """Return the field that names the codecs, and additional attributes."""
     objects = chunk.codecs.serializer if stored.hasobject else None
     if generation == "2022-12":
         if objects is not None:

@@ -1,9 +1,9 @@
-"""Data types and fill values as documents of the v3 draft spell them.
+"""Data types and fill values in documents of the v3 draft.
 
-A data type has a name of its own (``float64``, ``r24``), or a NumPy type string (``<f8``: the
-names of May 2022, and of the examples in December 2022), or it belongs to an extension: an object
-whose ``type`` is such a string, or a list of fields for structs. What an extension calls itself is
-not looked at, because writers disagree on it (zarr-python 2 wrote a placeholder); its type tells.
+A data type is given by its own name (``float64``, ``r24``), or by a NumPy type string (``<f8``: the
+names of May 2022, and of the examples in December 2022). It can also be an extension: an object
+whose ``type`` is such a string, or a list of fields for structs. The name of the extension is
+ignored, because writers disagree on it (zarr-python 2 wrote a placeholder); only its type counts.
 
 Source: v3 draft, "Core data types", "Array metadata" (data_type, fill_value), and its extensions
 for datetimes, strings and structs.
@@ -42,7 +42,7 @@ _CORE = {
     **{f"float{8 * n}": f"<f{n}" for n in (2, 4, 8)},
     **{f"complex{8 * n}": f"<c{n}" for n in (8, 16)},
 }
-"""NumPy type strings by core name. The table of the text forgets int64 and uint64."""
+"""NumPy type strings by core name. The table in the specification lacks int64 and uint64."""
 _NAMES = {np.dtype(text): name for name, text in _CORE.items()}
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _LARGEST_RAW = 1 << 24
@@ -55,7 +55,7 @@ _PAGES = {
     "S": "string",
     "U": "string",
     "V": "struct",
-    "O": "object",  # of which only zarr-python 2 has written any
+    "O": "object",  # only written by zarr-python 2
 }
 
 _EXPECTED = (
@@ -66,23 +66,23 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class NamedType:
-    """What a document says of the elements."""
+    """Data type in a document."""
 
     stored: np.dtype[Any]
-    """The NumPy type as stored; little-endian where nothing is said."""
+    """The NumPy type as stored; little-endian by default."""
     endian: Endian | None = None
-    """The byte order that the name says, if it does."""
+    """Byte order stated by the name, if any."""
     is_fallback: bool = False
-    """Whether the elements are of another, unknown type that may be read as this one."""
+    """True if the elements have another, unknown type that may be read as this one."""
 
 
 def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | list[Problem]:
-    """The type that ``data_type`` names, or what is wrong with it.
+    """Return the type that ``data_type`` names, or the problems with it.
 
     Parameters
     ----------
     document
-        The member of the document.
+        The field of the document.
     options
         ``fallback_dtypes`` allows the first known fallback of an unknown type, with a warning.
     at
@@ -126,7 +126,7 @@ def _of_name(name: Any) -> NamedType | None:
     if raw is not None:
         bits = int(raw[1])
         return NamedType(np.dtype(f"V{bits // 8}")) if _is_raw(bits) else None
-    # "u1" and "i1" are names of May 2022; zarr-python 2 took "|u1" for them as well
+    # "u1" and "i1" are names of May 2022; zarr-python 2 accepted "|u1" as well
     return _of_numpy(f"|{name}" if name in {"i1", "u1"} else name, kinds="biufc")
 
 
@@ -136,7 +136,7 @@ def _is_raw(bits: int) -> bool:
 
 def _of_extension(name: Any) -> NamedType | None:
     if isinstance(name, str):
-        full = f"|{name}" if name[:1] in {"S", "V"} else name  # the text says "S4", NumPy "|S4"
+        full = f"|{name}" if name[:1] in {"S", "V"} else name  # the draft has "S4", NumPy "|S4"
         return _of_name(name) or _of_numpy(full, kinds="mMSUVO")
     if isinstance(name, list) and len(name) == 1 and _is_unnamed(name[0]):
         return _of_numpy(name[0][1], kinds="V")
@@ -144,7 +144,7 @@ def _of_extension(name: Any) -> NamedType | None:
 
 
 def _is_unnamed(field: Any) -> bool:
-    """Whether a field is how zarr-python 2 spells elements of raw bytes: ``["", "|V4"]``."""
+    """True for a field of raw bytes as zarr-python 2 writes it: ``["", "|V4"]``."""
     return isinstance(field, list) and len(field) == 2 and field[0] == ""
 
 
@@ -158,12 +158,12 @@ def _of_numpy(name: Any, kinds: str) -> NamedType | None:
 
 
 def name_to_json(stored: np.dtype[Any]) -> Any:
-    """The ``data_type`` of December 2022 for a type as stored.
+    """Return the ``data_type`` of December 2022 for a type as stored.
 
     Returns
     -------
     str or dict
-        A core name, which leaves the byte order to a codec, or an extension, which says it.
+        A core name, which leaves the byte order to a codec, or an extension, which states it.
 
     Examples
     --------
@@ -172,19 +172,19 @@ def name_to_json(stored: np.dtype[Any]) -> Any:
     """
     if is_core(stored):
         return _NAMES.get(stored.newbyteorder("<"), f"r{8 * stored.itemsize}")
-    # the core name of an integer says little-endian
+    # the core name of an integer implies little-endian
     is_integer = stored.kind in "mM" and stored.str[0] == "<"
     fallback = "int64" if is_integer else f"r{8 * stored.itemsize}"
     return _extension(stored, None if stored.hasobject else fallback)
 
 
 def is_core(stored: np.dtype[Any]) -> bool:
-    """Whether a type as stored has a core name in the text of December 2022."""
+    """True if a type as stored has a core name in the specification of December 2022."""
     return stored.newbyteorder("<") in _NAMES or (stored.kind == "V" and stored.names is None)
 
 
 def numpy_name_to_json(stored: np.dtype[Any]) -> Any:
-    """The ``data_type`` of May 2022 for a type as stored, as zarr-python 2 reads it.
+    """Return the ``data_type`` of May 2022 for a type as stored, as zarr-python 2 reads it.
 
     Examples
     --------
@@ -206,19 +206,19 @@ def _extension(stored: np.dtype[Any], fallback: str | None) -> dict[str, Any]:
 
 
 def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
-    r"""A fill value as a 0-d array in native byte order.
+    r"""Return a fill value as a 0-d array in native byte order.
 
     Parameters
     ----------
     value
-        What the document says; not null.
+        Value in the document; not null.
     stored
         The type as stored, other than that of objects.
 
     Raises
     ------
     ValueError, TypeError, OverflowError
-        If it is no value of that type.
+        If it is not a value of that type.
 
     Examples
     --------
@@ -237,7 +237,7 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     if dtype.kind == "f":
         return _float(value, dtype)
     if dtype.kind == "c":
-        # the text is silent; writers use a pair, or a real number where the fill value is one
+        # unspecified; writers use a pair, or a real number if the fill value is real
         pair = value if isinstance(value, list) and len(value) == 2 else [value, 0]
         part = parts_of_complex(dtype)
         return np.array([_float(item, part) for item in pair], part).view(dtype).reshape(())
@@ -262,7 +262,7 @@ _PATTERN = re.compile(r"0b(?P<binary>[01]+)|0x(?P<hexadecimal>[0-9a-fA-F]+)")
 
 
 def _bit_pattern(text: str, nbytes: int) -> bytes | None:
-    """The bytes that "0x..." or "0b..." says, most significant first; None for another width."""
+    """Return the bytes of "0x..." or "0b...", most significant first; None for another width."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         return None
@@ -275,7 +275,7 @@ def _bit_pattern(text: str, nbytes: int) -> bytes | None:
 
 
 def fill_to_json(value: np.ndarray, stored: np.dtype[Any]) -> Any:
-    """How a document of December 2022 says a fill value.
+    """Return a fill value as in a document of December 2022.
 
     Parameters
     ----------

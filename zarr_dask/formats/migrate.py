@@ -1,10 +1,10 @@
-"""What a node says, said in another format about the same stored bytes.
+"""Translation of metadata to another format, for the same stored bytes.
 
-`translate` turns the metadata of a node into that of another format without looking at a single
-stored object: byte order becomes the ``bytes`` codec's, memory order a ``transpose``, filters of
-numbers array codecs before it, all other filters and the compressor bytes codecs after it. What
-has no such form is a `Problem`; what readers will see differently (no fill value, for instance)
-is a note. Each new chain of codecs is tried on a few values that the old one has encoded.
+`translate` converts the metadata of a node to another format without reading stored objects. Byte
+order becomes part of the ``bytes`` codec, memory order a ``transpose``. Filters of numbers become
+array codecs before it, all other filters and the compressor bytes codecs after it. Anything that
+has no such form is a `Problem`; visible differences for readers (no fill value, for instance) are
+notes. Each new codec chain is tested on a few values that the old one has encoded.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TARGETS: tuple[Format, ...] = (V3, V2)
 
 
 def older(target: Format, store: Store, options: ReadOptions) -> tuple[Format, ...]:
-    """Formats that can be migrated to another one, with the draft that the root of a store names.
+    """Return the formats that can be migrated to another one, with the draft named by the root.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def older(target: Format, store: Store, options: ReadOptions) -> tuple[Format, .
 
 
 def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
-    """The layout of keys for stored objects that are copied anyway.
+    """Return the layout of keys for stored objects that are copied anyway.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
 
 
 def former_keys(ndim: int) -> tuple[ChunkKeys, ...]:
-    """Layouts of keys that an array of so many dimensions may have had in an older format.
+    """Return the layouts of keys that an array of `ndim` dimensions may have in an older format.
 
     Examples
     --------
@@ -104,27 +104,27 @@ def former_keys(ndim: int) -> tuple[ChunkKeys, ...]:
 
 @dataclass(frozen=True)
 class Translation:
-    """A node in another format, or why it cannot be."""
+    """A node in another format, or the reasons why that is not possible."""
 
     meta: NodeMeta | None
     """None if there are problems."""
     problems: tuple[Problem, ...] = ()
-    """What the other format cannot say about the bytes as they are."""
+    """Properties that the other format cannot express for the same stored bytes."""
     notes: tuple[str, ...] = ()
-    """What users should know: the same in other words, or more exactly than before."""
+    """Information for users: values that are expressed differently, or more exactly than before."""
 
 
 def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Translation:
-    """A node in another format.
+    """Translate a node to another format.
 
     Parameters
     ----------
     meta
-        What its documents say.
+        Metadata of the node.
     target
         The other format.
     keys
-        Where its stored objects will be; None for a group.
+        Layout of the keys of its stored objects; None for a group.
     """
     if isinstance(meta, GroupMeta) or keys is None:
         return Translation(GroupMeta(meta.attributes))
@@ -147,7 +147,7 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
 
 
 def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
-    """The metadata in a format that names codecs as numcodecs does."""
+    """Return the metadata in a format that names codecs as numcodecs does."""
     attributes = target.attributes(meta.attributes, meta.dimension_names)
     checked = _checked(replace(meta, attributes=attributes), target)
     if not isinstance(checked.meta, ArrayMeta):
@@ -163,7 +163,7 @@ def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
 
 
 def _checked(meta: ArrayMeta, target: Format) -> Translation:
-    """The metadata if their documents can be written, else the problems of that."""
+    """Return the metadata if their documents can be written; otherwise the problems."""
     try:
         target.documents(meta, "")
     except MetadataError as error:
@@ -173,7 +173,7 @@ def _checked(meta: ArrayMeta, target: Format) -> Translation:
 
 @dataclass
 class _Work:
-    """What is found out while a node is translated."""
+    """Problems and notes of a translation in progress."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -182,14 +182,14 @@ class _Work:
 def masked_otherwise(
     old: NodeMeta, old_format: Format, new: NodeMeta, new_format: Format
 ) -> tuple[str, ...]:
-    """What is said of an array of which xarray masks other elements in another format.
+    """Return notes about an array in which xarray masks other elements in the other format.
 
     Parameters
     ----------
     old, old_format
-        What there was.
+        Metadata and format before.
     new, new_format
-        What comes of it.
+        Metadata and format after.
     """
     if not (isinstance(old, ArrayMeta) and isinstance(new, ArrayMeta)):
         return ()
@@ -211,7 +211,7 @@ def masked_otherwise(
 
 
 def _has_a_mask(meta: ArrayMeta) -> bool:
-    """Whether xarray masks other elements in v3 than before: NaN is missing in any case."""
+    """True if xarray masks other elements in v3 than before; NaN is always masked."""
     fill: Any = meta.fill
     is_number = np.asarray(fill).dtype.kind in "iuf"
     return (
@@ -223,7 +223,7 @@ def _has_a_mask(meta: ArrayMeta) -> bool:
 
 
 def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
-    """The attributes without the names of dimensions that v3 has a member for."""
+    """Return the attributes without the names of dimensions, which v3 stores in a field."""
     attributes = dict(meta.attributes)
     names = attributes.get(DIMENSIONS)
     if meta.dimension_names is not None and names == list(meta.dimension_names):
@@ -268,7 +268,7 @@ def _subarray_fields(dtype: np.dtype[Any], place: str = "") -> Iterator[str]:
 
 
 def _byte_orders(stored: np.dtype[Any], place: str = "") -> Iterator[tuple[str, str]]:
-    """Fields of several bytes and their byte orders."""
+    """Yield fields of several bytes and their byte orders."""
     for name, entry in (stored.fields or {}).items():
         at = f"{place}{name}"
         if entry[0].fields:
@@ -281,7 +281,7 @@ def _byte_orders(stored: np.dtype[Any], place: str = "") -> Iterator[tuple[str, 
 
 
 def _chain(chain: Chain, meta: ArrayMeta, work: _Work) -> Chain | None:
-    """The same steps in v3; None if there are problems."""
+    """Return the same codec chain in v3; None if there are problems."""
     documents = _documents(chain, meta, work)
     if work.problems:
         return None
@@ -321,14 +321,14 @@ def _documents(chain: Chain, meta: ArrayMeta, work: _Work) -> list[Any]:
 
 
 def _stored(chain: Chain, meta: ArrayMeta) -> np.dtype[Any] | None:
-    """The elements as they enter the serializer, with their byte order; None if not fixed."""
+    """Return the dtype given to the serializer, with its byte order; None if not fixed."""
     if not isinstance(chain.serializer, Bytes):
         return None
     return meta.dtype.newbyteorder(">" if chain.serializer.endian == "big" else "<")
 
 
 def _filters(codecs: Sequence[BytesCodec], work: _Work) -> tuple[list[Filter], list[BytesCodec]]:
-    """Filters of numbers, and what comes after them."""
+    """Split codecs into filters of numbers and the codecs after them."""
     numbers = [codec for codec in takewhile(_is_of_numbers, codecs) if isinstance(codec, Filter)]
     others = list(codecs[len(numbers) :])
     for position, codec in enumerate(others, len(numbers)):
@@ -351,11 +351,11 @@ def _name(codec: Codec) -> str:
 
 
 _INPUT = {"astype": "decode_dtype", "bitround": "", "packbits": ""}
-"""Where a filter names the type of what it is given, if not as ``dtype``."""
+"""Option that names the input type of a filter, if not ``dtype``."""
 
 
 def _after(codec: Filter, given: np.dtype[Any] | None, work: _Work) -> np.dtype[Any] | None:
-    """The elements that a filter makes, with their byte order."""
+    """Return the dtype of a filter's output, with its byte order."""
     options = codec.configuration()
     member = _INPUT.get(codec.id, "dtype")
     if codec.id == "categorize" or given is None:
@@ -363,7 +363,7 @@ def _after(codec: Filter, given: np.dtype[Any] | None, work: _Work) -> np.dtype[
         work.problems.append(Problem("filters", codec.id, expected, "codec"))
         return None
     if member and options.get(member) and np.dtype(options[member]) != given:
-        # in v2 it is given bytes and takes them for what it likes; in v3 it is given numbers
+        # in v2 its input is bytes, interpreted as any type; in v3 its input is numbers
         expected = f"{given.str!r}, the type of what the filter {codec.id!r} is given"
         work.problems.append(Problem(f"filters.{member}", options[member], expected, "codec"))
         return None
@@ -371,7 +371,7 @@ def _after(codec: Filter, given: np.dtype[Any] | None, work: _Work) -> np.dtype[
 
 
 def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
-    """A filter or a compressor as a codec of v3, or the document of one."""
+    """Return a filter or a compressor as a codec of v3, or its document."""
     if isinstance(codec, Blosc):
         if codec.shuffle is None:
             how = codec.resolved(itemsize).shuffle
@@ -392,10 +392,10 @@ def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
 
 
 def _without_order(configuration: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a filter for numbers as they are in memory.
+    """Return the configuration of a filter for numbers as they are in memory.
 
-    In v2 its types say the byte order of what is stored; in v3 the ``bytes`` codec does, and the
-    types have the one order that all readers take for none.
+    In v2 its types have the byte order of the stored elements. In v3 the ``bytes`` codec has it,
+    and the types have the one order that all readers interpret as none.
     """
     types = {name: configuration[name] for name in _TYPES if configuration.get(name)}
     orderless = {name: np.dtype(text).newbyteorder("<").str for name, text in types.items()}
@@ -403,25 +403,25 @@ def _without_order(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 _TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
-"""Members of filters that are types."""
+"""Options of filters that are types."""
 
 _NUMCODECS_ONLY = frozenset({"bz2", "lz4", "lzma", "zlib"})
-"""Compressors without a registered name of their own in v3."""
+"""Compressors without a registered name in v3."""
 
 
-# --- trying ---------------------------------------------------------------------------------------
+# --- testing --------------------------------------------------------------------------------------
 
 _TRIED = 5
-"""Elements along each dimension of the chunk that a chain is tried on, at most."""
+"""Maximum number of elements along each dimension of the chunk that a chain is tested on."""
 _MOST_TRIED = 4096
-"""Elements of it; dimensions beyond that have a length of 1."""
+"""Maximum number of its elements; further dimensions have a length of 1."""
 
 
 def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
-    """Whether the new chain decodes what the old one has encoded to the same values."""
+    """True if the new chain decodes the encoding of the old one to the same values."""
     shape = _small(meta.chunk_shape)
     spec = ChunkSpec(shape, meta.data_type, meta.fill)
-    with np.errstate(all="ignore"):  # the values are not those that lossy filters are made for
+    with np.errstate(all="ignore"):  # lossy filters are not made for these values
         buffer = joined(old.bind(spec).encode(_sample(shape, meta)))
         before, after = (np.empty(shape, meta.dtype) for _ in range(2))
         old.bind(spec).decode(buffer, None, before, Reading())
@@ -433,7 +433,7 @@ def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
 
 
 def _small(shape: Shape) -> Shape:
-    """The beginning of a chunk.
+    """Return the shape of the tested part of a chunk.
 
     Examples
     --------
@@ -454,7 +454,7 @@ def _identical(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _sample(shape: Shape, meta: ArrayMeta) -> np.ndarray:
-    """Different values of a data type."""
+    """Return different values of a data type."""
     count = prod(shape)
     if meta.data_type.variable:
         texts = [str(number) for number in range(count)]

@@ -1,10 +1,10 @@
-"""Data types and fill values as NumPy spells them: in the documents of v1 and v2.
+"""Data types and fill values in NumPy's form: in the documents of v1 and v2.
 
-A data type is a type string (``"<f4"``: byte order, kind, size) or a list of fields. What is read
-and written here is the dtype *as stored*, with the byte order of every field; in memory elements
-have that of the machine. A fill value is JSON where JSON can say it, base64 of its stored bytes
-where it cannot. Zarr v2, "Data type encoding" and "Fill value encoding"; Zarr v1, "Data type
-encoding"; where those texts are silent, as the writers that exist do it.
+A data type is a type string (``"<f4"``: byte order, kind, size) or a list of fields. This module
+reads and writes the dtype *as stored*, with the byte order of every field; in memory elements have
+the native byte order. A fill value is JSON if JSON can express it, otherwise base64 of its stored
+bytes. Sources: Zarr v2, "Data type encoding" and "Fill value encoding"; Zarr v1, "Data type
+encoding"; where these are silent, existing writers are followed.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _SIZES = {
     "c": ("8", "16"),
     "m": ("8",),
     "M": ("8",),
-    "O": ("", "4", "8"),  # pointers, as NumPy writes them; nothing of that size is stored
+    "O": ("", "4", "8"),  # pointers, as NumPy writes them; no data of that size are stored
 }
 _UNITS = frozenset(
     ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic"]
 )
-_LARGEST_ITEM = (1 << 31) - 1  # what NumPy can hold
-_MOST_FIELDS = 2048  # those of structs in structs included
+_LARGEST_ITEM = (1 << 31) - 1  # NumPy's limit
+_MOST_FIELDS = 2048  # including those of nested structs
 _DEEPEST = 32
 _NOT_A_TIME = -(1 << 63)
 _COUNT = np.dtype("i8")
@@ -73,7 +73,7 @@ _EXPECTED = (
 
 
 def dtype_from_json(document: Any, place: str = "dtype") -> np.dtype[Any] | list[Problem]:
-    """The dtype as stored that a document names, or everything that is wrong with it.
+    """Return the dtype as stored that a document names, or all problems with it.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def dtype_from_json(document: Any, place: str = "dtype") -> np.dtype[Any] | list
 
 
 def _has_too_many_fields(document: Any) -> bool:
-    """Whether the lists in a document, whatever they are, have more items than a dtype may."""
+    """True if the lists in a document have more items than any valid dtype."""
     pending, count = [document], 0
     while pending and count <= _LISTED_PER_FIELD * _MOST_FIELDS:
         item = pending.pop()
@@ -145,7 +145,7 @@ def _field_problems(field: Any, place: str, depth: int) -> Iterator[Problem]:
 
 
 def _subarray(field: list[Any]) -> list[Any]:
-    """Shape of a field; a single number stands for one dimension."""
+    """Return the shape of a field; a single number means one dimension."""
     if len(field) == 2:
         return []
     if is_ints(field[2]) and len(field[2]) <= _DEEPEST:
@@ -154,14 +154,14 @@ def _subarray(field: list[Any]) -> list[Any]:
 
 
 def _size(document: Any) -> int:
-    """Bytes of an element, known before NumPy is asked to make it."""
+    """Return the bytes of an element, before NumPy makes its type."""
     if isinstance(document, str):
         return _string_size(document) or 0
     return sum(prod(_subarray(field)) * _size(field[1]) for field in document)
 
 
 def _string_size(text: str) -> int | None:
-    """Bytes that a type string stands for; None if it is none."""
+    """Return the bytes of an element of a type string; None if it is not valid."""
     match = _TYPE_STRING.fullmatch(text)
     if match is None:
         return None
@@ -194,7 +194,7 @@ def _numpy_form(document: Any) -> Any:
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """How a document names a dtype as stored.
+    """Return a dtype as stored in the form of documents.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def _field_to_json(name: str, dtype: np.dtype[Any]) -> list[Any]:
 
 
 def memory_type(stored: np.dtype[Any], place: str = "dtype") -> DataType | Problem:
-    """The data type whose elements are stored as a dtype other than that of objects."""
+    """Return the data type in memory of a stored dtype other than object."""
     try:
         return data_type_of(native(stored))
     except TypeError as error:
@@ -222,7 +222,7 @@ def memory_type(stored: np.dtype[Any], place: str = "dtype") -> DataType | Probl
 
 
 def without_unit(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is, or has, a datetime or timedelta whose unit nothing says."""
+    """True if a dtype is, or contains, a datetime or timedelta without a unit."""
     if dtype.subdtype is not None:
         return without_unit(dtype.subdtype[0])
     if dtype.names is not None:
@@ -237,19 +237,19 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,4
 
 
 def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
-    """A fill value as a 0-d array in native byte order.
+    """Return a fill value as a 0-d array in native byte order.
 
     Parameters
     ----------
     value
-        What the document says; not null.
+        Value in the document; not null.
     stored
         The dtype as stored, other than that of objects.
 
     Raises
     ------
     ValueError, TypeError, OverflowError
-        If it is no value of that type.
+        If it is not a value of that type.
 
     Examples
     --------
@@ -258,13 +258,13 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     """
     dtype = native(stored)
     if dtype.kind in "SUV" and is_int(value) and value == 0:
-        return np.zeros((), dtype)  # what zarr-python wrote where nobody chose a fill value
+        return np.zeros((), dtype)  # the default fill value of zarr-python
     if dtype.names is not None:
         return _struct_from_json(value, stored)
     if dtype.kind == "f":
         return float_from_json(_number(value), dtype)
     if dtype.kind == "c":
-        # the text is silent; writers use a pair, or a real number where the fill value is one
+        # unspecified; writers use a pair, or a real number if the fill value is real
         pair = value if isinstance(value, list) and len(value) == 2 else [value, 0]
         part = parts_of_complex(dtype)
         parts = np.array([float_from_json(item, part) for item in pair], part)
@@ -281,26 +281,26 @@ def fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
 
 
 def _number(value: Any) -> Any:
-    """The number that a string says, as n5-zarr writes them; anything else as it is."""
+    """Return the number in a string, as n5-zarr writes them; other values unchanged."""
     return json.loads(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def object_fill_from_json(value: Any, data_type: DataType) -> np.ndarray:
-    """A fill value of elements that have no fixed size.
+    """Return a fill value of elements that have no fixed size.
 
     Raises
     ------
     ValueError, TypeError
-        If it is no value of that type.
+        If it is not a value of that type.
     """
-    if is_int(value) and value == 0:  # as zarr-python wrote it where nobody chose one
+    if is_int(value) and value == 0:  # the default fill value of zarr-python
         return data_type.zero
     return data_type.from_json(value)
 
 
 def _struct_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     names = stored.names or ()
-    if isinstance(value, Mapping) and value.keys() == set(names):  # as zarr-python 3 reads it
+    if isinstance(value, Mapping) and value.keys() == set(names):  # as read by zarr-python 3
         result = np.zeros((), native(stored))
         for name in names:
             result[name] = fill_from_json(value[name], stored[name].base)
@@ -321,7 +321,7 @@ def _text(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _raw(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Bytes from base64, or one character, which the netCDF library writes as it is."""
+    """Return bytes from base64, or one character, which the netCDF library writes unencoded."""
     is_character = dtype == "S1" and isinstance(value, str) and len(value) == 1 and value.isascii()
     raw = value.encode() if is_character else _from_base64(value)
     if len(raw) > dtype.itemsize:
@@ -339,7 +339,7 @@ def _from_base64(value: Any) -> bytes:
 
 
 def fill_to_json(value: np.ndarray, stored: np.dtype[Any]) -> Any:
-    """How a document says a fill value.
+    """Return a fill value in the form of documents.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def fill_to_json(value: np.ndarray, stored: np.dtype[Any]) -> Any:
     Raises
     ------
     ValueError
-        If no document can say it: these formats know one NaN.
+        If no document can express it: these formats have only one NaN.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Changing the documents of a node that others may have changed meanwhile.
+"""Changing the metadata of a node that others may change concurrently.
 
-What the store holds now is read first: attributes that others have added stay, and a node that is
-another one by now is not touched. Documents that do not change are not written.
+The present state is read from the store first: attributes that others have added are kept, and a
+node that was replaced meanwhile is not changed. Documents that do not change are not written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zarr_dask.stores.conditional import ConditionalStore, conditional_at
 __all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
 
 _ATTEMPTS = 1000
-"""Every failed one means that another process has succeeded."""
+"""Maximum number of attempts; each failed one means that another process has succeeded."""
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
 
@@ -42,14 +42,14 @@ def with_attributes(
     attributes: Mapping[str, Any],
     options: ReadOptions,
 ) -> AnyMeta:
-    """The metadata with more (or other) attributes, written to the store.
+    """Add or replace attributes in the store and return the changed metadata.
 
     Raises
     ------
     MetadataError
-        If the attributes hold what JSON cannot.
+        If an attribute cannot be expressed in JSON.
     MetadataChangedError
-        If the node has gone, or says something else besides its attributes.
+        If the node was deleted, or differs in more than its attributes.
     """
     given = checked_attributes(attributes, where(store, path))
     present = current(store, path, node_format, meta, options)
@@ -57,7 +57,7 @@ def with_attributes(
     put_changed(store, path, node_format, present, changed)
     if node_format.names_attribute not in given:
         return changed
-    # what names the dimensions is an attribute: the documents as they are now say which names
+    # an attribute names the dimensions: read the names from the new documents
     found = node_format.documents(changed, path)
     named = node_format.read(store, path, options, found=found)
     return named if isinstance(named, type(changed)) else changed
@@ -66,16 +66,16 @@ def with_attributes(
 def current(
     store: Store, path: str, node_format: Format, meta: AnyMeta, options: ReadOptions
 ) -> AnyMeta:
-    """The metadata with the attributes that the store holds now, which others may have changed.
+    """Return the metadata with the attributes that the store holds now.
 
     Raises
     ------
     MetadataChangedError
-        If the node has gone, or says something else besides its attributes.
+        If the node was deleted, or differs in more than its attributes.
     """
     present: NodeMeta | None = node_format.read(store, path, options, found={})
     if present is None and _has_no_document(meta):
-        return meta  # it gets its document now
+        return meta  # its document is created now
     without = replace(meta, attributes={})
     if not isinstance(present, type(meta)) or node_format.documents(
         without, path
@@ -96,9 +96,9 @@ def put_changed(
     *,
     warns: bool = True,
 ) -> None:
-    """Write the documents of a node that say something else than before.
+    """Write the documents of a node that differ from before.
 
-    Warns if consolidated metadata do not, unless the caller has done so.
+    Warn about outdated consolidated metadata, unless the caller does so.
     """
     before = {} if _has_no_document(present) else node_format.documents(present, path)
     for key, document in node_format.documents(changed, path).items():
@@ -122,27 +122,27 @@ def change_attributes(
     change: Callable[[dict[str, Any]], Mapping[str, Any]],
     options: ReadOptions,
 ) -> None:
-    """Give a node the attributes that a function makes of those it has, losing nobody's change.
+    """Change the attributes of a node by a function, without losing concurrent changes.
 
-    A document is put only if it is still what was read, else it is read again. Stores that cannot
-    do so (`zarr_dask.stores.conditional`) get what follows from the last look at it. Consolidated
-    metadata above are the caller's business.
+    A document is written only if it is unchanged since it was read; otherwise it is read again. On
+    stores without conditional writes (`zarr_dask.stores.conditional`) the last writer wins.
+    Consolidated metadata above are left to the caller.
 
     Parameters
     ----------
     store, path, node_format
         The node.
     change
-        Makes new attributes; may be called several times.
+        Returns the new attributes; may be called several times.
     options
-        How to read.
+        Options for reading.
 
     Raises
     ------
     ConditionalWriteError
-        If others have been faster again and again.
+        If other writers were faster too many times.
     MetadataChangedError
-        If the node has gone.
+        If the node was deleted.
     """
     keys = node_format.node_keys(path)
     tagged = conditional_at(store, keys[0])
@@ -172,7 +172,7 @@ def _put(
     documents: Mapping[str, bytes],
     tags: Mapping[str, Hashable],
 ) -> bool:
-    """Put documents, on the condition that what is there has these tags if that can be had."""
+    """Put documents, on the condition that the present ones have these ETags if supported."""
     for key, text in documents.items():
         if tagged is None:
             store.set(key, [text])
@@ -182,7 +182,7 @@ def _put(
 
 
 def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
-    """Write documents where there are none, in their order; those of others stay as they are."""
+    """Write documents in their order if they are absent; existing ones are kept."""
     for key, text in documents.items():
         tagged = conditional_at(store, key)
         if tagged is not None:
@@ -194,7 +194,7 @@ def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
 def _read(
     store: Store, tagged: ConditionalStore | None, keys: tuple[str, ...], options: ReadOptions
 ) -> tuple[Found, dict[str, Hashable]]:
-    """Documents by key, and the tags of their values; nothing from a store without tags."""
+    """Return documents by key, and the ETags of their values; empty if the store has no ETags."""
     if tagged is None:
         return {}, {}
     found = {key: tagged.get_tagged(key) for key in keys}

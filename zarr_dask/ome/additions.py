@@ -1,4 +1,4 @@
-"""Adding to images of OME-Zarr that exist: label images, and coarser levels."""
+"""Adding label images and coarser levels to existing OME-Zarr images."""
 
 from __future__ import annotations
 
@@ -84,22 +84,22 @@ def plan_write_labels(
 ) -> ImageWritePlan:
     """Plan how to add a label image to an image; nothing is written.
 
-    It gets as many levels as the image, of the same shapes, and chunks and shards alike.
+    It gets the same number of levels as the image, of the same shapes, chunks and shards.
 
     Parameters
     ----------
     url, path
-        The group of the image; a group that is open for writing may stand for both.
+        The group of the image; a group that is open for writing may be given for both.
     values
         The labels, integers: a dask array, a NumPy array, or a `zarr_dask.Array`.
     name
-        Of the label image.
+        Name of the label image.
     axes, colors, properties, method
         As for `Labelled`.
     codecs
         As for `zarr_dask.create_array`.
     overwrite
-        Replace the label image of that name.
+        Replace an existing label image of that name.
     max_mem, client
         As for `zarr_dask.ome.plan_write`.
     storage_options
@@ -108,16 +108,16 @@ def plan_write_labels(
     Raises
     ------
     DataTypeError
-        If the labels are no integers.
+        If the labels are not integers.
     GridError
-        If they are not as many as the pixels of the image, or its levels are not made of whole
-        cells.
+        If the labels do not have the shape of the image, or the image's levels do not consist of
+        whole cells.
     MetadataError
-        If axes, colours or properties break a rule, such as a value that stands twice.
+        If axes, colours or properties break a rule, such as a duplicate value.
     NodeExistsError
-        If there is a label image of that name.
+        If a label image of that name exists.
     ValueError
-        If the method makes values that are no labels.
+        If the method makes values that are not labels.
     """
     _check_order(url, values, name)
     image = _opened(url, path, storage_options)
@@ -159,7 +159,7 @@ def plan_write_labels(
 
 
 def _check_order(url: Any, values: Any, name: Any) -> None:
-    """Refuse arguments that have changed places: `write` takes the pixels first."""
+    """Raise if arguments were swapped: `write` takes the pixels first."""
     order = "The order is: where the image is, the labels, their name."
     if not isinstance(name, str):
         kind = type(name).__name__
@@ -172,13 +172,13 @@ def _check_order(url: Any, values: Any, name: Any) -> None:
 
 
 def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths of groups whose consolidated metadata describe what is added."""
+    """Return paths of groups whose consolidated metadata describe the added nodes."""
     found = [consolidated_groups(group.store, path, group.node_format) for path in paths]
     return tuple(dict.fromkeys(path for of_one in found for path in of_one))
 
 
 def _factors(fine: Shape, made: Shape, where: str) -> Shape:
-    """By what one level of an image that exists is coarser than the one before."""
+    """Return the factors between two levels of an existing image."""
     factors = tuple(max(round(n / m), 1) if m else 1 for n, m in zip(fine, made, strict=True))
     most = coarser(fine, factors)
     if any(m > there for m, there in zip(made, most, strict=True)):
@@ -190,14 +190,14 @@ def _factors(fine: Shape, made: Shape, where: str) -> Shape:
 
 
 def _make_list(group: Group, path: str, version: str) -> None:
-    """Make the group of label images if there is none, so that it never lacks its list."""
+    """Create the group of label images if it does not exist, together with its list."""
     if find(group, "labels") is None:
         meta = GroupMeta(Metadata(version, labels=()).to_attributes())
         put_new(group.store, group.node_format.documents(meta, path))
 
 
 def _check_levels(image: Image) -> None:
-    """Refuse to list a label image with other levels than its image has by now."""
+    """Raise if the number of levels has changed, so that the label image may not be listed."""
     now = _opened(image.group, "", None)
     if len(now.levels) != len(image.levels):
         raise MetadataChangedError(
@@ -208,7 +208,7 @@ def _check_levels(image: Image) -> None:
 
 
 def _check_labels(image: Image, known: Collection[str]) -> None:
-    """Refuse to list a level that label images lack which were added meanwhile."""
+    """Raise if label images were added meanwhile that lack the new level."""
     added = sorted(set(_opened(image.group, "", None).labels) - set(known))
     if added:
         raise MetadataChangedError(
@@ -218,7 +218,7 @@ def _check_labels(image: Image, known: Collection[str]) -> None:
 
 
 def _list_label(group: Group, path: str, version: str, name: str) -> None:
-    """Put a name into the list of label images, which other processes may be adding to as well."""
+    """Add a name to the list of label images, which other processes may extend concurrently."""
 
     def listed(attributes: dict[str, Any]) -> dict[str, Any]:
         metadata = Metadata(version, labels=())
@@ -244,9 +244,9 @@ def write_labels(
     journal: Location | None = None,
     **options: Any,
 ) -> WriteReport:
-    """Add a label image to an image that exists: `plan_write_labels`, then run.
+    """Add a label image to an existing image: `plan_write_labels`, then run.
 
-    It is listed among the labels of the image when all of it is there.
+    It is listed among the labels of the image once it is complete.
 
     Parameters
     ----------
@@ -292,20 +292,20 @@ def plan_add_level(
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ImageWritePlan:
-    """Plan how to add a coarser level to an image, and to its label images; nothing is written.
+    """Plan how to add a coarser level to an image and its label images; nothing is written.
 
     Parameters
     ----------
     url, path
-        The group of the image; a group that is open for writing may stand for both.
+        The group of the image; a group that is open for writing may be given for both.
     factors
-        By how much the new level is coarser than the last one: ``"isotropic"``, a number for all
-        axes of space, or numbers for the axes, by position or by name.
+        Ratio between the new level and the last one: ``"isotropic"``, a number for all axes of
+        space, or numbers for the axes, by position or by name.
     method
-        How pixels are made; as the image says of its levels (``type``) by default, or ``"mean"``.
-        Those of label images are made as they say, or ``"nearest"``.
+        Method that makes the pixels; by default the image's own (``type``), or ``"mean"``. Pixels
+        of label images are made by the label image's own method, or ``"nearest"``.
     overwrite
-        Replace what is where the level will be, and is none of the image's levels.
+        Replace a node at the path of the new level, if it is not a level of the image.
     max_mem, client
         As for `zarr_dask.ome.plan_write`.
     storage_options
@@ -314,13 +314,13 @@ def plan_add_level(
     Raises
     ------
     GridError
-        If the last level cannot be made coarser.
+        If the last level cannot be downsampled.
     MemoryBudgetError
         If `max_mem` is too small for one stored object.
     NodeExistsError
-        If there is something where the level would be.
+        If a node exists at the path of the new level.
     ValueError
-        If there is no such method, or it makes values that are no labels.
+        If there is no such method, or it makes values that are not labels.
     """
     image = _opened(url, path, storage_options)
     return _plan_level(image, factors, method, Budget.of(max_mem, client), overwrite, frozenset())
@@ -334,7 +334,7 @@ def _plan_level(
     overwrite: bool,
     unfinished: Collection[str],
 ) -> ImageWritePlan:
-    """The plan of one more level; as if arrays of jobs that have not ended were not listed yet."""
+    """Plan one more level, ignoring arrays that unfinished jobs have listed already."""
     group, levels = image.group, _ended(image, unfinished)
     last = levels[-1]
     frame = Frame(image.multiscale.axes, last.scale, last.translation)
@@ -381,14 +381,14 @@ def _method_of(image: Image, method: str | Method | Reduce | None) -> Method:
 
 
 def _ended(image: Image, unfinished: Collection[str]) -> tuple[Level, ...]:
-    """The levels of an image without those of a job that died after it had listed them."""
+    """Return the levels of an image without those of a job that died after listing them."""
     return tuple(level for level in image.levels if level.array.path not in unfinished)
 
 
 def _addition(
     image: Image, levels: Sequence[Level], step: Shape, method: Method, budget: Budget
 ) -> tuple[PyramidPlan, Callable[[], None]]:
-    """The plan of a level after some, and what lists it at the end."""
+    """Return the plan of a level after the given ones, and the function that lists it."""
     group, last = image.group, levels[-1].array
     datasets = image.multiscale.datasets[: len(levels)]
     others = [
@@ -416,7 +416,7 @@ def _addition(
 
 
 def _next_name(paths: Sequence[str], others: Sequence[str]) -> str:
-    """``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``; none that another pyramid has."""
+    """Return ``"3"`` after ``"2"``, ``"s3"`` after ``"s2"``; raise if another pyramid has it."""
     taken = {normalise_path(path) for path in (*paths, *others)}
     last = normalise_path(paths[-1])
     stem = last.rstrip("0123456789")
@@ -430,7 +430,7 @@ def _next_name(paths: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _like(array: Array, path: str, shape: Shape) -> Array:
-    """An array that is stored as another one, of another shape."""
+    """Return an array that is stored like another one, with another shape."""
     chunks = tuple(max(min(c, n), 1) for c, n in zip(array.chunks, shape, strict=True))
     shards = None
     if array.shards is not None:
@@ -442,14 +442,14 @@ def _like(array: Array, path: str, shape: Shape) -> Array:
 
 
 def _list_level(group: Group, number: int, dataset: Dataset) -> None:
-    """Put a level at the end of the list of an image."""
+    """Append a level to the list of an image."""
 
     def listed(attributes: dict[str, Any]) -> dict[str, Any]:
         metadata = from_attributes(attributes, where=group.where)
         multiscales = list(metadata.multiscales or ())
         present = multiscales[number]
         if dataset.path in [one.path for one in present.datasets]:
-            return attributes  # this job has come to its end before
+            return attributes  # this job had finished before
         multiscales[number] = replace(present, datasets=(*present.datasets, dataset))
         return attributes | replace(metadata, multiscales=tuple(multiscales)).to_attributes()
 
@@ -470,7 +470,7 @@ def add_level(
     resume: bool | str = False,
     journal: Location | None = None,
 ) -> WriteReport:
-    """Add a coarser level to an image, and to its label images: `plan_add_level`, then run.
+    """Add a coarser level to an image and its label images: `plan_add_level`, then run.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""How a job that writes images begins, goes on after it has died, and ends.
+"""Starting, resuming and finishing a job that writes images.
 
-One journal beside the node that comes into being holds the receipts of all levels of all images; a
-receipt is left by each super-cell. So a job that has died does only the super-cells that have a
-stored object without a valid receipt. Documents are written at the end, the outermost group's last.
+One journal beside the new node holds the receipts of all levels of all images; each super-cell
+leaves one receipt. A resumed job therefore repeats only the super-cells that have a stored object
+without a valid receipt. Metadata are written at the end, those of the outermost group last.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = ["PyramidJob", "begun", "is_empty", "unfinished_arrays"]
 
 _KIND = "pyramid"
 _ARRAYS = "arrays"
-"""The fact of a job that says which arrays it writes."""
+"""The field of a job that lists the arrays it writes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +66,19 @@ class PyramidJob:
 
     plan: Contents
     journal: Journal | None
-    """Says that the job has not ended, while it is there."""
+    """The journal; while it exists, the job is not finished."""
     keeps_receipts: bool
     is_resumed: bool = False
 
     @property
     def records(self) -> Records | None:
-        """What tasks leave behind."""
+        """Writer of the receipts of tasks; None if there are none."""
         if self.journal is None or not self.keeps_receipts:
             return None
         return Records(self.journal, prefix_of(self.plan.path))
 
     def receipts(self) -> Receipts | None:
-        """The receipts that hold, of a job that goes on."""
+        """Return the valid receipts of a resumed job."""
         return self._valid() if self.is_resumed else None
 
     def _valid(self) -> Receipts | None:
@@ -87,12 +87,12 @@ class PyramidJob:
         return self.journal.valid_receipts(_sizes(self.plan))
 
     def finish(self) -> None:
-        """Make the images visible, and end the job.
+        """Make the images visible, and finish the job.
 
         Raises
         ------
         ResumeError
-            If another job has begun to write to the same place anew, or something is missing.
+            If another job has started to write to the same location, or something is missing.
         """
         plan = self.plan
         if self.journal is not None:
@@ -120,7 +120,7 @@ class PyramidJob:
 
 
 def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
-    """Write the documents of nodes, those of the deepest first and the outermost last."""
+    """Write the metadata of nodes, the deepest first and the outermost last."""
     by_depth: dict[int, list[str]] = {}
     for path in nodes:
         by_depth.setdefault(path.count("/") + bool(path), []).append(path)
@@ -129,13 +129,13 @@ def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
 
 
 def _sizes(plan: Contents) -> dict[str, int]:
-    """Bytes of all that lies below the node, by key below it."""
+    """Return the sizes in bytes of everything below the node, by key below it."""
     prefix = prefix_of(plan.path)
     return {key[len(prefix) :]: size for key, size in list_sizes(plan.store, prefix)}
 
 
 def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
-    """Go on with the same job if that is asked for and there is one; else begin."""
+    """Resume the same job if requested and possible; otherwise start a new one."""
     check_resume(resume)
     at = where(plan.store, plan.path)
     if resume:
@@ -180,14 +180,14 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
     if required:
         opened.begin(described)
         return PyramidJob(plan, opened, keeps_receipts=True)
-    with suppress(StoreError):  # beside a target that is not ours nothing can be kept
+    with suppress(StoreError):  # beside a target that we cannot write to there is no journal
         opened.begin(described)
         return PyramidJob(plan, opened, keeps_receipts=False)
     return PyramidJob(plan, None, keeps_receipts=False)
 
 
 def _replace(plan: Contents, at: str, found: Sequence[tuple[Journal, Job]]) -> None:
-    """Make room for the images; what jobs have left goes, unless one of them is running."""
+    """Prepare the location of the images; remove leftovers of jobs, unless one is running."""
     for journal, _ in found:
         journal.check_not_held(at)
     _make_room(plan, _left_behind(plan, [job for _, job in found]))
@@ -207,9 +207,9 @@ def _refuse_other(at: str, found: Sequence[tuple[Journal, Job]]) -> None:
 
 
 def _may_go_on(job: PyramidJob) -> bool:
-    """Whether nobody else has put something at the place since the job began.
+    """True if no other writer has created a node at the location since the job started.
 
-    If all of its work is there, the job had come to its end, and only its journal was left.
+    If all work of the job is done, only its journal was left, and the job can be resumed as well.
     """
     plan = job.plan
     try:
@@ -221,10 +221,10 @@ def _may_go_on(job: PyramidJob) -> bool:
 
 
 def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
-    """Paths of nodes that a job has left that died while it wrote documents.
+    """Return paths of nodes left by a job that died while it wrote metadata.
 
-    There are jobs that have not ended, and the documents say what those of the plan will. Where
-    that of the whole is among them and there is nothing to be done after it, all had been done.
+    These are nodes of unfinished jobs whose metadata equal those of the plan. If the outermost node
+    is among them and nothing remains to be done after it, the job was complete.
     """
     if not any(job.kind == _KIND for job in jobs):
         return frozenset()
@@ -239,7 +239,7 @@ def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
 
 
 def unfinished_arrays(store: Store, path: str, journal: Location | None = None) -> frozenset[str]:
-    """Paths of the arrays that jobs at a place write which have not ended."""
+    """Return paths of the arrays that unfinished jobs at a location write."""
     place = default_place(store, path) if journal is None else given_place(journal, store, path)
     jobs = [job for _, job in open_journals(place)] if place is not None else []
     told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
@@ -261,7 +261,7 @@ def _check_places(plan: Contents, *, overwrite: bool, left: Collection[str] = fr
 
 
 def _make_room(plan: Contents, left: Collection[str]) -> None:
-    """Remove what is replaced, and what a job that has died has left."""
+    """Remove replaced nodes, and the leftovers of a job that has died."""
     store, node_format = plan.store, plan.node_format
     _check_places(plan, overwrite=plan.overwrite, left=left)
     for begin in plan.first:
@@ -285,7 +285,7 @@ def _make_room(plan: Contents, left: Collection[str]) -> None:
 
 
 def is_empty(store: Store, path: str) -> bool:
-    """Whether nothing lies at a path or below it; False where that cannot be listed."""
+    """True if nothing exists at or below a path; False if it cannot be listed."""
     try:
         return next(iter(store.list(prefix_of(path))), None) is None
     except ListingError:
@@ -293,21 +293,21 @@ def is_empty(store: Store, path: str) -> bool:
 
 
 def _remove_leftovers(plan: Contents, job: Job) -> None:
-    """Remove what a job that has died has left of arrays that are not written now."""
+    """Remove the leftovers of a dead job in arrays that are not written now."""
     told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
     for path in told:
         if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
             continue
-        with suppress(NodeExistsError, StoreKeyError):  # somebody has put a node there since
+        with suppress(NodeExistsError, StoreKeyError):  # a node was created there since
             check_place(plan.store, path, plan.node_format, overwrite=False)
             plan.store.delete_prefix(prefix_of(path))
 
 
-# --- telling jobs apart ---------------------------------------------------------------------------
+# --- identifying jobs -----------------------------------------------------------------------------
 
 
 def _token(plan: Contents, resume: bool | str) -> str:
-    """Equal for jobs that write the same pixels in the same form to the same place."""
+    """Return a token that is equal for jobs that write the same pixels to the same location."""
     if isinstance(resume, str) and resume:
         return f"name:{resume}"
     if not resume:

@@ -1,4 +1,4 @@
-"""What a task of a pyramid does: one super-cell, read once, written on every level of its stage."""
+"""The task of a pyramid: read one super-cell once, and write every level of its stage."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = [
 
 
 class Source(Protocol):
-    """What pixels are read from."""
+    """Interface of a source of pixels."""
 
     def read(self, region: Region) -> np.ndarray:
-        """The pixels of a region."""
+        """Return the pixels of a region."""
         ...
 
 
@@ -66,31 +66,31 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Records:
-    """What tasks leave behind."""
+    """Writer of the receipts of tasks."""
 
     journal: Journal
     prefix: str
-    """What the keys in receipts lie below."""
+    """Common prefix of keys that receipts omit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellReport:
-    """What tasks have done."""
+    """Results of tasks."""
 
     objects: int = 0
-    """Stored objects that were written."""
+    """Number of stored objects that were written."""
     empty: int = 0
-    """Stored objects left out because they hold fill values only."""
+    """Number of stored objects omitted because they hold fill values only."""
     nbytes: int = 0
-    """Bytes of the super-cells in what was read."""
+    """Decoded bytes of the super-cells in the source."""
     stored: int = 0
-    """Encoded bytes."""
+    """Number of encoded bytes."""
     retried: int = 0
-    """Requests that were tried again."""
+    """Number of requests that were retried."""
 
 
 def merged(reports: Sequence[CellReport]) -> CellReport:
-    """Reports added up."""
+    """Return the sum of reports."""
     return CellReport(
         sum(r.objects for r in reports),
         sum(r.empty for r in reports),
@@ -102,24 +102,24 @@ def merged(reports: Sequence[CellReport]) -> CellReport:
 
 @dataclass(frozen=True, eq=False)
 class CellWriter:
-    """A stage bound to what it reads, writes and leaves behind."""
+    """A stage with its source, its target arrays and its receipts."""
 
     stage: Stage
     source: Source | None
-    """None where a graph hands super-cells over."""
+    """Source of the pixels; None if a graph computes super-cells."""
     arrays: tuple[Array, ...]
-    """What the stage writes."""
+    """Arrays that the stage writes."""
     method: Method
     records: Records | None
 
     def __call__(self, number: int) -> CellReport:
-        """Do one task."""
+        """Run one task."""
         if self.source is None:
             raise TypeError("this stage is handed its super-cells by a graph.")
         return self.write(number, self.source)
 
     def keys(self, number: int) -> Iterator[str]:
-        """Keys of the stored objects that a task writes, as its receipt has them."""
+        """Yield the keys of the stored objects that a task writes, as in its receipt."""
         prefix = "" if self.records is None else self.records.prefix
         for i, array in enumerate(self.arrays):
             for part in array.meta.grid.parts(self.stage.region(number, i)):
@@ -128,8 +128,8 @@ class CellWriter:
     def write(self, number: int, source: Source) -> CellReport:
         """Write the stored objects of a super-cell on every level, then the receipt.
 
-        The same pixels give the same bytes whenever and wherever they are written, so that a task
-        may be run again, and at the same time, and end late.
+        The same pixels always give the same bytes. A task may therefore be run again, even
+        concurrently with a late first run.
         """
         written = _Written(self.records)
         with keeping_freed_memory(), counting_retries() as retries:
@@ -147,7 +147,7 @@ class CellWriter:
         next_level = self._room(number, 1) if len(arrays) > 1 else None
         for piece, made in stage.pieces(number):
             if any(s.start >= s.stop for s in made):
-                continue  # of an existing image: its levels may leave out the last pixels
+                continue  # for an existing image, whose levels may lack the last pixels
             pixels = self._first_level(source, piece, made)
             written.put(arrays[0], made, pixels)
             if next_level is not None:
@@ -156,7 +156,7 @@ class CellWriter:
             self._write_further(number, next_level, written)
 
     def _write_further(self, number: int, pixels: np.ndarray, written: _Written) -> None:
-        """Write the second level of the stage, and those that follow from it."""
+        """Write the second level of the stage, and those after it."""
         for i in range(1, len(self.arrays)):
             if i > 1:
                 room = self._room(number, i)
@@ -171,7 +171,7 @@ class CellWriter:
         return np.empty(shape, self.arrays[level].dtype)
 
     def _first_level(self, source: Source, piece: Region, made: Region) -> np.ndarray:
-        """The pixels of the first level that are made of a piece."""
+        """Return the pixels of the first level that are made of a piece."""
         stage, array = self.stage, self.arrays[0]
         factors = stage.factors[0]
         if all(factor == 1 for factor in factors):
@@ -190,7 +190,7 @@ class CellWriter:
         return pixels
 
     def _coarse_into(self, room: np.ndarray, number: int, pixels: np.ndarray, made: Region) -> None:
-        """Put what follows from a piece of the first level into the next one."""
+        """Downsample a piece of the first level into the next one."""
         factors, region = self.stage.factors[1], self.stage.region(number, 1)
         whole = self.stage.region(number, 0)
         taken = []
@@ -212,7 +212,7 @@ class _Written:
         self.nbytes = 0
 
     def put(self, array: Array, region: Region, pixels: np.ndarray) -> None:
-        """Write the objects of a region, one after the other."""
+        """Write the stored objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
         for part in array.meta.grid.parts(region):
             name = array.key(part.coords)[len(prefix) :]
@@ -224,7 +224,7 @@ class _Written:
             self.objects.append(noting.of(name))
 
     def leave_receipt(self) -> None:
-        """Say in the journal what was written."""
+        """Record the written objects in the journal."""
         if self._records is not None:
             journal = self._records.journal
             objects, empty = tuple(self.objects), tuple(self.empty)
@@ -261,14 +261,14 @@ class CellTarget:
     writer: CellWriter
 
     def write(self, block: np.ndarray, region: Region) -> CellReport:
-        """Do the task of a super-cell."""
+        """Run the task of a super-cell."""
         start = tuple(s.start for s in region)
         return self.writer.write(self.writer.stage.number(start), InMemory(block, start))
 
     def merge(self, results: Sequence[CellReport]) -> CellReport:
-        """Add reports up."""
+        """Return the sum of reports."""
         return merged(results)
 
     def finish(self, result: CellReport) -> CellReport:
-        """Nothing is left to do: who runs the job ends it."""
+        """Return the result unchanged: the caller that runs the job finishes it."""
         return result

@@ -1,6 +1,6 @@
-"""What one job writes: pyramids with what they are made of, groups, and what is amended at the end.
+"""Contents of one writing job: pyramids with their sources, groups, and final changes.
 
-`zarr_dask.ome.plan` says it in words, `zarr_dask.ome.job` does it.
+`zarr_dask.ome.plan` describes them, `zarr_dask.ome.job` executes them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["Contents", "Pixels", "PyramidPlan"]
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """Where the pixels of level 0 come from."""
+    """Source of the pixels of level 0."""
 
     values: Array | np.ndarray | da.Array
-    """As the user has given them."""
+    """The pixels as given by the user."""
     blocks: ComputedBlocks | None = None
-    """Of a dask array: its blocks, if tasks can compute them one by one."""
+    """Blocks of a dask array, if tasks can compute them one by one."""
 
     @property
     def handed_over(self) -> bool:
-        """Whether super-cells come from a graph, so that tasks cannot read them."""
+        """True if super-cells are computed by a graph, so that tasks cannot read them."""
         return not isinstance(self.values, Array | np.ndarray) and self.blocks is None
 
     def source(self) -> Source | None:
-        """What tasks read from; None where super-cells come from a graph."""
+        """Return the source that tasks read from; None if super-cells are computed by a graph."""
         if self.blocks is not None:
             return self.blocks
         if isinstance(self.values, Array):
@@ -57,16 +57,16 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class PyramidPlan:
-    """The levels of one image, and how they are made."""
+    """The levels of one image, and their source and method."""
 
     pixels: Pixels
     arrays: tuple[Array, ...]
-    """The levels that are written, as they will be; they do not exist yet."""
+    """The new levels as they will be stored; they do not exist yet."""
     factors: tuple[Shape, ...]
-    """Of each of them against the one before; of the first against what is read."""
+    """Factors of each level against the one before; of the first against the source."""
     method: Method
     stages: tuple[Stage, ...]
-    """One after the other."""
+    """Stages, run one after the other."""
 
     @property
     def objects(self) -> int:
@@ -79,19 +79,19 @@ class PyramidPlan:
         return sum(array.nbytes for array in self.arrays)
 
     def writer(self, stage: int, records: Records | None) -> CellWriter:
-        """A stage bound to what it reads, writes and leaves behind."""
+        """Return a stage with its source, its target arrays and its receipts."""
         chosen = self.stages[stage]
         source = Stored(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
         arrays = self.arrays[chosen.first : chosen.last + 1]
         return CellWriter(chosen, source, arrays, self.method, records)
 
     def bytes_of(self, stage: int) -> int:
-        """Bytes of what a stage reads."""
+        """Return the decoded bytes that a stage reads, without margins."""
         itemsize = self.arrays[0].meta.data_type.typical_itemsize
         return prod(self.stages[stage].shapes[0]) * itemsize
 
     def explain(self) -> list[str]:
-        """The plan in words and numbers."""
+        """Return the plan as text."""
         lines = []
         for array, factors in zip(self.arrays, self.factors, strict=True):
             lines.append(
@@ -122,33 +122,33 @@ class PyramidPlan:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """All that one job writes: images with their label images, or all wells of a plate."""
+    """All contents of one job: images with their label images, or all wells of a plate."""
 
     store: Store
     path: str
-    """Of the node that comes into being, or that is added to."""
+    """Path of the new node, or of the node that is extended."""
     node_format: Format
     pyramids: tuple[PyramidPlan, ...]
     groups: Mapping[str, Mapping[str, Any]]
     """Path and attributes of new groups."""
     amends: tuple[Callable[[], None], ...] = ()
-    """What is done at the end to groups that exist."""
+    """Functions that change existing groups at the end."""
     first: tuple[Callable[[], None], ...] = ()
-    """What is done before anything is written."""
+    """Functions called before anything is written."""
     consolidated: tuple[str, ...] = ()
-    """Paths of groups around what is added whose consolidated metadata are written anew."""
+    """Paths of surrounding groups whose consolidated metadata are rewritten."""
     creates: bool = True
-    """Whether the node at `path` is new."""
+    """True if the node at `path` is new."""
     overwrite: bool = False
     max_mem: int = 0
-    """Bytes that one process may hold above its size when idle."""
+    """Bytes that one process may hold on top of its idle size."""
     threads: int = 1
-    """Tasks that run at the same time."""
+    """Number of tasks that run at the same time."""
     threads_per_process: int = 1
 
     @cached_property
     def documents(self) -> dict[str, dict[str, bytes]]:
-        """Documents of all new nodes, by their paths; the deepest are to be written first."""
+        """Metadata of all new nodes, by their paths; the deepest must be written first."""
         node_format = self.node_format
         documents = {
             array.path: node_format.documents(array.meta, array.path)
@@ -176,13 +176,13 @@ class Contents:
 
     @property
     def peak(self) -> int:
-        """Bytes that the tasks of one process hold at most."""
+        """Maximum number of bytes that the tasks of one process hold."""
         peaks = [stage.peak for pyramid in self.pyramids for stage in pyramid.stages]
         return max(peaks, default=0) * self.threads_per_process
 
     @property
     def total(self) -> int:
-        """Bytes that are read, which progress is counted in."""
+        """Bytes to read, the unit of progress."""
         return sum(
             pyramid.bytes_of(i) for pyramid in self.pyramids for i in range(len(pyramid.stages))
         )

@@ -1,4 +1,4 @@
-"""From what a user says of an image to its OME-Zarr metadata, checked before it is written."""
+"""From a user's description of an image to its OME-Zarr metadata, checked before writing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 @dataclass(frozen=True)
 class Frame:
-    """Axes of an image, and where its pixels are."""
+    """Axes of an image, and the position of its pixels."""
 
     axes: tuple[Axis, ...]
     scale: tuple[float, ...]
@@ -72,7 +72,7 @@ class Frame:
 
     @property
     def space(self) -> tuple[int, ...]:
-        """Which axes are of type space."""
+        """Indices of the axes of type space."""
         return tuple(i for i, axis in enumerate(self.axes) if axis.type == "space")
 
 
@@ -80,7 +80,7 @@ class Frame:
 
 
 def frame_of(ndim: int, axes: Any, scale: Any, translation: Any, units: Any, where: str) -> Frame:
-    """Axes, scale and translation in all the forms in which they may be given.
+    """Parse axes, scale and translation in all accepted forms.
 
     Raises
     ------
@@ -137,12 +137,12 @@ def _axis(one: Any, number: int, where: str) -> Axis:
 def per_axis(
     given: Any, names: Sequence[str], default: Any, what: str, where: str
 ) -> tuple[Any, ...]:
-    """One value for each axis, from a mapping by name, or a sequence, or nothing.
+    """Return one value for each axis, from a mapping by name, a sequence, or the default.
 
     Raises
     ------
     MetadataError
-        If there is a name that no axis has, or another number of values.
+        If a name belongs to no axis, or the number of values is wrong.
     """
     if given is None:
         return (default,) * len(names)
@@ -181,22 +181,22 @@ def multiscale_of(
     method: Method,
     version: str,
 ) -> Multiscale:
-    """The metadata of a pyramid.
+    """Return the metadata of a pyramid.
 
     Parameters
     ----------
     frame
-        Axes, and where the pixels of level 0 are.
+        Axes, and the position of the pixels of level 0.
     name
-        Of the image.
+        Name of the image.
     paths
-        Of the levels.
+        Paths of the levels.
     factors
-        Of each level after the first, against the one before.
+        Factors of each level after the first, against the one before.
     method
-        How they were made: it says where coarse pixels lie.
+        Method that made the levels; it determines the offset of coarse pixels.
     version
-        Of OME-Zarr.
+        Version of OME-Zarr.
     """
     ndim = len(frame.axes)
     product, offset = [1] * ndim, [0.0] * ndim
@@ -231,7 +231,7 @@ def multiscale_of(
 
 
 def dataset_of(path: str, scale: Sequence[float], translation: Sequence[float] | None) -> Dataset:
-    """The metadata of one level."""
+    """Return the metadata of one level."""
     steps = [Transformation("scale", scale=tuple(scale))]
     if translation is not None:
         steps.append(Transformation("translation", translation=tuple(translation)))
@@ -244,12 +244,12 @@ _COLOURS = ("FFFFFF",), ("00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000
 def omero_of(
     channels: Any, frame: Frame, shape: Shape, dtype: np.dtype[Any], version: str, where: str
 ) -> Omero | None:
-    """How channels are displayed; None if nothing is said of them.
+    """Return the display settings of channels; None if none are given.
 
     Raises
     ------
     MetadataError
-        If they are not as many as the image has, or no channels.
+        If the number of channels does not fit the image, or one is not a channel.
     """
     if channels is None:
         return None
@@ -284,7 +284,7 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
 
 
 def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> Window:
-    """A window of which a part is told, with the limits of the data type around it."""
+    """Return a window completed with the limits of the data type."""
     values = {name: plain(value) for name, value in given.items()}
     if not all(map(is_number, values.values())):
         raise MetadataError(where, [Problem(what, dict(given), "numbers")])
@@ -294,7 +294,7 @@ def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str
 
 
 def plain(given: Any) -> Any:
-    """What NumPy's numbers and arrays are in Python, in lists and mappings, too.
+    """Convert NumPy's numbers and arrays to Python values, also inside lists and mappings.
 
     Examples
     --------
@@ -312,21 +312,21 @@ def plain(given: Any) -> Any:
 def image_label(
     colors: Any, properties: Any, version: str, where: str, source: str = "../../"
 ) -> ImageLabel:
-    """What the values of a label image mean.
+    """Return the meaning of the values of a label image.
 
     Parameters
     ----------
     colors
-        For values their colours: three or four numbers from 0 to 255 or ``"#RRGGBB"``, as a mapping
+        Colours by label value: three or four numbers from 0 to 255 or ``"#RRGGBB"``, as a mapping
         or as pairs.
     properties
-        For values mappings of what is known of them, as a mapping or as pairs.
+        Properties by label value: mappings, as a mapping or as pairs.
 
     Raises
     ------
     MetadataError
-        If they are something else. What breaks a rule of OME-Zarr, such as a value that stands
-        twice, is for `checked_attributes`.
+        If they have another form. Violations of OME-Zarr rules, such as a duplicate value, are
+        found by `checked_attributes`.
     """
     shown = tuple(
         Label(_value(value, where), _rgba(colour, where))
@@ -384,12 +384,12 @@ def _rgba(colour: Any, where: str) -> tuple[int, ...]:
 
 
 def checked_version(version: str, where: str) -> str:
-    """A version that can be written.
+    """Return the version if it can be written.
 
     Raises
     ------
     OmeVersionError
-        If it is another one.
+        If the version is not supported.
     """
     if version not in SUPPORTED:
         raise OmeVersionError(where, str(version), SUPPORTED)
@@ -397,14 +397,14 @@ def checked_version(version: str, where: str) -> str:
 
 
 def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, Any]:
-    """The attributes of a group, if they break no rule of OME-Zarr.
+    """Return the attributes of a group if they violate no rule of OME-Zarr.
 
-    Units that UDUNITS-2 does not have are worth a warning only.
+    Units that are not in UDUNITS-2 only give a warning.
 
     Raises
     ------
     MetadataError
-        If they do; it names every rule.
+        If a rule is violated; every violation is listed.
     """
     attributes = json_attributes(metadata.to_attributes(), where)
     found = validate_attributes(attributes, metadata.version, kind, strict=True)

@@ -1,6 +1,6 @@
-"""Images and plates in notebooks: tables of HTML, with a small picture.
+"""Images and plates in notebooks: HTML tables with a small picture.
 
-Names come from strangers: all are escaped, and long lists are cut.
+Names are untrusted: all are escaped, and long lists are truncated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SIDE = 192
 """Pixels of the longer side of a picture."""
 _PLATE_SIDE = 384
 _BUDGET = 1 << 25
-"""Decoded bytes that a picture may take: it is made whenever a notebook shows the image."""
+"""Maximum decoded bytes read for a picture, which is drawn whenever a notebook shows the image."""
 _MOST = 20
-"""Levels and names that are listed."""
+"""Maximum number of levels and names that are listed."""
 
 
 def image_html(
@@ -36,7 +36,7 @@ def image_html(
     levels: Sequence[Level],
     labels: Sequence[str],
 ) -> str:
-    """Axes, levels, channels and label images of an image, and a picture of it."""
+    """Return axes, levels, channels and label images of an image as HTML, with a picture."""
     axes = (f"{axis.name} ({axis.unit})" if axis.unit else axis.name for axis in multiscale.axes)
     facts: dict[str, object] = {
         "version": metadata.version,
@@ -69,7 +69,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _drawn(draw: Callable[[], np.ndarray], what: str) -> str:
-    """A picture as HTML; what is wrong if there is none, because the table shall be seen anyway."""
+    """Return a picture as HTML, or the error if it fails, so that the table is shown anyway."""
     try:
         pixels = draw()
     except (ZarrDaskError, OSError, MemoryError) as error:
@@ -82,20 +82,20 @@ def _drawn(draw: Callable[[], np.ndarray], what: str) -> str:
 
 
 _MOST_LINES = 48
-"""Rows and columns of a plate that are shown: those of a plate of 1536 wells."""
+"""Maximum rows and columns of a plate that are shown: those of a plate of 1536 wells."""
 
 
 def plate_html(
     title: str, version: str, layout: PlateLayout, draw: Callable[[int, int], np.ndarray]
 ) -> str:
-    """A plate as a table, with a mark for each well that there is, and a picture.
+    """Return a plate as an HTML table, with a mark for each existing well, and a picture.
 
     Parameters
     ----------
     title, version, layout
-        What is said of the plate.
+        Metadata of the plate.
     draw
-        Makes a picture, from pixels of its longer side and decoded bytes to look at.
+        Draws a picture, given the pixels of its longer side and the decoded bytes to read.
     """
     rows = [row.name for row in layout.rows]
     columns = [column.name for column in layout.columns]

@@ -1,4 +1,4 @@
-"""How many levels an image gets, and by how much each is coarser than the one before."""
+"""The number of levels of an image, and the downsampling factors between them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from zarr_dask.ome.units import METRES
 __all__ = ["coarser", "steps_of"]
 
 _LONGEST = 256
-"""Pixels of the longest axis of the coarsest level, where nobody says how many levels there are."""
+"""Maximum length in pixels of the longest axis of the coarsest level, for ``levels="auto"``."""
 _MOST_LEVELS = 64
 
 
 def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Shape, ...]:
-    """The factors of each level after the first, against the one before.
+    """Return the factors of each level after the first, against the one before.
 
     Parameters
     ----------
     shape
-        Of level 0.
+        Shape of level 0.
     frame
-        Its axes.
+        Axes of level 0.
     levels
-        How many levels, level 0 included, or ``"auto"``.
+        Number of levels, level 0 included, or ``"auto"``.
     factors
         ``"isotropic"``; a number for all axes of space; numbers for all axes, by position or by
         name; or such numbers for each level.
@@ -38,7 +38,7 @@ def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Sha
     Raises
     ------
     GridError
-        If there can be no such levels.
+        If such levels are not possible.
     """
     levels, factors = plain(levels), plain(factors)
     if not (levels == "auto" or (is_int(levels) and 1 <= levels <= _MOST_LEVELS)):
@@ -73,7 +73,7 @@ def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Sha
 
 
 def coarser(shape: Shape, factors: Shape) -> Shape:
-    """The shape of the next level: cells that the end of an axis cuts are pixels, too."""
+    """Return the shape of the next level, in which incomplete cells at the ends are pixels, too."""
     return tuple(-(-length // factor) for length, factor in zip(shape, factors, strict=True))
 
 
@@ -83,12 +83,12 @@ def _along(shape: Shape, listed: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
 
 
 def _bounded(factors: Shape, shape: Shape) -> Shape:
-    """A cell has no more pixels than there are."""
+    """Limit factors to the number of pixels along each axis."""
     return tuple(min(factor, max(n, 1)) for factor, n in zip(factors, shape, strict=True))
 
 
 def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
-    """2 for the axes of space with the smallest pixels, so that pixels become about cubic."""
+    """Return 2 for the axes of space with the smallest pixels, which makes pixels about cubic."""
     metres = [METRES.get(frame.axes[i].unit or "") for i in frame.space]
     known = dict(zip(frame.space, metres, strict=True)) if all(metres) else {}
     lengths = {i: sizes[i] * (known.get(i) or 1.0) for i in frame.space if shape[i] > 1}
@@ -97,7 +97,7 @@ def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
 
 
 def _listed(factors: Any, frame: Frame) -> list[Shape] | None:
-    """Factors of each level, if they are given level by level."""
+    """Return the factors of each level, if they are given level by level; otherwise None."""
     if isinstance(factors, str | Mapping) or not isinstance(factors, Sequence):
         return None
     if factors and all(map(is_int, factors)):

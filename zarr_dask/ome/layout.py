@@ -1,4 +1,4 @@
-"""How arrays of pixels shall be stored: chunks, shards and codecs, by names of axes."""
+"""Storage options of pixel arrays: chunks, shards and codecs, by names of axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LayoutAnew"]
 
 @dataclass(frozen=True)
 class LayoutAnew:
-    """How arrays of pixels will be stored; None for what stays as it is."""
+    """New storage options of pixel arrays; None to leave an option unchanged."""
 
     chunks: Any
     shards: Any
@@ -19,16 +19,16 @@ class LayoutAnew:
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether anything changes."""
+        """True if anything changes."""
         return any(one is not None for one in (self.chunks, self.shards, self.codecs))
 
     def check_axes(self, axes: set[str]) -> None:
-        """Refuse axes that no image has.
+        """Raise if an option names an axis that no image has.
 
         Raises
         ------
         ValueError
-            With their names.
+            If there is such an axis; the message names it.
         """
         for what, given in (("chunks", self.chunks), ("shards", self.shards)):
             named = [*given] if isinstance(given, Mapping) else []
@@ -40,12 +40,12 @@ class LayoutAnew:
                 )
 
     def of(self, axes: Sequence[str]) -> LayoutAnew:
-        """The same for an image with these axes, by position."""
+        """Return the options for an image with these axes, by position."""
         return replace(self, chunks=_at(self.chunks, axes), shards=_at(self.shards, axes))
 
 
 def _at(given: Any, axes: Sequence[str]) -> Any:
-    """Lengths by position, of axes that are there."""
+    """Return lengths by position, without axes that do not exist."""
     if not isinstance(given, Mapping):
         return given
     at = {name: position for position, name in enumerate(axes)}

@@ -1,8 +1,8 @@
-"""A hierarchy of OME-Zarr that nobody can list, such as one behind HTTP: its metadata name it all.
+"""Listing of an OME-Zarr hierarchy on a store that cannot list keys, by its metadata.
 
 Images name their levels, plates their wells, wells their images, collections of bioformats2raw
 their series, and the group of label images the label images; consolidated metadata name every node.
-Which stored objects an array has is found out by asking for each of them.
+The stored objects of an array are found by one request for each possible key.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from zarr_dask.stores.wrappers import Wrapper
 __all__ = ["Named", "listable"]
 
 _DEEPEST = 24
-"""Groups above a node at most: what a stranger serves may name another group for ever."""
+"""Maximum number of groups above a node: untrusted metadata could nest groups endlessly."""
 _MOST_NODES = 1 << 20
 _BATCH = 1024
-"""Documents, or stored objects, that are asked for together."""
+"""Number of metadata keys or stored objects that are requested together."""
 _XML = "METADATA.ome.xml"
 
 
@@ -50,22 +50,22 @@ class Named(Wrapper):
 
     node_format: Format
     arrays: Mapping[str, ArrayMeta]
-    """By their paths."""
+    """Metadata of arrays by their paths."""
     below: Below
-    """What lies directly below each prefix, without stored objects."""
+    """Names directly below each prefix, without stored objects."""
     _sizes: dict[str, list[tuple[str, int]]] = field(default_factory=dict, compare=False)
-    """Stored objects of arrays that were asked for, by path of the array."""
+    """Stored objects found so far, by path of the array."""
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """See `zarr_dask.stores.base.Store.list_dir`; stored objects are not among it."""
+        """See `zarr_dask.stores.base.Store.list_dir`; does not include stored objects."""
         return listing_of(self.below, prefix)
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """See `zarr_dask.stores.base.Store.list`; stored objects alone."""
+        """See `zarr_dask.stores.base.Store.list`; stored objects only."""
         return (key for key, _ in self.list_sizes(prefix))
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """See `zarr_dask.stores.base.list_sizes`; stored objects alone."""
+        """See `zarr_dask.stores.base.list_sizes`; stored objects only."""
         for path, meta in self.arrays.items():
             data = self.node_format.data_prefix(path)
             if not (data.startswith(prefix) or prefix.startswith(data)):
@@ -76,7 +76,7 @@ class Named(Wrapper):
 
 
 def _stored(store: Store, prefix: str, meta: ArrayMeta) -> Iterator[tuple[str, int]]:
-    """The stored objects of an array, each of which is asked for."""
+    """Yield the stored objects of an array, with one request for each possible key."""
     every = product(*map(range, meta.grid.counts))
     for batch in _batches(prefix + meta.keys.key(coords) for coords in every):
         sizes = wait_for_each(store.size, batch)
@@ -97,12 +97,12 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 def listable(
     store: Store, path: str, node_format: Format, version: str, options: ReadOptions
 ) -> Store:
-    """The store, or what its metadata name where it cannot list.
+    """Return the store if it can list keys; otherwise one that lists the nodes named in metadata.
 
     Raises
     ------
     MetadataError
-        If more is named than can be real.
+        If more nodes are named than is plausible.
     """
     if _lists(store, path):
         return store
@@ -116,7 +116,7 @@ def listable(
 
 
 def _lists(store: Store, path: str) -> bool:
-    """Whether a listing shows anything: of some servers it is empty, whatever they have."""
+    """True if listing works; some servers return empty listings, whatever they hold."""
     try:
         return bool(store.list_dir(prefix_of(path)).prefixes)
     except ListingError:
@@ -126,7 +126,7 @@ def _lists(store: Store, path: str) -> bool:
 def _nodes(
     store: Store, path: str, node_format: Format, version: str, options: ReadOptions
 ) -> dict[str, NodeMeta]:
-    """All nodes that metadata name and that are there, by path."""
+    """Return all existing nodes that metadata name, by path."""
     found: dict[str, NodeMeta] = {}
     wanted = {path, *_recorded(store, path, node_format, options)}
     asked: set[str] = set()
@@ -147,7 +147,7 @@ def _nodes(
 
 
 def _recorded(store: Store, path: str, node_format: Format, options: ReadOptions) -> Iterator[str]:
-    """Paths of the nodes in the consolidated metadata of a group, if they can be used."""
+    """Yield paths of the nodes in the consolidated metadata of a group, if they can be used."""
     root = node_format.read(store, path, options, found={})
     if not isinstance(root, GroupMeta):
         return
@@ -162,7 +162,7 @@ def _recorded(store: Store, path: str, node_format: Format, options: ReadOptions
 def _read(
     store: Store, paths: Sequence[str], node_format: Format, options: ReadOptions
 ) -> Iterator[tuple[str, NodeMeta]]:
-    """The nodes that are there; what cannot be read is for others to report."""
+    """Yield the existing nodes; those that cannot be read are yielded as empty groups."""
     for batch in _batches(paths):
         keys = {path: node_format.node_keys(path) for path in batch}
         every = [key for of_one in keys.values() for key in of_one]
@@ -177,18 +177,18 @@ def _read(
 
 
 def _named_by(group: Group, version: str) -> Iterator[str]:
-    """Paths that the metadata of a group name, and those of the groups in between."""
+    """Yield paths that the metadata of a group name, and those of the groups in between."""
     for below in _below(group, members_of(group.meta.attributes, version)):
         try:
             named = join(group.path, normalise_path(below))
         except StoreKeyError:
-            continue  # what leads elsewhere is refused by who reads it
+            continue  # readers reject paths that leave the hierarchy
         yield named
         yield from (above for above in ancestors(named) if len(above) > len(group.path))
 
 
 def _below(group: Group, members: Any) -> Iterator[str]:
-    """Paths below a group that its OME-Zarr metadata name."""
+    """Yield paths below a group that its OME-Zarr metadata name."""
     if not isinstance(members, Mapping):
         return
     for image in _objects(members.get("multiscales")):

@@ -1,4 +1,4 @@
-"""What pixels may come from, and how a pyramid of them is planned."""
+"""Sources of pixels, and planning of a pyramid from them."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class Budget:
 
     @staticmethod
     def of(max_mem: str | int | None, client: Client | None) -> Budget:
-        """What there is: the workers' limits and threads, unless it is said."""
+        """Return the given limit, or that of the workers, with their threads."""
         workers = find_workers(client)
         return Budget(memory_budget(max_mem, workers), workers)
 
     @property
     def each(self) -> int:
-        """Bytes for one task."""
+        """Bytes available to one task."""
         return self.max_mem // self.workers.threads_per_process
 
 
 def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
-    """Values that can be the pixels of an image: numbers, in a form that is known.
+    """Return values that can be the pixels of an image: numbers, as a supported array type.
 
     Raises
     ------
     DataTypeError
-        If they are something else.
+        If they are of another type.
     GridError
         If they are a dask array with blocks of unknown sizes.
     """
@@ -78,12 +78,12 @@ def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
 
 
 def check_apart(values: Any, store: Store, path: str) -> None:
-    """Refuse to write over what is read.
+    """Raise if a job would overwrite its source.
 
     Raises
     ------
     SourceIsTargetError
-        If the pixels lie at the place that is written, or one lies within the other.
+        If the target equals the location of the pixels, or one lies within the other.
     """
     if isinstance(values, Array):
         if meet((values.store, values.path), (store, path)):
@@ -103,18 +103,18 @@ def planned(
     method: Method,
     budget: Budget,
 ) -> PyramidPlan:
-    """The plan of a pyramid; its tasks read the pixels themselves where they can.
+    """Plan a pyramid; its tasks read the pixels themselves if possible.
 
     Parameters
     ----------
     values
-        What `checked_pixels` has returned.
+        Result of `checked_pixels`.
     arrays
-        The levels that are written.
+        The levels to write.
     factors
-        Of each of them against the one before, of the first against the values.
+        Factors of each of them against the one before, of the first against the values.
     method
-        How coarser pixels are made.
+        Method of downsampling.
     budget
         Memory and threads.
 
@@ -135,7 +135,7 @@ def planned(
     single = (1,) * values.ndim
     plain = Blocked(values.shape, itemsize, single, single)
     if isinstance(values, np.ndarray):
-        # to other processes, super-cells go by a graph
+        # other processes get super-cells through a graph
         source = replace(plain, whole=not budget.workers.in_this_process)
         return PyramidPlan(Pixels(values), arrays, factors, method, stages(source))
     pixels = _computed(values)
@@ -168,7 +168,7 @@ def _is_busy(stage: Stage, itemsize: int, threads: int) -> bool:
 
 
 def _computed(values: Any) -> Pixels:
-    """A dask array; its blocks apart if they share no ancestor and are of one size."""
+    """Return a dask array, with its blocks if they are independent and of one size."""
     from zarr_dask.graph import computed_blocks
 
     regular = all(
