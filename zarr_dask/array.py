@@ -36,6 +36,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
+from zarr_dask.standing import Confirmation, Shown, Standing
 from zarr_dask.stores.base import Store, is_far, list_sizes
 from zarr_dask.tree import facts_table, named_shape
 from zarr_dask.views import (
@@ -80,6 +81,8 @@ class Array:
     """How documents are spelled."""
     options: ReadOptions = field(default_factory=ReadOptions)
     """How to read."""
+    shown: Shown | None = None
+    """Where the document is that it was opened with; None if it has none yet, or none so long."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -276,7 +279,16 @@ class Array:
     def reader(self) -> Reader:
         """What fetches elements (`zarr_dask.reading`)."""
         prefix = self.node_format.data_prefix(self.path)
-        return Reader(self.store, self.path, prefix, self.meta, self.options)
+        return Reader(
+            self.store, self.path, prefix, self.meta, self.options, standing=self._standing
+        )
+
+    @property
+    def _standing(self) -> Standing | None:
+        if self.shown is None:
+            return None
+        place = (self.store, self.path, self.node_format)
+        return Standing(*place, self.meta, self.options, self.shown)
 
     def __getstate__(self) -> dict[str, Any]:
         unkept = {"reader", "_looked_up"}
@@ -358,7 +370,8 @@ class Array:
         return pack((self.meta, self.node_format, self.options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self.store, self.path, self._packed)
+        shown_by = () if self.shown is None else (self.shown.by,)
+        return _unpacked, (self.store, self.path, self._packed, *shown_by)
 
     # --- selecting in other ways ------------------------------------------------------------------
 
@@ -477,8 +490,15 @@ class Array:
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
-        parts = self.meta.grid.parts(region)
-        for_each(lambda part: write_part(self, part, values), parts, threads)
+        parts, confirm = self.meta.grid.parts(region), self.confirmation()
+        for_each(lambda part: write_part(self, part, values, confirm=confirm), parts, threads)
+
+    def confirmation(self) -> Confirmation:
+        """What a call or task calls where it misses something: the array must still be there.
+
+        It raises `NodeNotFoundError` or `MetadataChangedError`, and looks only once.
+        """
+        return Confirmation(self._standing)
 
     def check_no_output(self) -> None:
         """Refuse an array that the ranks of a simulation write; looked up once.
@@ -604,7 +624,8 @@ class Array:
         shape, region = appended(self.shape, more.shape, axis)
         check_no_output(self.store, self.path)
         present = current(self.store, self.path, self.node_format, self.meta, self.options)
-        longer = replace(self, meta=self._reshaped(present, shape))
+        # no document says so yet
+        longer = replace(self, meta=self._reshaped(present, shape), shown=None)
         longer.write(region, more)
         present = current(self.store, self.path, self.node_format, self.meta, self.options)
         changed = replace(longer.meta, attributes=present.attributes)
@@ -625,9 +646,10 @@ class Array:
         clear_outside(self.store, prefix, meta, self.where)
 
 
-def _unpacked(store: Store, path: str, packed: bytes) -> Array:
+def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = None) -> Array:
     meta, node_format, options = unpack(packed)
-    return Array(store, path, meta, node_format, options)
+    shown = None if shown_by is None else Shown(shown_by, here=False)
+    return Array(store, path, meta, node_format, options, shown)
 
 
 _KEPT_INDICES = 1 << 26

@@ -78,6 +78,10 @@ class SelectedArray(WrittenArray, Protocol):
         """Values in the array's data type."""
         ...
 
+    def confirmation(self) -> Callable[[], None]:
+        """What a call that misses something calls, to see that the array is still there."""
+        ...
+
     def check_no_output(self) -> None:
         """Refuse an array that the ranks of a simulation write."""
         ...
@@ -236,7 +240,8 @@ def write_selection(
     gathering = Gathering(transform)
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)
-    for_each(lambda part: write_part(array, part, gathered), parts, threads)
+    confirm = array.confirmation()
+    for_each(lambda part: write_part(array, part, gathered, confirm=confirm), parts, threads)
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------

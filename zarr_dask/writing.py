@@ -1,7 +1,8 @@
 """How stored objects are made: the one way from elements in memory to what a store is given.
 
 An object that is covered only in part is read, changed and written as a whole; no other writer may
-work on it meanwhile. One whose elements all have the fill value is not stored.
+work on it meanwhile. If there is none yet, the document of the array must still stand. One whose
+elements all have the fill value is not stored.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def write_part(
     values: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    confirm: Callable[[], None] | None = None,
 ) -> bool:
     """Write what lies in one stored object.
 
@@ -66,6 +68,9 @@ def write_part(
         Given the bytes that are stored, piece by piece.
     waiting
         Held while a store is waited for, where that holds nobody else up.
+    confirm
+        Called where an object that is kept in part is absent, before anything is written; raises
+        if that is because the array has gone.
 
     Returns
     -------
@@ -82,7 +87,7 @@ def write_part(
     array.meta.check_writable(array.where)
     elements = cut(values, part.out)
     if elements.shape != array.meta.bound(part.coords).spec.shape:
-        elements = _completed(array, part, elements)
+        elements = _completed(array, part, elements, confirm)
     return write_cell(array, part.coords, elements, note, waiting)
 
 
@@ -106,10 +111,14 @@ def write_cell(
     return True
 
 
-def _completed(array: WrittenArray, part: Part, elements: np.ndarray) -> np.ndarray:
+def _completed(
+    array: WrittenArray, part: Part, elements: np.ndarray, confirm: Callable[[], None] | None
+) -> np.ndarray:
     """All elements of a stored object: what is there, or nothing yet, with these in their place."""
     key = array.key(part.coords)
     stored = None if part.whole else array.store.get(key)
+    if stored is None and not part.whole and confirm is not None:
+        confirm()
     chunk = decoded(array.meta, part.coords, stored, array.where, key)
     chunk[part.inside] = elements
     return chunk

@@ -313,6 +313,7 @@ class Mover:
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         target = self.plan.target
         tally = Tally(self.plan.source.store)
+        confirm = replace(self.plan.source, store=tally).confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
         for coords, value in self._values(number, tally):
@@ -321,6 +322,7 @@ class Mover:
                 break
             key = target.meta.keys.key(coords)
             if value is None:
+                confirm()
                 empty.append(key)
                 continue
             target.store.set(target.key(coords), [value])
@@ -457,10 +459,13 @@ class MoveMatching:
     def __call__(self, number: int) -> MovedObjects:
         """Compare some objects."""
         plan, nbytes, found = self.plan, 0, []
+        confirm = plan.source.confirmation()
         with counting_retries() as retries:
             for coords in plan.coords(number):
                 old = plan.source.store.get(plan.source.key(coords))
                 new = plan.target.store.get(plan.target.key(coords))
+                if old is None:
+                    confirm()
                 nbytes += 0 if old is None else len(old)
                 if old != new:
                     start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))

@@ -88,7 +88,7 @@ def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tupl
     problems = list(longer.problems())
     if problems:
         raise MetadataError.of(target.where, problems)
-    return replace(target, meta=longer), region
+    return replace(target, meta=longer, shown=None), region  # no document says so yet
 
 
 def _axis(target: Array, along: int | str) -> int:

@@ -36,6 +36,7 @@ from zarr_dask.receipts import (
     stored_object,
 )
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.standing import Confirmation
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
@@ -160,9 +161,10 @@ class ArrayTarget:
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
+        confirm = array.confirmation()
         with keeping_freed_memory(), counting_retries() as retries:
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
-                found = self._put(part, values)
+                found = self._put(part, values, confirm)
                 if isinstance(found, str):
                     empty.append(found)
                     continue
@@ -173,12 +175,12 @@ class ArrayTarget:
             journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
         return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
-    def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
+    def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
         computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
-            changed = change_part(array, part, values)
+            changed = change_part(array, part, values, confirm)
             if changed is None:
                 return key
             noting = self._noting()
@@ -187,7 +189,7 @@ class ArrayTarget:
             return noting.of(key)
         noting = self._noting()
         waiting = sending(array.store, values.nbytes)
-        stored = write_part(array, part, values, noting, waiting)
+        stored = write_part(array, part, values, noting, waiting, confirm)
         return noting.of(key) if stored else key
 
     def _noting(self) -> Noting:
