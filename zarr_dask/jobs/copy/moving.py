@@ -393,7 +393,11 @@ class MoveJob:
 
     @cached_property
     def _present(self) -> list[tuple[int, ...]]:
-        return [coords for coords, _ in objects_of(self.plan.source)]
+        source = self.plan.source
+        found = [coords for coords, _ in objects_of(source)]
+        if len(found) < source.meta.grid.ncells:
+            source.confirmation()()
+        return found
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
         """For the only stage the numbers of its tasks that are still to be done."""
@@ -453,6 +457,7 @@ class MoveMatching:
         plan = self.plan
         if not plan.listed:
             return range(plan.tasks)
+        plan.source.confirmation()()  # of what has gone, nothing would be compared
         sides = (objects_of(one) for one in (plan.source, plan.target))
         return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
 
