@@ -219,7 +219,7 @@ def test_to_ask_again_is_a_look_at_a_file(tmp_path):
     recording.clear()
     array[0, 0]
     assert recording.per_key() == {"a/c/0/0": 1}
-    array.update_attributes({"units": "K"})
+    zd.open_array(tmp_path, "a", mode="r+").update_attributes({"units": "K"})
     recording.clear()
     array[0, 0]
     assert recording.per_key() == {"a/c/0/0": 1, "a/zarr.json": 1}

@@ -313,7 +313,7 @@ class Mover:
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         target = self.plan.target
         tally = Tally(self.plan.source.store)
-        confirm = replace(self.plan.source, store=tally).confirmation()
+        confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
         for coords, value in self._values(number, tally):
