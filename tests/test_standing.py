@@ -13,9 +13,17 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import CorruptObjectError, MetadataChangedError, NodeNotFoundError
+from zarr_dask.errors import (
+    CorruptObjectError,
+    MetadataChangedError,
+    NodeNotFoundError,
+    ResumeError,
+    StoreOutOfReachError,
+)
 from zarr_dask.jobs.copy.moving import MoveJob
+from zarr_dask.jobs.rechunk.job import begin_anew
 from zarr_dask.jobs.verify.census import Cells, Census
+from zarr_dask.jobs.write.growth import LastTokens
 from zarr_dask.standing import Shown
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import validator_of
@@ -289,3 +297,96 @@ def test_a_process_sees_another_array_before_it_reads(tmp_path):
     other[...] = 7
     with pytest.raises(MetadataChangedError):
         pickle.loads(task)[...]
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A folder that this process sees as its own, and one for those that do not."""
+    seen, unseen = tmp_path / "seen", tmp_path / "unseen"
+    for folder in (seen, unseen):
+        folder.mkdir()
+    monkeypatch.chdir(seen)
+    return seen, unseen
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda a: a.to_dask().sum().compute(),
+        lambda a: zd.to_zarr(a.to_dask() * 3, "out.zarr"),
+        lambda a: zd.rechunk(a, "out.zarr", chunks=(4, 8)),
+        lambda a: zd.rechunk(a, "out.zarr", chunks=(4, 8), verify=True),
+        lambda a: zd.copy(a, "out.zarr"),
+        lambda a: zd.compare(a, zd.create_array("zeros.zarr", shape=(8, 8), dtype="i4", chunks=2)),
+        lambda a: zd.verify(a, deep="decode"),
+    ],
+    ids=["sum", "write", "rechunk", "rechunk and verify", "copy", "compare", "verify"],
+)
+def test_workers_that_do_not_see_the_source(folders, client, job):
+    seen, _ = folders
+    _set_folders(client, folders, 2)
+    made = zd.create_array(str(HERE / "s.zarr"), shape=(8, 8), dtype="i4", chunks=(2, 2))
+    made[...] = 5
+    array = zd.open_array(str(HERE / "s.zarr"))
+    with pytest.raises(NodeNotFoundError, match="does not see the store"):
+        job(array)
+    assert not (seen / "out.zarr" / "zarr.json").exists()
+
+
+@needs_proc
+@pytest.mark.parametrize("blind", [1, 2])
+def test_workers_that_do_not_see_the_target(folders, client, blind):
+    """The journal is seen by them here: it lies where links lead to."""
+    seen, _ = folders
+    _set_folders(client, folders, blind)
+    try:
+        zd.to_zarr(da.ones((8, 8), dtype="i4", chunks=2), str(HERE / "t.zarr"))
+    except (StoreOutOfReachError, ResumeError):
+        assert not (seen / "t.zarr" / "zarr.json").exists()
+    else:  # the other worker has done it all
+        assert blind == 1
+        assert (zd.open_array(seen / "t.zarr")[...] == 1).all()
+
+
+def _set_folders(client, folders, blind: int) -> None:
+    for number, worker in enumerate(sorted(client.scheduler_info()["workers"])):
+        client.run(os.chdir, str(folders[number < blind]), workers=[worker])
+
+
+def test_a_task_that_does_not_see_its_job(tmp_path, monkeypatch):
+    """To it the folder is empty, as on another host."""
+    root = tmp_path / "host"
+    root.mkdir()
+    plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), root / "t.zarr")
+    tasks = plan.collection()
+    monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        tasks.compute(scheduler="sync")
+    assert not root.exists()
+
+
+def test_a_rechunking_task_that_does_not_see_its_job(tmp_path, monkeypatch):
+    root = tmp_path / "host"
+    root.mkdir()
+    source = whole(tmp_path / "source")
+    plan = zd.plan_rechunk(source, root / "t.zarr", chunks=(4, 1))
+    stage = begin_anew(plan).stage(0)
+    monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        stage.copy(0)
+    assert not root.exists()
+
+
+def test_a_task_that_runs_again_after_the_end(tmp_path, monkeypatch):
+    plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), tmp_path / "t.zarr")
+    tasks = plan.collection()
+    for _ in range(2):
+        monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+        tasks.compute(scheduler="sync")
+    assert (zd.open_array(tmp_path / "t.zarr")[...] == 1).all()

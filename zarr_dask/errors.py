@@ -454,7 +454,7 @@ class CredentialsMissingError(StoreError, PermissionError):
 
 
 class StoreOutOfReachError(StoreError, RuntimeError):
-    """A store in the memory of one process, where tasks run in others."""
+    """A store that a process which runs tasks does not see: in another one's memory, or host."""
 
 
 class PartialWriteError(ZarrDaskError, ValueError):

@@ -33,7 +33,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import read_consolidated
 from zarr_dask.stores.base import Store, is_far, validator_of
 
-__all__ = ["Confirmation", "Shown", "Standing"]
+__all__ = ["Confirmation", "Shown", "Standing", "this_process"]
 
 
 class Shown(NamedTuple):
@@ -126,7 +126,7 @@ class Standing:
             raise MetadataChangedError(
                 f"{where(self.store, self.path)} is not the array any more that was opened here: "
                 f"its metadata have changed ({_words(self.meta)}; now {_words(present)}), as "
-                f"{_this_process()} sees it. Open it again."
+                f"{this_process()} sees it. Open it again."
             )
 
 
@@ -148,12 +148,13 @@ class Confirmation:
 def _gone() -> str:
     return (
         "The array was there when it was opened, so that what is missing now is no fill value: it "
-        f"was deleted or moved, or {_this_process()} does not see the store. Open it again, or "
+        f"was deleted or moved, or {this_process()} does not see the store. Open it again, or "
         "give all workers the same file system."
     )
 
 
-def _this_process() -> str:
+def this_process() -> str:
+    """Return the number of the process that asks, and its host, for messages."""
     return f"process {os.getpid()} on {platform.node()}"
 
 

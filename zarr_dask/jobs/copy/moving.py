@@ -23,6 +23,7 @@ from zarr_dask.jobs.rechunk.copying import Copied, Process, Records
 from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
 from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import OVERHEAD, CostModel
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
@@ -304,6 +305,8 @@ class Mover:
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy the objects of a task; `stop` is asked before each of them."""
         begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.plan.target)
         with watched(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
         process = Process(process_name(), memory.idle, memory.peak)

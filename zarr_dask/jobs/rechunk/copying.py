@@ -27,6 +27,7 @@ from zarr_dask.jobs.rechunk.converting import misfit
 from zarr_dask.jobs.rechunk.rehearsing import rehearse
 from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory, let_go
@@ -94,6 +95,8 @@ class Stage:
             written by then has its receipt.
         """
         begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.target)
         with (
             keeping_freed_memory(),
             watched(self._name, self._rehearse) as memory,

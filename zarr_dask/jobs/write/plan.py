@@ -28,7 +28,7 @@ from zarr_dask.hierarchy import (
 from zarr_dask.jobs.archives import check_outlives, ends_archives
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.run import check_in_reach, forks_for
+from zarr_dask.jobs.run import check_in_reach, forks_for, runs_elsewhere
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
@@ -36,6 +36,7 @@ from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
 from zarr_dask.journal import Hold
 from zarr_dask.site import Site
+from zarr_dask.stores.base import is_far
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -309,6 +310,7 @@ class WritePlan:
                 self.creates,
                 self.region if self.partial and self.before is None else None,
             )
+        elsewhere = not is_far(target.store) and runs_elsewhere(client)
         writer: Target = ArrayTarget(
             target,
             creates,
@@ -319,6 +321,7 @@ class WritePlan:
             self.swap,
             None if self.swap is None else self.target,
             token,
+            counts=creates and elsewhere,
         )
         forks = forks_for([target.store], client)
         if forks is not None:
@@ -329,7 +332,8 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
+        shown = self.target if creates and elsewhere else None
+        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks, shown)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Whether the array is what this was planned for; tasks of this process need not ask again.

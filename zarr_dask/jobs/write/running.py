@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array import Array
 from zarr_dask.jobs.forks import Forks
+from zarr_dask.jobs.seen import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
@@ -37,6 +38,8 @@ class Begun:
     """How it takes the place of another array, if it does."""
     forks: Forks | None = None
     """What its tasks write to, where that must be merged."""
+    shown: Array | None = None
+    """The new array that its last task makes visible, where that runs in another process."""
 
     def merged(self, result: Any) -> WriteReport:
         """What the tasks have reported, when all that they have stored is in the store."""
@@ -46,6 +49,17 @@ class Begun:
         report = self.forks.take(result)
         self.forks.merge()
         return report
+
+    def check_shown(self) -> None:
+        """See the array that another process has made visible.
+
+        Raises
+        ------
+        StoreOutOfReachError
+            If this process does not see it.
+        """
+        if self.shown is not None:
+            check_array_seen(self.shown)
 
     def stop(self) -> None:
         """Remove what nobody can go on with."""
@@ -109,6 +123,8 @@ def run_plans(
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+        for one in begun:
+            one.check_shown()
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
             one.stop()

@@ -12,9 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array import Array, stored_sizes
 from zarr_dask.computed import as_numpy
-from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataChangedError,
+    ResumeError,
+    StoreOutOfReachError,
+)
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Part, Region
@@ -22,6 +28,7 @@ from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import computing, sending
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
@@ -36,7 +43,7 @@ from zarr_dask.receipts import (
     stored_object,
 )
 from zarr_dask.scratch import keeping_freed_memory
-from zarr_dask.standing import Confirmation
+from zarr_dask.standing import Confirmation, this_process
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
@@ -117,6 +124,8 @@ class ArrayTarget:
     """The array in its place; None for `array`, which may be written elsewhere."""
     token: str = ""
     """Tells this write from all others, those of the same values included."""
+    counts: bool = False
+    """Whether the last task counts stored objects before it makes the array visible."""
 
     def check_place(self) -> None:
         """Whether an array that exists is still the one that the write was planned for.
@@ -142,10 +151,23 @@ class ArrayTarget:
         return (job is not None and job.growing) or has_grown(self.token)
 
     def check_place_once(self) -> None:
-        """As `check_place`, once in each process."""
-        if self.creates or self.token in _CHECKED:
+        """As `check_place`, once in each process; of a new array, that its job is seen.
+
+        Raises
+        ------
+        StoreOutOfReachError
+            If this process does not see the job.
+        """
+        if self.creates:
+            if self.records is not None:
+                check_job_seen_once(self.records.journal, self.lasting or self.array)
             return
-        self.check_place()
+        if self.token in _CHECKED:
+            return
+        try:
+            self.check_place()
+        except MetadataChangedError as error:
+            raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
@@ -244,6 +266,8 @@ class ArrayTarget:
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
+            if self.counts:
+                self._check_stored(result)
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
         if self.swap is not None:
             self.swap.end()
@@ -254,6 +278,18 @@ class ArrayTarget:
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def _check_stored(self, result: WriteReport) -> None:
+        """See that there are as many stored objects as tasks have reported, by one listing."""
+        found = sum(1 for _ in stored_sizes(self.array))
+        if found < result.objects:
+            where = (self.lasting or self.array).where
+            raise StoreOutOfReachError(
+                f"{where} has {counted(found, 'stored object')}, as {this_process()} sees it, but "
+                f"tasks have reported {result.objects}: some worker does not see the same file "
+                "system, or somebody has removed what it wrote. The array was not made visible. "
+                "Give all workers the same file system, and write it again."
+            )
 
     def _check_shown(self) -> None:
         """Whether the array is visible, as it must be where the journal of its job has gone."""
