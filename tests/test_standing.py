@@ -390,3 +390,30 @@ def test_a_task_that_runs_again_after_the_end(tmp_path, monkeypatch):
         monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
         tasks.compute(scheduler="sync")
     assert (zd.open_array(tmp_path / "t.zarr")[...] == 1).all()
+
+
+def test_a_task_that_does_not_see_what_takes_the_place(tmp_path, monkeypatch):
+    root = tmp_path / "host"
+    zd.to_zarr(da.zeros((4, 4), dtype="i4", chunks=2), root / "t.zarr")
+    values = da.ones((4, 4), dtype="i4", chunks=2)
+    tasks = zd.plan_write(values, root / "t.zarr", mode="swap").collection()
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        tasks.compute(scheduler="sync")
+    assert not root.exists()
+    (tmp_path / "elsewhere").rename(root)
+    for _ in range(2):  # and again after the end
+        monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+        tasks.compute(scheduler="sync")
+    assert (zd.open_array(root / "t.zarr")[...] == 1).all()
+
+
+@needs_proc
+def test_an_array_that_the_client_does_not_see(folders, client):
+    """Its workers have written all of it, elsewhere, and keep their journal where it sees it."""
+    seen, unseen = folders
+    _set_folders(client, folders, 2)
+    with pytest.raises(StoreOutOfReachError, match="does not see it"):
+        zd.to_zarr(da.ones((8, 8), dtype="i4", chunks=2), str(HERE / "t.zarr"))
+    assert (unseen / "t.zarr" / "zarr.json").exists()
+    assert not (seen / "t.zarr" / "zarr.json").exists()

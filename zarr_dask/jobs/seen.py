@@ -7,6 +7,8 @@ report stored objects that nobody else sees.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from zarr_dask.array import Array
 from zarr_dask.errors import StoreOutOfReachError
 from zarr_dask.jobs.write.growth import LastTokens
@@ -14,11 +16,11 @@ from zarr_dask.journal import Journal
 from zarr_dask.standing import this_process
 from zarr_dask.stores.base import is_far
 
-__all__ = ["check_array_seen", "check_job_seen", "check_job_seen_once"]
+__all__ = ["check_array_seen", "check_begun_once", "check_job_seen_once"]
 
 
-def check_job_seen(journal: Journal, array: Array) -> None:
-    """See the journal of a job, or that its array has been made visible since.
+def check_job_seen_once(journal: Journal, array: Array) -> None:
+    """See the journal of a job, or that its array has been made visible since; once per process.
 
     Nothing is asked of a store that is far away, which is the same for all processes.
 
@@ -27,25 +29,36 @@ def check_job_seen(journal: Journal, array: Array) -> None:
     StoreOutOfReachError
         If there is neither.
     """
-    if is_far(journal.store) or is_far(array.store) or journal.job() is not None:
-        return
-    # a task that runs again after the end of its job finds no journal
-    if _is_shown(array):
-        return
-    raise StoreOutOfReachError(
-        f"{array.where} cannot be written by {this_process()}: the journal of the job at "
-        f"{journal.url} is not there. Either this process does not see the file system that the "
-        "job was begun in, and what it writes would be lost, or the job has been removed. Give "
-        "all workers the same file system, or write to an object store."
-    )
+    if not is_far(journal.store):
+        token = f"{journal.url} {journal.creation}"
+        check_begun_once(token, lambda: journal.job() is not None, journal.url, array)
 
 
-def check_job_seen_once(journal: Journal, array: Array) -> None:
-    """As `check_job_seen`, once in each process."""
-    token = f"{journal.url} {journal.creation}"
-    if token not in _SEEN:
-        check_job_seen(journal, array)
-        _SEEN.add(token)
+def check_begun_once(token: str, is_begun: Callable[[], bool], place: str, array: Array) -> None:
+    """As `check_job_seen_once`, of a job that is known by something else.
+
+    Parameters
+    ----------
+    token
+        Tells the job from others.
+    is_begun
+        Looks for what it was begun in.
+    place
+        Where that is, for messages.
+    array
+        What it writes, in the place where it will be seen.
+    """
+    if is_far(array.store) or token in _SEEN:
+        return
+    # a task that runs again after the end of its job finds the array
+    if not is_begun() and not _is_shown(array):
+        raise StoreOutOfReachError(
+            f"{array.where} cannot be written by {this_process()}: what the job was begun in, "
+            f"{place}, is not there. Either this process does not see that file system, and what "
+            "it writes would be lost, or the job has been removed. Give all workers the same file "
+            "system, or write to an object store."
+        )
+    _SEEN.add(token)
 
 
 def check_array_seen(array: Array) -> None:

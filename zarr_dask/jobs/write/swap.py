@@ -77,6 +77,11 @@ class Swap:
         """Whether the folders have changed places, by a job whose journal is still there."""
         return Path(self.place, _mark(self.token)).exists()
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether the new array is being written, or has taken the place of the old one."""
+        return Path(self.beside, _mark(self.token)).exists() or self.is_done
+
     def begin(
         self, *, held: bool, journal: Journal | None = None, resumed: bool = False
     ) -> BinaryIO | None:

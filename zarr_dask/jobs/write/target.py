@@ -28,7 +28,7 @@ from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import computing, sending
-from zarr_dask.jobs.seen import check_job_seen_once
+from zarr_dask.jobs.seen import check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
@@ -159,8 +159,11 @@ class ArrayTarget:
             If this process does not see the job.
         """
         if self.creates:
-            if self.records is not None:
-                check_job_seen_once(self.records.journal, self.lasting or self.array)
+            lasting, swap = self.lasting or self.array, self.swap
+            if swap is not None:
+                check_begun_once(swap.token, lambda: swap.is_begun, swap.beside, lasting)
+            elif self.records is not None:
+                check_job_seen_once(self.records.journal, lasting)
             return
         if self.token in _CHECKED:
             return
