@@ -542,7 +542,8 @@ def _cell(found: Owners, itemsize: int) -> Shape:
 def _resized(array: Array, shape: Shape) -> Array:
     sharded = array.meta.codecs.serializer.divides
     grid = resized(array.meta.grid, shape, sharded=sharded)
-    return replace(array, meta=replace(array.meta, grid=grid))
+    # longer than any document says
+    return replace(array, meta=replace(array.meta, grid=grid), shown=None)
 
 
 def _check_owned(series: Series) -> None:
