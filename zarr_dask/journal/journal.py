@@ -241,18 +241,10 @@ def job_at(store: Store, prefix: str) -> Job | None:
         return None  # nothing that this package has written: no job of ours
     if document.pop("format", None) != _FORMAT:
         return None
-    members = checked_members(document, where(store, key))
-    return Job(
-        **{
-            **members,
-            **{
-                name: tuple(map(tuple, members[name]))
-                for name in ("layers", "region")
-                if name in members
-            },
-            "together": tuple(members.get("together", ())),
-        }
-    )
+    members: dict[str, Any] = checked_members(document, where(store, key))
+    for name in ("layers", "region"):
+        members[name] = tuple(map(tuple, members.get(name, ())))
+    return Job(**{**members, "together": tuple(members.get("together", ()))})
 
 
 @lru_cache(maxsize=1)

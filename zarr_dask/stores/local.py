@@ -520,7 +520,7 @@ class _Bounds:
     def target(self, entry: os.DirEntry[str]) -> str | None:
         """Real path of what a link leads to; None, with a warning, if that lies outside."""
         target = os.path.realpath(entry.path)
-        if any(_is_in(target, folder) for folder in self._inside):
+        if self._is_inside(target):
             return target
         warn(
             f"{entry.path} is a link that leads out of {self._store.root}, to {target}. What lies "
@@ -528,6 +528,9 @@ class _Bounds:
             LinkWarning,
         )
         return None
+
+    def _is_inside(self, target: str) -> bool:
+        return any(_is_in(target, folder) for folder in self._inside)
 
     def way(self, entry: os.DirEntry[str], links: tuple[str, ...]) -> tuple[str, ...] | None:
         """The folders in which links were followed, with this one; None if it is not followed.
@@ -537,15 +540,15 @@ class _Bounds:
         LinkError
             If stored objects would be left out, or there are too many links.
         """
+        if _LIKE_CHUNK.fullmatch(entry.name) and not self._is_inside(os.path.realpath(entry.path)):
+            raise LinkError(
+                f"{entry.path} is called as a folder of stored objects is, and is a link that "
+                f"leads out of {self._store.root}. Without what lies behind it an array would be "
+                "taken for one of fill values. Link a whole hierarchy, not a part of an array, or "
+                "put the folder in the place of the link."
+            )
         target = self.target(entry)
         if target is None:
-            if _LIKE_CHUNK.fullmatch(entry.name):
-                raise LinkError(
-                    f"{entry.path} is called as a folder of stored objects is, and is a link that "
-                    f"leads out of {self._store.root}. Without what lies behind it an array would "
-                    "be taken for one of fill values. Link a whole hierarchy, not a part of an "
-                    "array, or put the folder in the place of the link."
-                )
             return None
         way = (*links, os.path.realpath(os.path.dirname(entry.path)))
         if any(_is_in(folder, target) for folder in way):
