@@ -63,12 +63,14 @@ def open_in(root: str, key: str, flags: int) -> int:
         If it cannot be opened.
     """
     path, _, name = key.rpartition("/")
-    with folder_in(root, path) as folder:
-        try:
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
-        except OSError:
-            check_no_link(root, key, folder)
-            raise
+    folder = _reached(root, path, make=False)
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    except OSError:
+        check_no_link(root, key, folder)
+        raise
+    finally:
+        os.close(folder)
 
 
 def create_in(root: str, path: str, name: str) -> tuple[int, int]:
@@ -89,8 +91,10 @@ def create_in(root: str, path: str, name: str) -> tuple[int, int]:
         If the file cannot be made.
     """
     for _ in range(MOST_REMOVED):
-        with suppress(FileNotFoundError):
+        try:
             return _create_once(root, path, name)
+        except FileNotFoundError:
+            continue
     return _create_once(root, path, name)
 
 
@@ -136,8 +140,11 @@ def forget_reached() -> None:
 def _reached(root: str, path: str, *, make: bool) -> int:
     known = _REACHED.get((root, path))
     if known is not None:
-        with suppress(OSError):
+        try:
             descriptor = os.open(f"{root}/{path}", _OPEN)
+        except OSError:
+            descriptor = -1  # it has gone, or something else is there
+        if descriptor >= 0:
             if _identity(descriptor) == known:
                 return descriptor
             os.close(descriptor)

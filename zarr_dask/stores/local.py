@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_hex
@@ -202,9 +202,8 @@ class LocalStore:
         path, _, name = key.rpartition("/")
         temporary = f".zarr-dask-{token_hex(8)}.tmp"
         folder = f"{self.root}/{path}".rstrip("/")
-        with self._reporting("write", key), ExitStack() as stack:
+        try:
             around, descriptor = create_in(self.root, path, temporary)
-            stack.callback(os.close, around)
             try:
                 try:
                     fill(descriptor)
@@ -220,6 +219,12 @@ class LocalStore:
                 with suppress(OSError):  # what was written before a disk was full must not stay
                     os.unlink(temporary, dir_fd=around)
                 raise
+            finally:
+                os.close(around)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise self.failed("write", key, error) from error
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
