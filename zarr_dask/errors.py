@@ -23,6 +23,7 @@
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "not there"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
     │   ├── DamagedValueError                         an entry of an archive that is damaged
@@ -35,6 +36,7 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    ├── JournalError             (ValueError)         a record of a job that no job has written
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
@@ -52,6 +54,7 @@
 
     ZarrDaskWarning              (UserWarning)        something odd that was read all the same
     ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
+    ├── LinkWarning                                   a link out of the root, which is left out
     ├── MissingGroupWarning                           nodes below a path without a document
     ├── MixedFormatsWarning                           a node in a group of another format
     ├── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
@@ -84,6 +87,9 @@ __all__ = [
     "DataTypeError",
     "GridError",
     "JobRunningError",
+    "JournalError",
+    "LinkError",
+    "LinkWarning",
     "ListingError",
     "ManifestError",
     "MemoryBudgetError",
@@ -408,6 +414,10 @@ class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
 
 
+class LinkError(StoreError):
+    """A link below the root of a store, which nothing that writes or deletes follows."""
+
+
 class ListingError(StoreError):
     """The store cannot list its keys: an HTTP server, for instance."""
 
@@ -467,6 +477,10 @@ class SourceIsTargetError(ZarrDaskError, ValueError):
 
 class ResumeError(ZarrDaskError, ValueError):
     """A job cannot be resumed: it is another one, cannot be told from others, or has no journal."""
+
+
+class JournalError(ZarrDaskError, ValueError):
+    """A record of a job (its document, what its ranks say) holds what no job has written."""
 
 
 class JobRunningError(ZarrDaskError, RuntimeError):
@@ -623,6 +637,10 @@ class ZarrDaskWarning(UserWarning):
 
 class ConsolidatedMetadataWarning(ZarrDaskWarning):
     """Consolidated metadata do not say what the documents say, or cannot be used."""
+
+
+class LinkWarning(ZarrDaskWarning):
+    """A link leads out of the root of a store, so that what it leads to is not listed."""
 
 
 class MissingGroupWarning(ZarrDaskWarning):

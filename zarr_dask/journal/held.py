@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.below import open_in
 from zarr_dask.stores.local import LocalStore
 
 __all__ = ["HELD", "Hold", "check_none_held", "hold", "is_held"]
@@ -42,7 +43,7 @@ def hold(store: Store, prefix: str) -> Hold:
     if not isinstance(store, LocalStore):
         return Hold(None)
     try:
-        descriptor = os.open(_path(store, prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR | os.O_CREAT)
     except OSError:
         return Hold(None)  # somebody else's job, or one that has ended
     try:
@@ -58,7 +59,7 @@ def is_held(store: Store, prefix: str) -> bool:
     if not isinstance(store, LocalStore):
         return False
     try:
-        descriptor = os.open(_path(store, prefix), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR)
     except OSError:
         return False
     try:
@@ -97,7 +98,3 @@ def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
                 f"is {store.url}/{folder}). Wait until it has ended, or stop it; to write at the "
                 "same time would mix the values of both."
             )
-
-
-def _path(store: LocalStore, prefix: str) -> str:
-    return f"{store.root}/{prefix}{HELD}"

@@ -26,15 +26,16 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from zarr_dask.errors import MetadataError, StoreError
-from zarr_dask.formats.base import Limits, load_json, read_documents
+from zarr_dask.formats.base import Limits, load_json, read_documents, where
+from zarr_dask.journal.checks import checked_members
 from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store
+from zarr_dask.stores.below import folder_in, forget_reached
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.durable import forget_folders
 from zarr_dask.stores.local import LocalStore
@@ -223,26 +224,27 @@ class Journal:
 
 
 def job_at(store: Store, prefix: str) -> Job | None:
-    """The job that keeps its journal below a prefix; None if there is none, or it has ended."""
+    """The job that keeps its journal below a prefix; None if there is none, or it has ended.
+
+    Raises
+    ------
+    JournalError
+        If the document says what no job says.
+    """
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(store, [key], Limits())[key]
     if text is None:
         return None
     try:
         document = load_json(store, key, text)
-        if document.pop("format", None) != _FORMAT:
-            return None
-        job = Job(**document)
-        return Job(
-            **{
-                **vars(job),
-                "layers": tuple((str(name), str(token)) for name, token in job.layers),
-                "region": tuple((int(start), int(stop)) for start, stop in job.region),
-                "together": tuple(map(str, job.together)),
-            }
-        )
-    except (MetadataError, TypeError, ValueError):
+    except MetadataError:
         return None  # nothing that this package has written: no job of ours
+    if document.pop("format", None) != _FORMAT:
+        return None
+    members: dict[str, Any] = checked_members(document, where(store, key))
+    for name in ("layers", "region"):
+        members[name] = tuple(map(tuple, members.get(name, ())))
+    return Job(**{**members, "together": tuple(members.get("together", ()))})
 
 
 @lru_cache(maxsize=1)
@@ -256,13 +258,16 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     if not isinstance(store, LocalStore):
         return
     forget_folders()
+    forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
+        above, _, name = folder.rpartition("/")
         try:
-            Path(store.root, folder).rmdir()
+            with folder_in(store.root, above) as around:
+                os.rmdir(name, dir_fd=around)
         except FileNotFoundError:
             continue
         except OSError:
-            return  # other journals are in it
+            return  # other journals are in it, or links lead to it
 
 
 def _folders_above(path: str) -> Iterator[str]:

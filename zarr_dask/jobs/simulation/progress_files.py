@@ -15,7 +15,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,16 @@ from typing import Any, Protocol
 from weakref import finalize
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
+from zarr_dask.errors import (
+    CorruptObjectError,
+    JournalError,
+    RankError,
+    StoreError,
+    WriterNotFoundError,
+)
 from zarr_dask.formats.base import where
-from zarr_dask.stores.base import Range, Store
+from zarr_dask.stores.base import Range, Store, is_key
+from zarr_dask.stores.below import open_in
 from zarr_dask.stores.durable import fsync_names
 from zarr_dask.stores.files import read_at
 from zarr_dask.stores.local import LocalStore
@@ -40,6 +47,7 @@ Record = dict[str, Any]
 
 _LONGEST_FILE = 1 << 28
 """Bytes of one progress file at most: more is not one of ours."""
+_LARGEST = 1 << 63
 _MANY_LINES = 128
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
@@ -60,8 +68,86 @@ def _records(text: bytes, at: str) -> tuple[list[Record], int]:
                 f"{at}: line {number + 1} of {len(line)} bytes does not have its checksum. The "
                 "file was damaged; without it nobody knows what is stored: create the output anew."
             )
-        records.append(json.loads(body))
+        records.append(_checked(body, f"{at}: line {number + 1}"))
     return records, end
+
+
+def _checked(text: bytes, at: str) -> Record:
+    """A record that says what ranks say, whoever has written it.
+
+    Raises
+    ------
+    JournalError
+        If it says something else.
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JournalError(f"{at} is no JSON ({error}). {_ANEW}") from error
+    members = record if isinstance(record, dict) else {}
+    kind = next((one for one in _MEMBERS if one in members), None)
+    if kind is None:
+        raise JournalError(f"{at}: {record!a:.80} is nothing that a rank says. {_ANEW}")
+    for name in _MEMBERS[kind]:
+        is_right, expected = _CHECKS[name]
+        if not is_right(members.get(name)):
+            found = members.get(name)
+            raise JournalError(f"{at}: {name} is {found!a:.80}, expected {expected}. {_ANEW}")
+    return members
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_steps(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(map(_is_count, value))
+        and value[0] <= value[1]
+    )
+
+
+def _is_object(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and isinstance(value[0], list)
+        and all(map(_is_count, (*value[0], *value[1:])))
+        and value[2] < 1 << 32
+    )
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_object, value))
+
+
+def _is_stored(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and all(map(is_key, value)) and all(map(_is_count, value.values()))
+    )
+
+
+_ANEW = (
+    "No rank has written it, and without the file nobody knows what is stored: create the output "
+    "anew."
+)
+_MEMBERS = {
+    "array": ("array", "index", "steps", "objects"),
+    "from_step": ("from_step", "rewind"),
+    "stored": ("stored", "rewind"),
+}
+"""What records say, by the member that tells what they are."""
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "array": (is_key, "the path of an array"),
+    "index": (_is_count, "an integer of at least 0"),
+    "steps": (_is_steps, "the first step and the one behind the last"),
+    "objects": (_is_objects, "lists of coordinates, bytes and a CRC-32C"),
+    "from_step": (_is_count, "a step"),
+    "rewind": (_is_count, "an integer of at least 0"),
+    "stored": (_is_stored, "numbers of steps by paths of arrays"),
+}
 
 
 class Appender(Protocol):
@@ -246,7 +332,8 @@ class Folder:
             return _WholeFile(self.store, self.prefix + name, self.records(name), shortened)
         path = f"{self.store.root}/{self.prefix}{name}"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            descriptor = open_in(self.store.root, self.prefix + name, flags)
             try:
                 _lock(descriptor, path, wait=False)
                 _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
@@ -255,6 +342,8 @@ class Folder:
             except BaseException:
                 os.close(descriptor)
                 raise
+        except StoreError:
+            raise
         except OSError as error:
             raise _failed("open", path, error) from error
         return _LocalFile(path, descriptor, size, self.store.fsync)
@@ -293,7 +382,9 @@ class Folder:
             if key[len(self.prefix) :].startswith(start):
                 path = f"{self.store.root}/{key}"
                 try:
-                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    descriptor = open_in(self.store.root, key, os.O_RDWR)
+                except StoreError:
+                    raise
                 except OSError as error:
                     raise _failed("open", path, error) from error
                 try:
@@ -316,9 +407,11 @@ class Folder:
             return
         path = Path(f"{self.store.root}/{self.prefix}lock")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = open_in(self.store.root, f"{self.prefix}lock", os.O_RDWR | os.O_CREAT)
         except FileNotFoundError as error:
             raise self._ended() from error
+        except StoreError:
+            raise
         except OSError as error:
             raise _failed("open", str(path), error) from error
         try:

@@ -35,17 +35,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import JournalError, StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.below import folder_in, forget_reached, open_in
 from zarr_dask.stores.durable import forget_folders, fsync_folder
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.surroundings import check_no_link
 
 __all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
 
 State = Literal["running", "dead", "resumable", "unknown"]
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+_LONGEST_MARK = 1 << 14
 _EXCHANGE = 2  # the flag of both systems
 _AT_FDCWD = -100
 _PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
@@ -75,7 +78,7 @@ class Swap:
     @property
     def is_done(self) -> bool:
         """Whether the folders have changed places, by a job whose journal is still there."""
-        return Path(self.place, _mark(self.token)).exists()
+        return _has_mark(self.place, self.token)
 
     @property
     def is_begun(self) -> bool:
@@ -111,7 +114,7 @@ class Swap:
             left.remove()
         says = b"" if journal is None else os.fsencode(_place_of(journal))
         try:
-            if resumed and Path(self.beside, _mark(self.token)).exists():
+            if resumed and _has_mark(self.beside, self.token):
                 return self._hold(self.beside, says, held=held)
             self.remove()
             return self._make(says, held=held)
@@ -124,7 +127,7 @@ class Swap:
 
     def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
         making = f"{self.beside}{_MAKING}"
-        shutil.rmtree(making, ignore_errors=True)  # of the same job, which died here
+        _remove(making)  # of the same job, which died here
         Path(making).mkdir()
         mark = self._hold(making, says, held=held)
         Path(making).rename(self.beside)  # so that no folder is without its mark at first
@@ -133,7 +136,10 @@ class Swap:
     def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
         """Say who writes into a folder; the caller closes what is returned."""
         with ExitStack() as stack:
-            mark = stack.enter_context(Path(folder, _mark(self.token)).open("ab", buffering=0))
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            descriptor = open_in(folder, _mark(self.token), flags)
+            mark = stack.enter_context(os.fdopen(descriptor, "ab", buffering=0))
+            mark.seek(0, os.SEEK_END)
             locked = held and _locked(mark)
             if locked or not mark.tell():  # else another process of the same job says so
                 mark.truncate(0)
@@ -154,9 +160,10 @@ class Swap:
             If the folders cannot change places; the old array is where it was then.
         """
         try:
-            if Path(self.beside, _mark(self.token)).exists():
+            if _has_mark(self.beside, self.token):
                 _exchange(self.beside, self.place)
                 forget_folders()
+                forget_reached()
             if self.fsync:  # before the old array goes
                 for one in (self.beside, self.place):
                     fsync_folder(str(Path(one).parent))
@@ -174,8 +181,8 @@ class Swap:
     def remove(self) -> None:
         """Remove what lies beside: the old array after the end, else the new one."""
         if Path(self.place).exists():  # else these are the only arrays that there are
-            shutil.rmtree(f"{self.beside}{_AWAY}", ignore_errors=True)
-            shutil.rmtree(self.beside, ignore_errors=True)
+            _remove(f"{self.beside}{_AWAY}")
+            _remove(self.beside)
 
 
 # --- what killed jobs have left -------------------------------------------------------------------
@@ -188,12 +195,12 @@ class Left:
     folder: str
     state: State
     """``"running"``; ``"dead"``, and not needed; ``"resumable"`` where a journal knows of it;
-    ``"unknown"`` where another host may write it."""
+    ``"unknown"`` where another host may write it, or where it is a link."""
 
     def remove(self) -> bool:
         """Remove it if it is not needed; returns whether that was so."""
         if self.state == "dead":
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
         return self.state == "dead"
 
 
@@ -219,11 +226,14 @@ def left_beside(around: str, name: str) -> list[Left]:
 
 def _state(folder: str, token: str, *, making: bool) -> State:
     """Whether somebody writes the new array in a folder, or it is the old one after the end."""
-    if Path(f"{folder}{_AWAY}").exists():
+    if Path(folder).is_symlink() or not Path(folder).is_dir():
+        return "unknown"  # no job makes such
+    if os.path.lexists(f"{folder}{_AWAY}"):
         return "unknown"  # a crash between two renames: these are the only arrays that there are
     try:
-        with Path(folder, _mark(token)).open("rb", buffering=0) as mark:
-            host, _, journal = mark.read().partition(b"\n")
+        descriptor = open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", buffering=0) as mark:
+            host, _, journal = mark.read(_LONGEST_MARK).partition(b"\n")
             if host == _host() and not _locked(mark):
                 return "running"
             if journal and _is_open(os.fsdecode(journal)):
@@ -244,8 +254,12 @@ def _place_of(journal: Journal) -> str:
 
 def _is_open(journal: str) -> bool:
     """Whether a journal is there; of one that is no local file nobody can tell."""
-    local = journal.startswith("/")
-    return not local or Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
+    if not journal.startswith("/"):
+        return True
+    try:
+        return Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
+    except (JournalError, StoreError):
+        return True  # nobody knows what it is
 
 
 def _locked(mark: BinaryIO) -> bool:
@@ -255,6 +269,25 @@ def _locked(mark: BinaryIO) -> bool:
     except OSError:
         return False
     return True
+
+
+def _has_mark(folder: str, token: str) -> bool:
+    """True if a folder, which is no link, holds the new array of a job."""
+    if Path(folder).is_symlink():
+        return False
+    try:
+        os.close(open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder beside a hierarchy; a link in its place stays, and what it leads to."""
+    around, name = os.path.split(folder)
+    with suppress(OSError), folder_in(around, "") as at:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=at)  # which follows no link
+    forget_reached()
 
 
 def _host() -> bytes:
@@ -283,6 +316,8 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
     ------
     StoreError
         If the store is not a local one, or the array not in one folder that can be renamed.
+    LinkError
+        If a link stands in the place of the array, or leads to it.
     """
     if not isinstance(store, LocalStore):
         raise StoreError(
@@ -294,6 +329,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
             f"{where(store, path)} does not lie in one folder, as arrays of the formats v1, v2 and "
             "v3 do, so that it cannot be replaced at once."
         )
+    check_no_link(store, path)
     place, root = (os.path.realpath(p) for p in (f"{store.root}/{path}", store.root))
     around, name = os.path.split(root)
     token = token_hex(8)
