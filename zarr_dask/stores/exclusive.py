@@ -15,7 +15,6 @@ process that was stopped and goes on would write beside its successor then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from zarr_dask.stores.owners import Owner
 __all__ = ["Record", "RecordTakenError", "make_record", "owner_of"]
 
 _PATIENCE = 60.0
-"""Seconds to wait for one and the same holder, which has a record for milliseconds."""
+"""Seconds to wait for one and the same holder that is not known to run."""
 _SETTLED = 2.0
 """Seconds after which a record that names nobody yet, and whose lock is free, has nobody."""
 _FIRST_POLL, _LAST_POLL = 0.001, 0.05  # a file tells nobody when it goes: it can only be asked for
@@ -72,9 +71,7 @@ def owner_of(path: str) -> Owner | None:
     return None if text is None else Owner.parse(text)
 
 
-def make_record(
-    path: str, *, locked: bool, wait: bool = False, missing: Callable[[], None] | None = None
-) -> Record:
+def make_record(path: str, *, locked: bool, wait: bool = False) -> Record:
     """Make a record, as the only process that has it.
 
     Parameters
@@ -85,9 +82,7 @@ def make_record(
         Whether this process holds the lock that goes with it, which is shared by all who lock:
         others who had it are gone then.
     wait
-        For others that have the record, as long as they change.
-    missing
-        Called where the folder is not there; by default that is an error.
+        For others that have the record, as long as they change or run.
 
     Raises
     ------
@@ -97,21 +92,9 @@ def make_record(
         If the file cannot be made.
     """
     owner = Owner.here(locked=locked)
-    text = owner.to_json()
     before: bytes | None = None
     since, pause = monotonic(), _FIRST_POLL
-    while True:
-        try:
-            _create(path, text)
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            if missing is None:
-                raise
-            missing()
-            continue
-        else:
-            return Record(path, owner)
+    while not _created(path, owner.to_json()):
         found = fresh_bytes(path)
         if found is None:
             continue  # it has just gone
@@ -120,11 +103,21 @@ def make_record(
         other, waited = Owner.parse(found), monotonic() - since
         if _is_dead(other, locked=locked, waited=waited):
             _take_away(path, found)
-            continue
-        if waited > _PATIENCE or not (wait or (other is None and waited < _SETTLED)):
+        elif _is_in_vain(other, waited, wait=wait):
             raise RecordTakenError(path, other)
-        sleep(pause)
-        pause = min(2 * pause, _LAST_POLL)
+        else:
+            sleep(pause)
+            pause = min(2 * pause, _LAST_POLL)
+    return Record(path, owner)
+
+
+def _created(path: str, text: bytes) -> bool:
+    """Create a file that is not there yet; returns False if it is."""
+    try:
+        _create(path, text)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _create(path: str, text: bytes) -> None:
@@ -144,6 +137,13 @@ def _is_dead(owner: Owner | None, *, locked: bool, waited: float) -> bool:
     if owner is None:
         return locked and waited > _SETTLED
     return (locked and owner.locked) or owner.is_gone()
+
+
+def _is_in_vain(owner: Owner | None, waited: float, *, wait: bool) -> bool:
+    """Return True if a record is not waited for any longer."""
+    if not wait:  # but for one that is being made
+        return owner is not None or waited > _SETTLED
+    return waited > _PATIENCE and not (owner is not None and owner.is_running())
 
 
 def _take_away(path: str, expected: bytes) -> None:

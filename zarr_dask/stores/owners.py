@@ -62,23 +62,37 @@ class Owner:
         """Return what records hold."""
         return json.dumps(asdict(self)).encode()
 
+    def is_here(self) -> bool:
+        """Return True if it is a process of a host of this name."""
+        return self.host == _surroundings()[0]
+
     def is_gone(self) -> bool:
-        """True if the process is known to be gone; of other hosts nobody here can tell."""
+        """Return True if the process is known to be gone; of other hosts nobody here can tell."""
+        return self._runs() is False
+
+    def is_running(self) -> bool:
+        """Return True if the process is known to be there."""
+        return self._runs() is True
+
+    def _runs(self) -> bool | None:
+        """Look for the process; None where it cannot be looked for."""
         host, kernel, table = _surroundings()
         if self.host != host:
-            return False
+            return None
         if self.kernel and kernel and self.kernel != kernel:
-            return True  # the host was started anew
+            return False  # the host was started anew
         if self.table != table or sys.platform == "win32" or self.pid <= 0:
-            return False
+            return None
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return True
-        except (OSError, OverflowError):
             return False
+        except PermissionError:
+            pass  # it is another user's
+        except (OSError, OverflowError):
+            return None
         now = _beginning(self.pid)
-        return bool(self.began and now and now != self.began)
+        return not (self.began and now and now != self.began)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
