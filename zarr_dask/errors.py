@@ -35,6 +35,7 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    │   └── JobReplacedError                          a job whose journal is gone, or another one's
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
@@ -83,6 +84,7 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "JobReplacedError",
     "JobRunningError",
     "ListingError",
     "ManifestError",
@@ -467,6 +469,10 @@ class SourceIsTargetError(ZarrDaskError, ValueError):
 
 class ResumeError(ZarrDaskError, ValueError):
     """A job cannot be resumed: it is another one, cannot be told from others, or has no journal."""
+
+
+class JobReplacedError(ResumeError):
+    """A job that goes on after its journal was removed, or became that of another job."""
 
 
 class JobRunningError(ZarrDaskError, RuntimeError):

@@ -51,6 +51,7 @@ def write_part(
     values: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """Write what lies in one stored object.
 
@@ -66,6 +67,8 @@ def write_part(
         Given the bytes that are stored, piece by piece.
     waiting
         Held while a store is waited for, where that holds nobody else up.
+    fence
+        Called right before the object is put or removed; raises if that must not be.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def write_part(
     elements = cut(values, part.out)
     if elements.shape != array.meta.bound(part.coords).spec.shape:
         elements = _completed(array, part, elements)
-    return write_cell(array, part.coords, elements, note, waiting)
+    return write_cell(array, part.coords, elements, note, waiting, fence)
 
 
 def write_cell(
@@ -92,6 +95,7 @@ def write_cell(
     elements: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """As `write_part`, of all elements of an object, those beyond the array included.
 
@@ -99,10 +103,12 @@ def write_cell(
     """
     key = array.key(coords)
     if array.meta.is_unwritten(elements):
+        if fence is not None:
+            fence()
         array.store.delete(key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
-    put_pieces(array.store, key, pieces, note, waiting)
+    put_pieces(array.store, key, pieces, note, waiting, fence)
     return True
 
 

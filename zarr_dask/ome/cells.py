@@ -214,10 +214,11 @@ class _Written:
     def put(self, array: Array, region: Region, pixels: np.ndarray) -> None:
         """Write the objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
+        fence = None if self._records is None else self._records.journal.fence
         for part in array.meta.grid.parts(region):
             name = array.key(part.coords)[len(prefix) :]
             noting = Noting(checksum=self._records is not None)
-            if not write_part(array, part, pixels, noting):
+            if not write_part(array, part, pixels, noting, fence=fence):
                 self.empty.append(name)
                 continue
             self.nbytes += noting.nbytes

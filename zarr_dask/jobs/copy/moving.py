@@ -315,6 +315,7 @@ class Mover:
         tally = Tally(self.plan.source.store)
         written: list[StoredObject] = []
         empty: list[str] = []
+        fence = None if self.records is None else self.records.journal.fence
         for coords, value in self._values(number, tally):
             memory.look()
             if stop is not None and stop():
@@ -323,6 +324,8 @@ class Mover:
             if value is None:
                 empty.append(key)
                 continue
+            if fence is not None:
+                fence()
             target.store.set(target.key(coords), [value])
             written.append(stored_object(key, [value], with_sha256=False))
         if self.records is not None and (written or empty):

@@ -329,7 +329,7 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
+        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks, token)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Whether the array is what this was planned for; tasks of this process need not ask again.

@@ -37,6 +37,8 @@ class Begun:
     """How it takes the place of another array, if it does."""
     forks: Forks | None = None
     """What its tasks write to, where that must be merged."""
+    token: str = ""
+    """Tells the write from all others."""
 
     def merged(self, result: Any) -> WriteReport:
         """What the tasks have reported, when all that they have stored is in the store."""
@@ -84,7 +86,8 @@ def end_of(begun: Iterable[Begun]) -> JobsEnd:
     """What ends the jobs of several arrays when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
-    return JobsEnd(journals, tuple(one.swap for one in found if one.swap is not None))
+    swaps = tuple(one.swap for one in found if one.swap is not None)
+    return JobsEnd(journals, swaps, tuple(one.token for one in found))
 
 
 def run_plans(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from zarr_dask.array import Array
@@ -17,7 +19,9 @@ _ATTEMPTS = 1000
 """Every failed one means that another job has succeeded: as many may share an object."""
 
 
-def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | None:
+def change_part(
+    array: Array, part: Part, values: np.ndarray, fence: Callable[[], None] | None = None
+) -> list[Buffer] | None:
     """Write a part of a stored object while other jobs may be writing other parts of it.
 
     The object is read, changed, and put back if it is still what was read; else it is read again.
@@ -32,6 +36,8 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
         Which object, and what of it.
     values
         Of the whole region.
+    fence
+        Called right before the object is put; raises if that must not be.
 
     Returns
     -------
@@ -55,6 +61,8 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
         if stored is None and array.meta.is_unwritten(chunk):
             return None
         buffers = array.meta.bound(part.coords).encode(chunk)
+        if fence is not None:
+            fence()
         if store.set_if(key, buffers, tag):
             return buffers
     raise ConditionalWriteError(

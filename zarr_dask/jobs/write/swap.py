@@ -10,8 +10,8 @@ A job that is killed leaves a folder beside the root of the hierarchy,
 ``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
 says which process writes the array and which journal knows of it, and is locked by that process for
 as long as it lives, where locks can be trusted (`zarr_dask.stores.mounts`). The mark goes with the
-array to its place, and is removed when the job has ended; a folder without a mark holds the old array,
-after the two have changed places.
+array to its place, and is removed when the job has ended; a folder without a mark holds the old
+array, after the two have changed places.
 
 A job with a journal (``resume=``) finds its folder again, and goes on there. The others are removed
 by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that nobody needs
