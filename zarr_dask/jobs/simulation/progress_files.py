@@ -31,6 +31,7 @@ from zarr_dask.stores.exclusive import Record as Holding
 from zarr_dask.stores.exclusive import RecordTakenError, make_record
 from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.files import read_at
+from zarr_dask.stores.fresh import refresh
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.mounts import has_shared_locks
 
@@ -287,6 +288,7 @@ class Folder:
                 stack.callback(os.close, descriptor)
                 holding = _recorded(descriptor, path, wait=False)
                 stack.callback(holding.remove)
+                refresh(descriptor)  # what lies behind a size of yesterday would be cut off
                 _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
                 if self.store.fsync:
                     fsync_names(str(Path(path).parent), self.store.root)

@@ -206,7 +206,11 @@ class ArrayTarget:
 
         Scheduler and process know that; see `zarr_dask.jobs.write.growth`.
         """
-        if not has_ended(self.token):
+        if has_ended(self.token):
+            return
+        if self.before is not None and journal.job() is None:
+            self.check_place()  # of several appends that have begun, the first that ends counts
+        else:
             journal.check_ours()
 
     def _noting(self) -> Noting:
