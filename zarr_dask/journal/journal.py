@@ -7,6 +7,7 @@ A journal lies in a `zarr_dask.journal.places.Place`, in a folder of its own::
         receipts-<host>-<pid>-<..>     one file per process, only ever appended to
         receipts-task-<..>             where stores cannot append: one object per task
         held                           locked by the processes that work on it
+        held-<16 hex digits>           which process that is, where locks are known to one host
 
 The file of a process is written with one call per receipt, so that a killed process leaves whole
 lines and at most a torn last one, which is passed over. No two processes share a file: appending
