@@ -83,6 +83,16 @@ class Appender(Protocol):
         """
         ...
 
+    def check_held(self) -> None:
+        """Refuse to go on where the file is not this process's any more; only local files tell.
+
+        Raises
+        ------
+        RankError
+            If it is not.
+        """
+        ...
+
     def close(self) -> None:
         """Close the file and give up its lock."""
         ...
@@ -105,6 +115,9 @@ class _WholeFile:
         self.store.set(self.key, list(map(_line, records)))
         self.records = records
 
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+
     def close(self) -> None:
         """See `Appender.close`."""
 
@@ -126,13 +139,8 @@ class _LocalFile:
     def add(self, record: Record) -> None:
         """See `Appender.add`."""
         line = _line(record)
+        self.check_held()
         locked = self.holding.owner.locked
-        if not (locked or self.holding.is_ours()):
-            raise RankError(
-                f"{self.holding.path}, the record that lets this process alone write for its rank, "
-                "was removed or replaced: another process may write for it. Nothing was added; "
-                "attach again when no other process runs as this rank."
-            )
         try:
             os.ftruncate(self.descriptor, self.size)  # what a write that failed may have left
             _write(self.descriptor, line)
@@ -145,6 +153,15 @@ class _LocalFile:
         except OSError as error:
             raise _failed("append to", self.path, error) from error
         self.size += len(line)
+
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+        if not (self.holding.owner.locked or self.holding.is_ours()):
+            raise RankError(
+                f"{self.holding.path}, the record that lets this process alone write for its rank, "
+                "was removed or replaced: another process may write for it. Nothing was added; "
+                "attach again when no other process runs as this rank."
+            )
 
     def close(self) -> None:
         """See `Appender.close`."""
