@@ -36,6 +36,7 @@
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    │   └── JobReplacedError                          a job whose journal is gone, or another one's
     ├── JournalError             (ValueError)         a record of a job that no job has written
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
@@ -86,6 +87,7 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "JobReplacedError",
     "JobRunningError",
     "JournalError",
     "LinkError",
@@ -481,6 +483,10 @@ class ResumeError(ZarrDaskError, ValueError):
 
 class JournalError(ZarrDaskError, ValueError):
     """A record of a job (its document, what its ranks say) holds what no job has written."""
+
+
+class JobReplacedError(ResumeError):
+    """A job that goes on after its journal was removed, or became that of another job."""
 
 
 class JobRunningError(ZarrDaskError, RuntimeError):

@@ -53,6 +53,7 @@ def write_part(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
     confirm: Callable[[], None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """Write what lies in one stored object.
 
@@ -71,6 +72,8 @@ def write_part(
     confirm
         Called where an object that is kept in part is absent, before anything is written; raises
         if that is because the array has gone.
+    fence
+        Called right before the object is put or removed; raises if that must not be.
 
     Returns
     -------
@@ -88,7 +91,7 @@ def write_part(
     elements = cut(values, part.out)
     if elements.shape != array.meta.bound(part.coords).spec.shape:
         elements = _completed(array, part, elements, confirm)
-    return write_cell(array, part.coords, elements, note, waiting)
+    return write_cell(array, part.coords, elements, note, waiting, fence)
 
 
 def write_cell(
@@ -97,6 +100,7 @@ def write_cell(
     elements: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """As `write_part`, of all elements of an object, those beyond the array included.
 
@@ -104,10 +108,12 @@ def write_cell(
     """
     key = array.key(coords)
     if array.meta.is_unwritten(elements):
+        if fence is not None:
+            fence()
         array.store.delete(key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
-    put_pieces(array.store, key, pieces, note, waiting)
+    put_pieces(array.store, key, pieces, note, waiting, fence)
     return True
 
 

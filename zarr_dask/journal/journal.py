@@ -7,6 +7,7 @@ A journal lies in a `zarr_dask.journal.places.Place`, in a folder of its own::
         receipts-<host>-<pid>-<..>     one file per process, only ever appended to
         receipts-task-<..>             where stores cannot append: one object per task
         held                           locked by the processes that work on it
+        held-<16 hex digits>           which process that is, where locks are known to one host
 
 The file of a process is written with one call per receipt, so that a killed process leaves whole
 lines and at most a torn last one, which is passed over. No two processes share a file: appending
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.errors import MetadataError, StoreError
+from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.checks import checked_members
 from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
@@ -192,6 +193,43 @@ class Journal:
     def job(self) -> Job | None:
         """The job that keeps its journal here now; None if it has ended."""
         return job_at(self.store, self.prefix)
+
+    @property
+    def fence(self) -> Callable[[], None] | None:
+        """What tasks call right before they put an object: `check_ours` where that costs little.
+
+        That is for journals in local files; tasks of others are told apart at the end alone.
+        """
+        return self.check_ours if isinstance(self.store, LocalStore) else None
+
+    def is_ours(self) -> bool:
+        """Return True if the journal is there, and still that of the run that has this value."""
+        text = self.store.get(f"{self.prefix}{_DOCUMENT}")
+        said = f'"creation": {json.dumps(self.creation)}'.encode()
+        return text is not None and said in bytes(text)
+
+    def check_ours(self) -> None:
+        """Refuse to go on where another job has begun anew, or this one was ended elsewhere.
+
+        Raises
+        ------
+        JobReplacedError
+            If the journal has gone, or is that of another run.
+        """
+        if self.is_ours():
+            return
+        other = self.job()
+        if other is not None and other.creation != self.creation:
+            what = f"is that of a job by now that began anew at {other.begun}"
+        else:
+            what = (
+                "has gone: another process has ended this job, or another job has replaced what "
+                "it writes, while it was stopped or out of reach"
+            )
+        raise JobReplacedError(
+            f"the journal of this job, {self.url}, {what}. This one stops, so that it does not "
+            "write over later values. Look at what is there, and let only one of them run."
+        )
 
     def note_end(self, others: Iterable[Journal]) -> None:
         """Say that the job has ended, and those that began with it, before any journal goes."""

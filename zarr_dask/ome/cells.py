@@ -217,10 +217,11 @@ class _Written:
         prefix = "" if self._records is None else self._records.prefix
         if self._records is not None:
             check_job_seen_once(self._records.journal, array)
+        fence = None if self._records is None else self._records.journal.fence
         for part in array.meta.grid.parts(region):
             name = array.key(part.coords)[len(prefix) :]
             noting = Noting(checksum=self._records is not None)
-            if not write_part(array, part, pixels, noting):
+            if not write_part(array, part, pixels, noting, fence=fence):
                 self.empty.append(name)
                 continue
             self.nbytes += noting.nbytes

@@ -4,16 +4,15 @@ Two jobs that change one stored object each read it, change their part, and put 
 still what they have read; who comes second reads again. Nothing is lost, and nobody waits for a
 job that has died.
 
-A store that can do this is a `ConditionalStore`. Local files are compared and renamed under a lock
-of the operating system on their folder (``flock``): there is no lock file that could be left behind
-or removed at the wrong moment, and the kernel releases the lock when its holder dies. All writers
-of an object must take part: a plain ``set`` asks nobody.
+A store that can do this is a `ConditionalStore`. Local files are compared and renamed by who has
+made a record in their folder (`zarr_dask.stores.exclusive`), which holds on every file system and
+between all hosts. Where the system has a lock on folders that can be trusted, it is held besides
+(``flock``): the kernel wakes who waits for it, and a record whose maker has died is in nobody's
+way. All writers of an object must take part: a plain ``set`` asks nobody.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,10 @@ from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.exclusive import Record, RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.files import MOST_REMOVED, make_folder
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = [
     "ConditionalStore",
@@ -35,7 +37,8 @@ __all__ = [
 
 _ATTEMPTS = 1000
 """Every failed one means that somebody else has succeeded."""
-_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
+_RECORD = ".zarr-dask-0000000000000000.tmp"
+"""Name of the record of a folder: one that no listing shows."""
 
 
 @runtime_checkable
@@ -122,63 +125,89 @@ def tag_of(value: Buffer | None) -> Hashable:
 
 
 @contextmanager
-def folder_lock(folder: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is not there.
+def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a folder, which is made if it is not there; wait until nobody else does.
 
     Parameters
     ----------
     folder
         Its path.
-    wait
-        Until nobody else holds the lock; else go on without it.
+
+    Yields
+    ------
+    callable
+        To be called right before something is put: raises `ConditionalWriteError` if the lock was
+        lost meanwhile.
 
     Raises
     ------
     ConditionalWriteError
-        If the file system has no such locks.
+        If it is held by a process that does not let go, or that may have died on another host.
     OSError
         If there is no such folder, and none can be made.
     """
-    descriptor = _locked(folder, wait=wait)
+    descriptor, record = _locked(folder)
     try:
-        yield
+        yield lambda: _check_kept(record)
     finally:
-        # a process that was forked meanwhile has the descriptor too: closing would not be enough
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        record.remove()
+        if descriptor is not None:
+            _let_go(descriptor)
 
 
-def _locked(folder: str, *, wait: bool) -> int:
+def _check_kept(record: Record) -> None:
+    if not (record.owner.locked or record.is_ours()):
+        raise ConditionalWriteError(
+            f"{record.path}, the record that lets this process alone change objects beside it, was "
+            "removed or replaced while it was at work. Nothing was put; run the job again."
+        )
+
+
+def _locked(folder: str) -> tuple[int | None, Record]:
+    """The lock of a folder, where there is one to be trusted, and its record."""
     for _ in range(MOST_REMOVED):
         make_folder(folder)
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = _folder_descriptor(folder)
         except FileNotFoundError:
             continue
         try:
-            _lock(descriptor, folder, wait=wait)
-            if _is(descriptor, folder):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
+            if descriptor is None or _is(descriptor, folder):
+                path = f"{folder}/{_RECORD}"
+                return descriptor, make_record(path, locked=descriptor is not None, wait=True)
+        except BaseException as error:
+            if descriptor is not None:
+                _let_go(descriptor)
+            if isinstance(error, RecordTakenError):
+                raise ConditionalWriteError(
+                    f"objects in {folder} cannot be changed together with others now: {error}"
+                ) from error
+            if isinstance(error, FileNotFoundError):
+                continue
             raise
-        os.close(descriptor)  # it was removed while this waited: the lock is one of nothing
+        _let_go(descriptor)  # it was removed while this waited: the lock is one of nothing
     raise ConditionalWriteError(f"{folder} is removed again and again while objects are put in it.")
 
 
-def _lock(descriptor: int, folder: str, *, wait: bool) -> None:
+def _folder_descriptor(folder: str) -> int | None:
+    """A folder, open and locked; None where no lock can be trusted."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return  # somebody holds it: there are locks
+        if has_shared_locks(descriptor) and lock(descriptor, wait=True):
+            return descriptor
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
+            os.close(descriptor)
             raise
-        raise ConditionalWriteError(
-            f"the file system of {folder} has no locks on folders ({error.strerror}), as NFS has "
-            "none, so that two jobs cannot share a stored object there; write whole stored "
-            "objects, or let one job alone write them."
-        ) from error
+    os.close(descriptor)
+    return None
+
+
+def _let_go(descriptor: int) -> None:
+    unlock(descriptor)
+    os.close(descriptor)
 
 
 def _is(descriptor: int, folder: str) -> bool:

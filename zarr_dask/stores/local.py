@@ -49,6 +49,8 @@ from zarr_dask.stores.files import (
     write,
     write_pieces,
 )
+from zarr_dask.stores.fresh import refresh
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = ["LocalStore"]
 
@@ -122,6 +124,8 @@ class LocalStore:
         if descriptor is None:
             return None
         try:
+            if not has_shared_locks(descriptor):  # nor sizes: both are kept by the host
+                refresh(descriptor)
             return read_at(descriptor, 0, os.fstat(descriptor).st_size)
         except IsADirectoryError:
             return None
@@ -228,11 +232,7 @@ class LocalStore:
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
-        folder = os.path.dirname(self._path(key))
-        while not os.path.isdir(folder):  # what is made later is on the same file system
-            folder = os.path.dirname(folder)
-        with folder_lock(folder, wait=False):
-            pass
+        self._path(key)  # there is a lock or a record on every file system
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
@@ -244,9 +244,10 @@ class LocalStore:
         folder = os.path.dirname(self._path(key))
         with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
             pass  # which is behind no link
-        with self._reporting("write", key), folder_lock(folder):
+        with self._reporting("write", key), folder_lock(folder) as check_kept:
             if tag_of(self.get(key)) != tag:
                 return False
+            check_kept()
             self.set(key, buffers)
         return True
 

@@ -319,6 +319,7 @@ class Mover:
         confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
+        fence = None if self.records is None else self.records.journal.fence
         for coords, value in self._values(number, tally):
             memory.look()
             if stop is not None and stop():
@@ -328,6 +329,8 @@ class Mover:
                 confirm()
                 empty.append(key)
                 continue
+            if fence is not None:
+                fence()
             target.store.set(target.key(coords), [value])
             written.append(stored_object(key, [value], with_sha256=False))
         if self.records is not None and (written or empty):

@@ -206,7 +206,8 @@ class Stage:
     ) -> StoredObject | None:
         """Store one object; returns what its receipt says, None where it is absent on purpose."""
         noting = Noting(checksum=self.records is not None)
-        if not write_part(self.target, part, values, noting):
+        fence = None if self.records is None else self.records.journal.fence
+        if not write_part(self.target, part, values, noting, fence=fence):
             return None
         if noting.nbytes >= _LARGE:
             memory.look()  # a thread keeps what was gathered for the store

@@ -5,18 +5,18 @@ appended by one call; what a killed process or a full disk left of the last line
 readers, and cut off before the next line is added. Other stores have no appending: there the whole
 file is put anew, shortened by its owner when it grows long.
 
-A file that is open for appending is locked (``flock``), which the kernel undoes when the process
-ends in whatever way. File systems without such locks go without.
+A file that is open for appending is locked (`zarr_dask.stores.file_lock`), which the kernel undoes
+when the process ends in whatever way, and has a record beside it that names the process
+(`zarr_dask.stores.exclusive`): that holds where locks are known to one host alone, or to none.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,8 +34,13 @@ from zarr_dask.formats.base import where
 from zarr_dask.stores.base import Range, Store, is_key
 from zarr_dask.stores.below import open_in
 from zarr_dask.stores.durable import fsync_names
+from zarr_dask.stores.exclusive import Record as Holding
+from zarr_dask.stores.exclusive import RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.files import read_at
+from zarr_dask.stores.fresh import refresh
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = ["REWINDS", "Appender", "Folder", "Record"]
 
@@ -49,7 +54,8 @@ _LONGEST_FILE = 1 << 28
 """Bytes of one progress file at most: more is not one of ours."""
 _LARGEST = 1 << 63
 _MANY_LINES = 128
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+_RECORD = "held-"
+"""Names of records begin so."""
 
 
 def _line(record: Record) -> bytes:
@@ -163,6 +169,16 @@ class Appender(Protocol):
         """
         ...
 
+    def check_held(self) -> None:
+        """Refuse to go on where the file is not this process's any more; only local files tell.
+
+        Raises
+        ------
+        RankError
+            If it is not.
+        """
+        ...
+
     def close(self) -> None:
         """Close the file and give up its lock."""
         ...
@@ -185,6 +201,9 @@ class _WholeFile:
         self.store.set(self.key, list(map(_line, records)))
         self.records = records
 
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+
     def close(self) -> None:
         """See `Appender.close`."""
 
@@ -198,24 +217,37 @@ class _LocalFile:
     size: int
     """Bytes in whole lines."""
     fsync: bool
+    holding: Holding
 
     def __post_init__(self) -> None:
-        self._close = finalize(self, os.close, self.descriptor)
+        self._close = finalize(self, _close, self.descriptor, self.holding)
 
     def add(self, record: Record) -> None:
         """See `Appender.add`."""
         line = _line(record)
+        self.check_held()
+        locked = self.holding.owner.locked
         try:
             os.ftruncate(self.descriptor, self.size)  # what a write that failed may have left
             _write(self.descriptor, line)
-            if self.fsync:
+            if self.fsync or not locked:
                 os.fsync(self.descriptor)
-            # network file systems show to other hosts what was written before a lock is given up
-            _unlock(self.descriptor)
-            _lock(self.descriptor, self.path, wait=False)
+            if locked:
+                # network file systems show to other hosts what was written before it is given up
+                unlock(self.descriptor)
+                _lock(self.descriptor, self.path, wait=False)
         except OSError as error:
             raise _failed("append to", self.path, error) from error
         self.size += len(line)
+
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+        if not (self.holding.owner.locked or self.holding.is_ours()):
+            raise RankError(
+                f"{self.holding.path}, the record that lets this process alone write for its rank, "
+                "was removed or replaced: another process may write for it. Nothing was added; "
+                "attach again when no other process runs as this rank."
+            )
 
     def close(self) -> None:
         """See `Appender.close`."""
@@ -228,8 +260,14 @@ def _write(descriptor: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, f"{done} of {len(line)} bytes were written")
 
 
-def _lock(descriptor: int, path: str, *, wait: bool) -> None:
-    """Lock an open file, where the file system can.
+def _close(descriptor: int, holding: Holding) -> None:
+    with suppress(OSError):  # whoever finds it later sees that its process is gone
+        holding.remove()
+    os.close(descriptor)
+
+
+def _lock(descriptor: int, path: str, *, wait: bool) -> bool:
+    """Lock an open file; returns False where no lock can be trusted.
 
     Raises
     ------
@@ -237,23 +275,39 @@ def _lock(descriptor: int, path: str, *, wait: bool) -> None:
         If a process that still runs has locked it.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise RankError(
-            f"{path} is in use: another process that still runs writes for this rank, or a Writer "
-            "of this one that was not closed. End it, or give each process a rank of its own."
-        ) from error
+        if not has_shared_locks(descriptor):
+            return False
+        if lock(descriptor, wait=wait):
+            return True
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
+        return False
+    raise _in_use(path)
 
 
-def _unlock(descriptor: int) -> None:
+def _recorded(descriptor: int, path: str, *, wait: bool) -> Holding:
+    """Lock an open file, where that can be trusted, and say so in a record beside it.
+
+    Raises
+    ------
+    RankError
+        If a process that still runs has done so, or nobody can tell that it does not run.
+    """
+    locked = _lock(descriptor, path, wait=wait)
+    folder, name = os.path.split(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        return make_record(f"{folder}/{_RECORD}{name}", locked=locked, wait=wait)
+    except RecordTakenError as error:
+        raise _in_use(path, str(error)) from error
+
+
+def _in_use(path: str, more: str = "") -> RankError:
+    said = (
+        f"{path} is in use: another process that still runs writes for this rank, or a Writer "
+        f"of this one that was not closed. End it, or give each process a rank of its own. {more}"
+    )
+    return RankError(said.rstrip())
 
 
 class Folder:
@@ -334,19 +388,20 @@ class Folder:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             descriptor = open_in(self.store.root, self.prefix + name, flags)
-            try:
-                _lock(descriptor, path, wait=False)
+            with ExitStack() as stack:
+                stack.callback(os.close, descriptor)
+                holding = _recorded(descriptor, path, wait=False)
+                stack.callback(holding.remove)
+                refresh(descriptor)  # what lies behind a size of yesterday would be cut off
                 _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
                 if self.store.fsync:
                     fsync_names(str(Path(path).parent), self.store.root)
-            except BaseException:
-                os.close(descriptor)
-                raise
+                stack.pop_all()
         except StoreError:
             raise
         except OSError as error:
             raise _failed("open", path, error) from error
-        return _LocalFile(path, descriptor, size, self.store.fsync)
+        return _LocalFile(path, descriptor, size, self.store.fsync, holding)
 
     def check_open(self) -> None:
         """Whether these files are there still.
@@ -388,7 +443,7 @@ class Folder:
                 except OSError as error:
                     raise _failed("open", path, error) from error
                 try:
-                    _lock(descriptor, path, wait=False)
+                    _recorded(descriptor, path, wait=False).remove()
                 finally:
                     os.close(descriptor)
 
@@ -414,12 +469,16 @@ class Folder:
             raise
         except OSError as error:
             raise _failed("open", str(path), error) from error
-        try:
-            _lock(descriptor, str(path), wait=True)
+        with ExitStack() as stack:
+            stack.callback(os.close, descriptor)
+            try:
+                stack.callback(_recorded(descriptor, str(path), wait=True).remove)
+            except FileNotFoundError as error:
+                raise self._ended() from error
+            except OSError as error:
+                raise _failed("lock", str(path), error) from error
             self.check_open()
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _failed(doing: str, path: str, error: OSError) -> StoreError:

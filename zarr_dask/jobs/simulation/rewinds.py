@@ -112,7 +112,7 @@ def _has_begun(
     return True
 
 
-def check_not_past(output: Output, rank: int, rewind: int) -> None:
+def check_not_past(output: Output, rank: int, rewind: int, appender: Appender) -> None:
     """Refuse to write for a process that was there before the output began anew, or ended.
 
     What it wrote would not count, and could replace what a later run has stored.
@@ -120,11 +120,12 @@ def check_not_past(output: Output, rank: int, rewind: int) -> None:
     Raises
     ------
     RankError
-        If it has begun anew.
+        If it has begun anew, or another process may be this rank.
     WriterNotFoundError
         If it has ended.
     """
     output.folder.check_open()
+    appender.check_held()
     rewinds = Rewinds(output.folder.records(REWINDS))
     if rewinds.last > rewind:
         raise RankError(

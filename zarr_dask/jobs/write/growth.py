@@ -41,6 +41,10 @@ _GROWN = LastTokens()
 """The last writes that have made an array longer in this process."""
 
 
+_ENDED = LastTokens()
+"""The last writes that have ended in this process."""
+
+
 def note_growth(token: str) -> None:
     """Say that a write is about to make an array longer.
 
@@ -56,6 +60,27 @@ def note_growth(token: str) -> None:
 def has_grown(token: str) -> bool:
     """Whether a write has made an array longer, or was about to."""
     return token in _GROWN or bool(ask_scheduler("events", topic=_topic(token)))
+
+
+def note_end(token: str) -> None:
+    """Say that a write is about to end, after which its journal is gone.
+
+    Raises
+    ------
+    OSError
+        If the scheduler cannot be told; the job must not end then.
+    """
+    ask_scheduler("log_event", topic=_topic_of_end(token), msg=True)
+    _ENDED.add(token)
+
+
+def has_ended(token: str) -> bool:
+    """Return True if a write has ended, or was about to: its tasks may run again."""
+    return token in _ENDED or bool(ask_scheduler("events", topic=_topic_of_end(token)))
+
+
+def _topic_of_end(token: str) -> str:
+    return f"zarr-end-{token}"
 
 
 def _topic(token: str) -> str:

@@ -333,7 +333,8 @@ class WritePlan:
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
         shown = self.target if creates and elsewhere else None
-        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks, shown)
+        done = self._done(only)
+        return Begun(write, journal, done, tuple(marks), self.swap, forks, shown, token)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Whether the array is what this was planned for; tasks of this process need not ask again.

@@ -40,6 +40,8 @@ class Begun:
     """What its tasks write to, where that must be merged."""
     shown: Array | None = None
     """The new array that its last task makes visible, where that runs in another process."""
+    token: str = ""
+    """Tells the write from all others."""
 
     def merged(self, result: Any) -> WriteReport:
         """What the tasks have reported, when all that they have stored is in the store."""
@@ -98,7 +100,8 @@ def end_of(begun: Iterable[Begun]) -> JobsEnd:
     """What ends the jobs of several arrays when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
-    return JobsEnd(journals, tuple(one.swap for one in found if one.swap is not None))
+    swaps = tuple(one.swap for one in found if one.swap is not None)
+    return JobsEnd(journals, swaps, tuple(one.token for one in found))
 
 
 def run_plans(

@@ -20,7 +20,11 @@ _ATTEMPTS = 1000
 
 
 def change_part(
-    array: Array, part: Part, values: np.ndarray, confirm: Callable[[], None]
+    array: Array,
+    part: Part,
+    values: np.ndarray,
+    confirm: Callable[[], None],
+    fence: Callable[[], None] | None = None,
 ) -> list[Buffer] | None:
     """Write a part of a stored object while other jobs may be writing other parts of it.
 
@@ -38,6 +42,8 @@ def change_part(
         Of the whole region.
     confirm
         Called where the object is absent; see `write_part`.
+    fence
+        Called right before the object is put; raises if that must not be.
 
     Returns
     -------
@@ -63,6 +69,8 @@ def change_part(
         if stored is None and array.meta.is_unwritten(chunk):
             return None
         buffers = array.meta.bound(part.coords).encode(chunk)
+        if fence is not None:
+            fence()
         if store.set_if(key, buffers, tag):
             return buffers
     raise ConditionalWriteError(

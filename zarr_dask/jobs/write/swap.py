@@ -8,10 +8,10 @@ both arrays beside it.
 
 A job that is killed leaves a folder beside the root of the hierarchy,
 ``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
-says on which host the array is being written and which journal knows of it, and is locked
-(``flock``) by the process that runs the job for as long as it lives. The mark goes with the array
-to its place, and is removed when the job has ended; a folder without a mark holds the old array,
-after the two have changed places.
+says which process writes the array and which journal knows of it, and is locked by that process for
+as long as it lives, where locks can be trusted (`zarr_dask.stores.mounts`). The mark goes with the
+array to its place, and is removed when the job has ended; a folder without a mark holds the old
+array, after the two have changed places.
 
 A job with a journal (``resume=``) finds its folder again, and goes on there. The others are removed
 by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that nobody needs
@@ -22,12 +22,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import glob
 import os
 import re
 import shutil
-import socket
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -41,7 +39,10 @@ from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.below import folder_in, forget_reached, open_in
 from zarr_dask.stores.durable import forget_folders, fsync_folder
+from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.owners import Owner
 from zarr_dask.surroundings import check_no_link
 
 __all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
@@ -136,15 +137,16 @@ class Swap:
     def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
         """Say who writes into a folder; the caller closes what is returned."""
         with ExitStack() as stack:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             descriptor = open_in(folder, _mark(self.token), flags)
-            mark = stack.enter_context(os.fdopen(descriptor, "ab", buffering=0))
+            mark = stack.enter_context(os.fdopen(descriptor, "a+b", buffering=0))
             mark.seek(0, os.SEEK_END)
-            locked = held and _locked(mark)
-            if locked or not mark.tell():  # else another process of the same job says so
+            says_so = held and _is_free(mark)
+            if says_so or not mark.tell():  # else another process of the same job says so
+                owner = Owner.here(locked=_trusts(mark)).to_json() if says_so else b""
                 mark.truncate(0)
-                mark.write((_host() if locked else b"") + b"\n" + says)
-            if locked:
+                mark.write(owner + b"\n" + says)
+            if says_so:
                 stack.pop_all()
                 return mark
         return None
@@ -233,12 +235,17 @@ def _state(folder: str, token: str, *, making: bool) -> State:
     try:
         descriptor = open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", buffering=0) as mark:
-            host, _, journal = mark.read(_LONGEST_MARK).partition(b"\n")
-            if host == _host() and not _locked(mark):
+            if not _is_free(mark):
                 return "running"
+            mark.seek(0)
+            who, _, journal = mark.read(_LONGEST_MARK).partition(b"\n")
+            owner = Owner.parse(who)
             if journal and _is_open(os.fsdecode(journal)):
                 return "resumable"
-            return "dead" if host == _host() else "unknown"
+            if owner is None:
+                return "unknown"
+            had_lock = owner.locked and owner.is_here() and _trusts(mark)
+            return "dead" if had_lock or owner.is_gone() else "unknown"
     except FileNotFoundError:
         return "unknown" if making else "dead"
     except OSError:
@@ -262,13 +269,9 @@ def _is_open(journal: str) -> bool:
         return True  # nobody knows what it is
 
 
-def _locked(mark: BinaryIO) -> bool:
-    """Lock a file until it is closed; False if another process has, or nobody can."""
-    try:
-        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _trusts(mark: BinaryIO) -> bool:
+    """Return True if locks of a file hold between all who see it."""
+    return has_shared_locks(mark.fileno())
 
 
 def _has_mark(folder: str, token: str) -> bool:
@@ -290,8 +293,17 @@ def _remove(folder: str) -> None:
     forget_reached()
 
 
-def _host() -> bytes:
-    return socket.gethostname().encode()
+def _is_free(mark: BinaryIO) -> bool:
+    """Lock a file until it is closed, or look who has it; returns False if another process has."""
+    mark.seek(0)
+    owner = Owner.parse(mark.read(_LONGEST_MARK).partition(b"\n")[0])
+    if _trusts(mark):
+        with suppress(OSError):  # no locks: what the mark says counts
+            if not lock(mark.fileno()):
+                return False
+            if owner is None or owner.locked:
+                return True
+    return owner is None or not owner.is_running()
 
 
 def _mark(token: str) -> str:

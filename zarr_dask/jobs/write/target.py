@@ -6,7 +6,7 @@ came about; `zarr_dask.jobs.write.write` sees to it that no stored object lies i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import computing, sending
 from zarr_dask.jobs.seen import check_begun_once, check_job_seen_once
-from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
+from zarr_dask.jobs.write.growth import LastTokens, has_ended, has_grown, note_end, note_growth
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.journal import Job, Journal
@@ -205,7 +205,7 @@ class ArrayTarget:
         computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
-            changed = change_part(array, part, values, confirm)
+            changed = change_part(array, part, values, confirm, self._fence)
             if changed is None:
                 return key
             noting = self._noting()
@@ -214,8 +214,31 @@ class ArrayTarget:
             return noting.of(key)
         noting = self._noting()
         waiting = sending(array.store, values.nbytes)
-        stored = write_part(array, part, values, noting, waiting, confirm)
+        stored = write_part(array, part, values, noting, waiting, confirm, self._fence)
         return noting.of(key) if stored else key
+
+    @property
+    def _fence(self) -> Callable[[], None] | None:
+        """What keeps this job from writing over what a later one has put."""
+        if self.records is None or self.records.journal.fence is None:
+            return None
+        return self._check_ours
+
+    def _check_ours(self) -> None:
+        if self.records is not None and not self.records.journal.is_ours():
+            self._check_ended(self.records.journal)
+
+    def _check_ended(self, journal: Journal) -> None:
+        """Refuse to go on without the journal, unless this write has ended: a task runs again then.
+
+        Scheduler and process know that; see `zarr_dask.jobs.write.growth`.
+        """
+        if has_ended(self.token):
+            return
+        if self.before is not None and journal.job() is None:
+            self.check_place()  # of several appends that have begun, the first that ends counts
+        else:
+            journal.check_ours()
 
     def _noting(self) -> Noting:
         """What a receipt says of an object; without one no checksum is worked out."""
@@ -266,6 +289,8 @@ class ArrayTarget:
         if job is None and self.records is not None and self.creates:
             self._check_shown()
             return result
+        if job is None and self.records is not None:
+            self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
@@ -277,6 +302,7 @@ class ArrayTarget:
         if self.before is not None:
             self._grow(self.before, job)
         if records is not None and records.ends:
+            note_end(self.token)
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
@@ -389,13 +415,21 @@ class JobsEnd:
 
     journals: tuple[Journal, ...]
     swaps: tuple[Swap, ...] = ()
+    tokens: tuple[str, ...] = ()
+    """Of the writes."""
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """The reports as they are."""
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
+        for journal in self.journals:
+            found = journal.job()
+            if found is not None and found.creation != journal.creation:
+                journal.check_ours()
         for swap in self.swaps:
             swap.remove()  # what a task that was killed has left of the old array
+        for token in self.tokens:
+            note_end(token)
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:
