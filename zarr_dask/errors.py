@@ -36,6 +36,7 @@
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
+    │   └── AppendConflictError                       another append to the array is under way
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
@@ -471,6 +473,10 @@ class ResumeError(ZarrDaskError, ValueError):
 
 class JobRunningError(ZarrDaskError, RuntimeError):
     """A job of a process that is still running writes to what is to be replaced or removed."""
+
+
+class AppendConflictError(JobRunningError):
+    """Another append to the same array is under way; nothing was written."""
 
 
 class ManifestError(ZarrDaskError, ValueError):

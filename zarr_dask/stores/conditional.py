@@ -18,6 +18,8 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from random import uniform
+from time import sleep
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
@@ -26,6 +28,7 @@ from zarr_dask.stores.files import MOST_REMOVED, make_folder
 
 __all__ = [
     "ConditionalStore",
+    "Tries",
     "conditional",
     "conditional_at",
     "folder_lock",
@@ -33,8 +36,12 @@ __all__ = [
     "tag_of",
 ]
 
-_ATTEMPTS = 1000
+_ATTEMPTS = 100
 """Every failed one means that somebody else has succeeded."""
+_UNEXPLAINED = 8
+"""Refusals in a row of a store where nothing has changed: one that was asked at the same time as
+others may refuse all of them."""
+_SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 
 
@@ -102,14 +109,62 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
     if tagged is None:
         store.set(key, [make()])
         return
-    for _ in range(_ATTEMPTS):
-        _, tag = tagged.get_tagged(key)
-        if tagged.set_if(key, [make()], tag):
+    for tags in Tries(f"{key!r} in {store.url}"):
+        _, tags[key] = tagged.get_tagged(key)
+        if tagged.set_if(key, [make()], tags[key]):
             return
-    raise ConditionalWriteError(
-        f"{key!r} in {store.url} was changed by others {_ATTEMPTS} times while this process tried "
-        "to. Try again when they have ended."
-    )
+
+
+class Tries:
+    """Tries to change something that others change as well, with a pause before each but the first.
+
+    Each of them is a dict for the tags on which it puts values. Who tries again at once would meet
+    the same others again; pauses of random lengths take them apart.
+
+    Parameters
+    ----------
+    what
+        Is changed, for messages.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again, or the store refuses although nothing has
+        changed.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore
+    >>> store = MemoryStore({"a": b"1"})
+    >>> for tags in Tries("a"):
+    ...     _, tags["a"] = store.get_tagged("a")
+    ...     if store.set_if("a", [b"2"], tags["a"]):
+    ...         break
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __iter__(self) -> Iterator[dict[str, Hashable]]:
+        last: dict[str, Hashable] = {}
+        unexplained = 0
+        for number in range(_ATTEMPTS):
+            if number:
+                sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+            tags: dict[str, Hashable] = {}
+            yield tags
+            unexplained = unexplained + 1 if tags and tags == last else 0
+            if unexplained == _UNEXPLAINED:
+                raise ConditionalWriteError(
+                    f"{self._what} cannot be changed: the store says again and again that another "
+                    "value has been put meanwhile, but the value is the same. Its conditional "
+                    "writes do not work as they must; let one job alone write there."
+                )
+            last = tags
+        raise ConditionalWriteError(
+            f"{self._what} was changed by others {_ATTEMPTS} times while this process tried to. "
+            "Try again when they have ended."
+        )
 
 
 def tag_of(value: Buffer | None) -> Hashable:

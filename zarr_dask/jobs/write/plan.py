@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
@@ -16,8 +16,9 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.formats.update import current, put_changed
+from zarr_dask.formats.update import put_changed
 from zarr_dask.grid import Blocks, Region
+from zarr_dask.group import open_array
 from zarr_dask.hierarchy import (
     is_shown_first,
     prepare_above,
@@ -34,7 +35,7 @@ from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.journal import Hold
+from zarr_dask.journal import ArrayEnd, Claim, Hold, end_of_array
 from zarr_dask.site import Site
 from zarr_dask.tree import facts_table
 
@@ -85,6 +86,9 @@ class WritePlan:
     """What was at the place of the array when this was planned."""
     is_at_once: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    again: Callable[[], WritePlan] | None = None
+    """Plans the same append behind what others have appended meanwhile; None where none is waited
+    for."""
 
     def at_once(self) -> WritePlan:
         """The plan for who runs it now: what was found when it was planned is not asked again."""
@@ -257,7 +261,7 @@ class WritePlan:
         return self.begun(topic, ends=True, held=False).write
 
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
-        """The tasks, after making room at the target.
+        """The tasks, after making room at the target, or claiming the end of what grows.
 
         Parameters
         ----------
@@ -270,13 +274,45 @@ class WritePlan:
         client
             As for `run`.
         """
+        check_in_reach(self.target.store, client)
+        token = token_hex(8)
+        end = self._end(token)
+        if end is None or not held:
+            return self.begun_behind(end, token, topic, ends=ends, held=held, client=client)
+        claim = end.claim("error" if self.again is None else "wait")
+        try:
+            plan = self if self.again is None else self.again()
+            begun = plan.begun_behind(end, token, topic, ends=ends, held=True, client=client)
+        except BaseException:
+            end.leave(alone=True)
+            claim.close()
+            raise
+        return replace(begun, held=(*begun.held, claim), end=end)
+
+    def _end(self, token: str) -> ArrayEnd | None:
+        """What an append claims, where that is possible."""
+        if self.before is None:
+            return None
+        job, target = self.resume.job, self.target
+        return end_of_array(target.store, target.path, token, job.writes if job.resume else "")
+
+    def begun_behind(
+        self,
+        end: ArrayEnd | None,
+        token: str,
+        topic: str,
+        *,
+        ends: bool,
+        held: bool,
+        client: Client | None,
+    ) -> Begun:
+        """As `begun`, where an append knows what it claims: held, this process has done so."""
         from zarr_dask.graph import write_array
 
-        target, resume = self.target, self.resume
-        check_in_reach(target.store, client)
-        token = token_hex(8)
         if self.has_ended:
             return self._nothing(token)
+
+        target, resume = self.target, self.resume
         self._check_place(token, held=held)
         if self.swap is None:
             self._make_room()
@@ -286,7 +322,9 @@ class WritePlan:
             self._warn_of_stale()
             warn_of_mixture(target.store, target.path, target.node_format)
         journal = resume.begin()
-        marks: list[BinaryIO | Hold] = [journal.hold()] if held and journal is not None else []
+        marks: list[BinaryIO | Claim | Hold] = []
+        if held and journal is not None:
+            marks.append(journal.hold())
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
@@ -319,7 +357,11 @@ class WritePlan:
             self.swap,
             None if self.swap is None else self.target,
             token,
+            None if end is not None and end.lasts and held else end,
+            leaves=not held,
         )
+        if end is not None and held:
+            writer.claim_for_tasks()
         forks = forks_for([target.store], client)
         if forks is not None:
             writer = forks.target(writer)
@@ -337,7 +379,7 @@ class WritePlan:
         Those that are computed later do.
         """
         target = self.target
-        if self.is_at_once and self.site is not None:
+        if self.is_at_once and self.site is not None and self.before is None:
             target = replace(target, store=self.site.store)
         asked = ArrayTarget(target, self.creates, self.before, token=token)
         if held:
@@ -386,9 +428,13 @@ class WritePlan:
     def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
         target = self.target
         place = (target.store, target.path, target.node_format)
-        present = current(*place, before, target.options)
-        shown = replace(after, attributes=present.attributes)
-        put_changed(*place, present, shown, warns=False)  # `begun` has done so
+        put_changed(
+            *place,
+            before,
+            lambda now: replace(after, attributes=now.attributes),
+            target.options,
+            warns=False,  # `begun` has done so
+        )
 
     def _done(self, missing: Runs | None) -> int:
         """Decoded bytes of the blocks that need not be written any more."""
@@ -466,7 +512,10 @@ class WritePlan:
 
     def stored(self) -> da.Array:
         """The target as a dask array."""
-        return self.target.to_dask()
+        target = self.target
+        if self.again is not None:  # others may have made it longer before
+            target = open_array(target.store, target.path)
+        return target.to_dask()
 
 
 def _is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from zarr_dask.jobs.forks import Forks
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
-from zarr_dask.journal import Hold, Journal
+from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
 from zarr_dask.stores.base import is_far
 
 if TYPE_CHECKING:
@@ -31,12 +31,14 @@ class Begun:
     """Of its job."""
     done: int
     """Decoded bytes that were written before, by the job that it goes on with."""
-    held: tuple[BinaryIO | Hold, ...] = ()
+    held: tuple[BinaryIO | Claim | Hold, ...] = ()
     """Say, while they are open, that somebody works on the job, and beside what it replaces."""
     swap: Swap | None = None
     """How it takes the place of another array, if it does."""
     forks: Forks | None = None
     """What its tasks write to, where that must be merged."""
+    end: ArrayEnd | None = None
+    """What this process has claimed, of an array that grows."""
 
     def merged(self, result: Any) -> WriteReport:
         """What the tasks have reported, when all that they have stored is in the store."""
@@ -49,6 +51,8 @@ class Begun:
 
     def stop(self) -> None:
         """Remove what nobody can go on with."""
+        if self.end is not None:
+            self.end.leave(alone=True)
         if self.swap is not None and self.journal is None:
             self.swap.remove()
 
@@ -109,6 +113,9 @@ def run_plans(
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+        for one in begun:
+            if one.end is not None:
+                one.end.leave()
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
             one.stop()
