@@ -81,7 +81,7 @@ def test_a_second_append_is_refused_before_it_writes(kind: str, way: str, tmp_pa
     target = place(tmp_path, kind)
 
     def second() -> None:
-        with pytest.raises(AppendConflictError, match="nothing was written.*on_conflict='wait'"):
+        with pytest.raises(AppendConflictError, match=r"nothing was written.*on_conflict='wait'"):
             WAYS[way](target, 2)
         assert zd.open_array(target).shape == (4,)
 
@@ -184,11 +184,11 @@ def test_tasks_find_out_that_their_claim_was_taken(kind: str, fails: bool, tmp_p
     target = place(tmp_path, kind)
     later = zd.to_zarr(values(1, 4), target, append=0, compute=False)
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop() -> None:
-        raise Stop
+        raise StopError
 
     written = []
 
@@ -199,7 +199,7 @@ def test_tasks_find_out_that_their_claim_was_taken(kind: str, fails: bool, tmp_p
         if not fails:
             append(target, 2)
             return
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             while_appending(target, stop)
 
     wanted = AppendConflictError if fails else MetadataChangedError

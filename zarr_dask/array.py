@@ -628,7 +628,8 @@ class Array:
         It is not looked at otherwise: what is another array by now is refused when it is written.
         """
         found = self.node_format.read(self.store, self.path, self.options, found={})
-        if not isinstance(found, ArrayMeta) or found.grid.ndim != self.ndim:
+        ndim = self.ndim
+        if not (isinstance(found, ArrayMeta) and found.grid.ndim == ndim and -ndim <= axis < ndim):
             return self  # which is refused
         shape = list(self.shape)
         shape[axis] = found.grid.shape[axis]

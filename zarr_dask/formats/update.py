@@ -28,7 +28,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import warn_of_stale
 from zarr_dask.pool import abreast
 from zarr_dask.stores.base import Store, is_far
-from zarr_dask.stores.conditional import ConditionalStore, Tries, conditional_at
+from zarr_dask.stores.conditional import ConditionalStore, conditional_at, until_put
 
 __all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
 
@@ -200,16 +200,20 @@ def _put_latest(
     """Put what is made of a node as it is now; made again if another one has put something."""
     keys = node_format.node_keys(path)
     tagged = conditional_at(store, keys[0])
-    for tags in Tries(f"the metadata of {where(store, path)}"):
+    latest: list[_Meta] = []
+
+    def put(tags: dict[str, Hashable]) -> bool:
         found = _read(store, tagged, keys, options, tags)
         present = node_format.read(store, path, options, found=found)
         before, changed = change(present)
         texts = {} if _has_no_document(before) else node_format.documents(before, path)
         documents = node_format.documents(changed, path)
         new = {key: text for key, text in documents.items() if text != texts.get(key)}
-        if _put(store, tagged, new, tags):
-            break
-    return changed
+        latest[:] = [changed]
+        return _put(store, tagged, new, tags)
+
+    until_put(f"the metadata of {where(store, path)}", put)
+    return latest[0]
 
 
 def _put(

@@ -28,12 +28,12 @@ from zarr_dask.stores.files import MOST_REMOVED, make_folder
 
 __all__ = [
     "ConditionalStore",
-    "Tries",
     "conditional",
     "conditional_at",
     "folder_lock",
     "put_latest",
     "tag_of",
+    "until_put",
 ]
 
 _ATTEMPTS = 100
@@ -109,62 +109,54 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
     if tagged is None:
         store.set(key, [make()])
         return
-    for tags in Tries(f"{key!r} in {store.url}"):
+
+    def put(tags: dict[str, Hashable]) -> bool:
         _, tags[key] = tagged.get_tagged(key)
-        if tagged.set_if(key, [make()], tags[key]):
-            return
+        return tagged.set_if(key, [make()], tags[key])
+
+    until_put(f"{key!r} in {store.url}", put)
 
 
-class Tries:
-    """Tries to change something that others change as well, with a pause before each but the first.
+def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
+    """Try to change something that others change as well, with a pause before each new try.
 
-    Each of them is a dict for the tags on which it puts values. Who tries again at once would meet
-    the same others again; pauses of random lengths take them apart.
+    Who tries again at once would meet the same others again; pauses of random lengths take them
+    apart.
 
     Parameters
     ----------
     what
         Is changed, for messages.
+    put
+        Reads and puts values, and returns whether they were put. It is given a dict for the tags
+        of what it has read.
 
     Raises
     ------
     ConditionalWriteError
         If others have been faster again and again, or the store refuses although nothing has
         changed.
-
-    Examples
-    --------
-    >>> from zarr_dask.stores import MemoryStore
-    >>> store = MemoryStore({"a": b"1"})
-    >>> for tags in Tries("a"):
-    ...     _, tags["a"] = store.get_tagged("a")
-    ...     if store.set_if("a", [b"2"], tags["a"]):
-    ...         break
     """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __iter__(self) -> Iterator[dict[str, Hashable]]:
-        last: dict[str, Hashable] = {}
-        unexplained = 0
-        for number in range(_ATTEMPTS):
-            if number:
-                sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
-            tags: dict[str, Hashable] = {}
-            yield tags
-            unexplained = unexplained + 1 if tags and tags == last else 0
-            if unexplained == _UNEXPLAINED:
-                raise ConditionalWriteError(
-                    f"{self._what} cannot be changed: the store says again and again that another "
-                    "value has been put meanwhile, but the value is the same. Its conditional "
-                    "writes do not work as they must; let one job alone write there."
-                )
-            last = tags
-        raise ConditionalWriteError(
-            f"{self._what} was changed by others {_ATTEMPTS} times while this process tried to. "
-            "Try again when they have ended."
-        )
+    last: dict[str, Hashable] = {}
+    unexplained = 0
+    for number in range(_ATTEMPTS):
+        if number:
+            sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+        tags: dict[str, Hashable] = {}
+        if put(tags):
+            return
+        unexplained = unexplained + 1 if tags == last else 0
+        if unexplained == _UNEXPLAINED:
+            raise ConditionalWriteError(
+                f"{what} cannot be changed: the store says again and again that another value has "
+                "been put meanwhile, but the value is the same. Its conditional writes do not "
+                "work as they must; let one job alone write there."
+            )
+        last = tags
+    raise ConditionalWriteError(
+        f"{what} was changed by others {_ATTEMPTS} times while this process tried to. Try again "
+        "when they have ended."
+    )
 
 
 def tag_of(value: Buffer | None) -> Hashable:

@@ -314,13 +314,7 @@ class WritePlan:
 
         target, resume = self.target, self.resume
         self._check_place(token, held=held)
-        if self.swap is None:
-            self._make_room()
-            if self.before is not None:  # here: what a worker warns of, nobody at the client sees
-                warn_of_stale(target.store, target.path, target.node_format)
-        else:
-            self._warn_of_stale()
-            warn_of_mixture(target.store, target.path, target.node_format)
+        self._make_room()
         journal = resume.begin()
         marks: list[BinaryIO | Claim | Hold] = []
         if held and journal is not None:
@@ -347,7 +341,7 @@ class WritePlan:
                 self.creates,
                 self.region if self.partial and self.before is None else None,
             )
-        writer: Target = ArrayTarget(
+        made = ArrayTarget(
             target,
             creates,
             before,
@@ -361,7 +355,8 @@ class WritePlan:
             leaves=not held,
         )
         if end is not None and held:
-            writer.claim_for_tasks()
+            made.claim_for_tasks()
+        writer: Target = made
         forks = forks_for([target.store], client)
         if forks is not None:
             writer = forks.target(writer)
@@ -388,12 +383,17 @@ class WritePlan:
             asked.check_place()
 
     def _make_room(self) -> None:
-        """Remove what is replaced, and make the groups above."""
-        if not self.creates:
-            return
+        """Remove what is replaced, and make the groups above; warn of what will not fit."""
         target = self.target
         place = (target.store, target.path, target.node_format)
-        if self.resume.resumed is not None:
+        if self.swap is not None:
+            self._warn_of_stale()
+            warn_of_mixture(*place)
+        elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
+            warn_of_stale(*place)
+        elif not self.creates:
+            return
+        elif self.resume.resumed is not None:
             prepare_above(*place)
         else:
             site = self.site if self.is_at_once else None
