@@ -38,7 +38,12 @@ from secrets import token_hex
 from time import monotonic, sleep
 from typing import Literal
 
-from zarr_dask.errors import AppendConflictError, ConditionalWriteError, StoreError
+from zarr_dask.errors import (
+    AppendConflictError,
+    ConditionalWriteError,
+    StoreError,
+    StoreUnavailableError,
+)
 from zarr_dask.formats.base import where
 from zarr_dask.journal.held import HELD, Hold
 from zarr_dask.journal.journal import remove_empty_folders
@@ -170,7 +175,12 @@ class ArrayEnd:
         if isinstance(self.store, MemoryStore):
             return self._waited(self._claim_memory, on_conflict)
         if not isinstance(self.store, LocalStore):
-            return self._waited(self._claim_object, on_conflict)
+            try:
+                return self._waited(self._claim_object, on_conflict)
+            except StoreUnavailableError:
+                raise
+            except StoreError:
+                return Claim()  # as with journals: what lies beside may not be ours to write
         try:
             return self._claim_file(self.store, on_conflict)
         except ConditionalWriteError:

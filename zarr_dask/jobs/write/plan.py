@@ -35,7 +35,7 @@ from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.journal import ArrayEnd, Claim, Hold, end_of_array
+from zarr_dask.journal import ArrayEnd, Hold, end_of_array
 from zarr_dask.site import Site
 from zarr_dask.tree import facts_table
 
@@ -287,7 +287,7 @@ class WritePlan:
             end.leave(alone=True)
             claim.close()
             raise
-        return replace(begun, held=(*begun.held, claim), end=end)
+        return replace(begun, claim=claim, end=end)
 
     def _end(self, token: str) -> ArrayEnd | None:
         """What an append claims, where that is possible."""
@@ -316,7 +316,7 @@ class WritePlan:
         self._check_place(token, held=held)
         self._make_room()
         journal = resume.begin()
-        marks: list[BinaryIO | Claim | Hold] = []
+        marks: list[BinaryIO | Hold] = []
         if held and journal is not None:
             marks.append(journal.hold())
         if self.swap is not None:

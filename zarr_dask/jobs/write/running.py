@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array import Array
@@ -31,14 +31,16 @@ class Begun:
     """Of its job."""
     done: int
     """Decoded bytes that were written before, by the job that it goes on with."""
-    held: tuple[BinaryIO | Claim | Hold, ...] = ()
+    held: tuple[BinaryIO | Hold, ...] = ()
     """Say, while they are open, that somebody works on the job, and beside what it replaces."""
     swap: Swap | None = None
     """How it takes the place of another array, if it does."""
     forks: Forks | None = None
     """What its tasks write to, where that must be merged."""
     end: ArrayEnd | None = None
-    """What this process has claimed, of an array that grows."""
+    """Of an array that grows: what this process has claimed."""
+    claim: Claim = field(default_factory=Claim)
+    """Says so while it is open."""
 
     def merged(self, result: Any) -> WriteReport:
         """What the tasks have reported, when all that they have stored is in the store."""
@@ -51,10 +53,15 @@ class Begun:
 
     def stop(self) -> None:
         """Remove what nobody can go on with."""
-        if self.end is not None:
-            self.end.leave(alone=True)
+        self.let_go(alone=True)
         if self.swap is not None and self.journal is None:
             self.swap.remove()
+
+    def let_go(self, *, alone: bool = False) -> None:
+        """Let others append to an array that grows; see `ArrayEnd.leave`."""
+        if self.end is not None:
+            self.end.leave(alone=alone)
+        self.claim.close()
 
 
 class Beginning(Protocol):
@@ -113,9 +120,6 @@ def run_plans(
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
-        for one in begun:
-            if one.end is not None:
-                one.end.leave()
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
             one.stop()
@@ -125,4 +129,8 @@ def run_plans(
         for one in begun:
             for held in one.held:
                 held.close()
-    return end_of(begun)(tuple(reports))
+    try:
+        return end_of(begun)(tuple(reports))
+    finally:
+        for one in begun:
+            one.let_go()
