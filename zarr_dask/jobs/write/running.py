@@ -53,7 +53,6 @@ class Begun:
 
     def stop(self) -> None:
         """Remove what nobody can go on with."""
-        self.let_go(alone=True)
         if self.swap is not None and self.journal is None:
             self.swap.remove()
 
@@ -117,9 +116,11 @@ def run_plans(
 
     nbytes = sum(plan.nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_far(plan.target.store)), default=0)
+    is_written = False
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+        is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
             one.stop()
@@ -129,6 +130,8 @@ def run_plans(
         for one in begun:
             for held in one.held:
                 held.close()
+            if not is_written:
+                one.let_go(alone=True)  # now: who waits must find nothing held
     try:
         return end_of(begun)(tuple(reports))
     finally:
