@@ -39,6 +39,7 @@
     │   └── JobReplacedError                          a job whose journal is gone, or another one's
     ├── JournalError             (ValueError)         a record of a job that no job has written
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
+    │   └── AppendConflictError                       another append to the array is under way
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
@@ -491,6 +493,10 @@ class JobReplacedError(ResumeError):
 
 class JobRunningError(ZarrDaskError, RuntimeError):
     """A job of a process that is still running writes to what is to be replaced or removed."""
+
+
+class AppendConflictError(JobRunningError):
+    """Another append to the same array is under way; nothing was written."""
 
 
 class ManifestError(ZarrDaskError, ValueError):

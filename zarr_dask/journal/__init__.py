@@ -7,12 +7,14 @@ jobs to say. Writes, rechunkings and simulation output keep the same journals.
 `journal`    what a job is, and the folder that it keeps its receipts in
 `places`     where the journals of a node lie, and which of them are open
 `held`       which jobs processes that live work on
+`claims`     who appends to an array, one at a time
 `outputs`    what the ranks of a simulation write, which nobody else may change
 `half_done`  what is said of a node that a job makes and that is not whole yet
 `believed`   what stores that are far away are not asked again for some seconds
 ===========  =====================================================================
 """
 
+from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
 from zarr_dask.journal.half_done import creating, explained
 from zarr_dask.journal.held import Hold, check_none_held
 from zarr_dask.journal.journal import (
@@ -46,17 +48,22 @@ __all__ = [
     "OUTPUT",
     "STAGES",
     "TARGETS",
+    "ArrayEnd",
+    "Claim",
     "Hold",
     "Job",
     "Journal",
+    "OnConflict",
     "OpenOutput",
     "Place",
     "check_no_output",
     "check_none_held",
     "check_resumable",
+    "claimed",
     "creating",
     "default_place",
     "discard_journals",
+    "end_of_array",
     "explained",
     "forget_nodes_above",
     "given_place",

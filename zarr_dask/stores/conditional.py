@@ -17,6 +17,8 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from random import uniform
+from time import sleep
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
@@ -33,12 +35,17 @@ __all__ = [
     "folder_lock",
     "put_latest",
     "tag_of",
+    "until_put",
 ]
 
-_ATTEMPTS = 1000
+_ATTEMPTS = 100
 """Every failed one means that somebody else has succeeded."""
 _RECORD = ".zarr-dask-0000000000000000.tmp"
 """Name of the record of a folder: one that no listing shows."""
+_UNEXPLAINED = 8
+"""Refusals in a row of a store where nothing has changed: one that was asked at the same time as
+others may refuse all of them."""
+_SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
 
 
 @runtime_checkable
@@ -105,13 +112,53 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
     if tagged is None:
         store.set(key, [make()])
         return
-    for _ in range(_ATTEMPTS):
-        _, tag = tagged.get_tagged(key)
-        if tagged.set_if(key, [make()], tag):
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        _, tags[key] = tagged.get_tagged(key)
+        return tagged.set_if(key, [make()], tags[key])
+
+    until_put(f"{key!r} in {store.url}", put)
+
+
+def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
+    """Try to change something that others change as well, with a pause before each new try.
+
+    Who tries again at once would meet the same others again; pauses of random lengths take them
+    apart.
+
+    Parameters
+    ----------
+    what
+        Is changed, for messages.
+    put
+        Reads and puts values, and returns whether they were put. It is given a dict for the tags
+        of what it has read.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again, or the store refuses although nothing has
+        changed.
+    """
+    last: dict[str, Hashable] = {}
+    unexplained = 0
+    for number in range(_ATTEMPTS):
+        if number:
+            sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+        tags: dict[str, Hashable] = {}
+        if put(tags):
             return
+        unexplained = unexplained + 1 if tags == last else 0
+        if unexplained == _UNEXPLAINED:
+            raise ConditionalWriteError(
+                f"{what} cannot be changed: the store says again and again that another value has "
+                "been put meanwhile, but the value is the same. Its conditional writes do not "
+                "work as they must; let one job alone write there."
+            )
+        last = tags
     raise ConditionalWriteError(
-        f"{key!r} in {store.url} was changed by others {_ATTEMPTS} times while this process tried "
-        "to. Try again when they have ended."
+        f"{what} was changed by others {_ATTEMPTS} times while this process tried to. Try again "
+        "when they have ended."
     )
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from zarr_dask.jobs.run import ask_scheduler
 
-__all__ = ["LastTokens", "has_grown", "note_growth"]
+__all__ = ["LastTokens", "forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
 
 _MOST_REMEMBERED = 256
 
@@ -31,6 +31,10 @@ class LastTokens:
         self._tokens[token] = None
         while len(self._tokens) > _MOST_REMEMBERED:
             self._tokens.popitem(last=False)
+
+    def discard(self, token: str) -> None:
+        """Forget one."""
+        self._tokens.pop(token, None)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -57,9 +61,18 @@ def note_growth(token: str) -> None:
     _GROWN.add(token)
 
 
+def forget_growth(token: str) -> None:
+    """Say that a write has not made an array longer, although it was about to."""
+    ask_scheduler("log_event", topic=_topic(token), msg=False)
+    _GROWN.discard(token)
+
+
 def has_grown(token: str) -> bool:
     """Whether a write has made an array longer, or was about to."""
-    return token in _GROWN or bool(ask_scheduler("events", topic=_topic(token)))
+    if token in _GROWN:
+        return True
+    events = ask_scheduler("events", topic=_topic(token))
+    return bool(events) and bool(events[-1][1])  # each with its time
 
 
 def note_end(token: str) -> None:

@@ -29,10 +29,17 @@ from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import computing, sending
 from zarr_dask.jobs.seen import check_begun_once, check_job_seen_once
-from zarr_dask.jobs.write.growth import LastTokens, has_ended, has_grown, note_end, note_growth
+from zarr_dask.jobs.write.growth import (
+    LastTokens,
+    forget_growth,
+    has_ended,
+    has_grown,
+    note_end,
+    note_growth,
+)
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
-from zarr_dask.journal import Job, Journal
+from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import (
     Noting,
@@ -126,9 +133,15 @@ class ArrayTarget:
     """Tells this write from all others, those of the same values included."""
     counts: bool = False
     """Whether the last task counts stored objects before it makes the array visible."""
+    end: ArrayEnd | None = None
+    """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
+    leaves: bool = False
+    """Whether the last task gives the claim back; else whoever waits for it does."""
 
-    def check_place(self) -> None:
-        """Whether an array that exists is still the one that the write was planned for.
+    def check_place(self) -> bool:
+        """Refuse to write where an array is not the one any more that this was planned for.
+
+        Returns whether it is still to grow, or to be made; else this is done once more.
 
         Raises
         ------
@@ -136,7 +149,7 @@ class ArrayTarget:
             If it has gone, has grown, or is another one: chunks of this one would not be its own.
         """
         if self.creates:
-            return
+            return True
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
@@ -145,6 +158,8 @@ class ArrayTarget:
             if self.before is None or not self._has_grown(self._open_job()):
                 raise
             current(*place, array.meta, array.options)  # this task runs again, after the end
+            return False
+        return True
 
     def _has_grown(self, job: Job | None) -> bool:
         """Whether this job, and no other one, has made the array longer."""
@@ -181,8 +196,36 @@ class ArrayTarget:
         """
         array = self.array
         computed = self._checked(block, region)
-        self.check_place_once()
         values = array.cast(computed)
+        claim = self._claim()
+        try:
+            self.check_place_once()
+            return self._written(values, region)
+        finally:
+            claim.close()
+
+    def _claim(self) -> Claim:
+        """Claim the end of an array that grows, as long as this task runs."""
+        if self.end is None or self.token in _CLAIMED:
+            return Claim()
+        claim = self.end.claim()
+        try:
+            if claim.is_new and not self.check_place():  # another append may have ended since
+                self.end.leave(alone=True)
+        except BaseException:
+            self.end.leave(alone=True)
+            claim.close()
+            raise
+        if self.end.lasts:
+            _CLAIMED.add(self.token)
+        return claim
+
+    def claim_for_tasks(self) -> None:
+        """Say that this process has the claim until the write has ended."""
+        _CLAIMED.add(self.token)
+
+    def _written(self, values: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
+        array = self.array
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
@@ -300,13 +343,23 @@ class ArrayTarget:
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
-            self._grow(self.before, job)
+            self._grow_claimed(self.before, job)
         if records is not None and records.ends:
             note_end(self.token)
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def _grow_claimed(self, before: ArrayMeta, job: Job | None) -> None:
+        """Make the new length visible while the end of the array is claimed, then give it back."""
+        claim = self._claim()
+        try:
+            self._grow(before, job)
+        finally:
+            claim.close()
+        if self.end is not None and self.leaves:
+            self.end.leave()
 
     def _check_stored(self, result: WriteReport) -> None:
         """See that there are as many stored objects as tasks have reported, by one listing."""
@@ -335,23 +388,44 @@ class ArrayTarget:
         """Make the new length visible; journal and scheduler know before that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
-        try:
-            present = current(*place, before, array.options)
+        is_noted = False
+
+        def longer(now: ArrayMeta) -> ArrayMeta:
+            nonlocal is_noted
+            if not is_noted:
+                if job is not None and self.records is not None:
+                    self.records.journal.note(replace(job, growing=True))
+                note_growth(self.token)
+            is_noted = True
+            return replace(array.meta, attributes=now.attributes)
+
+        try:  # whoever began the job has been warned of consolidated metadata
+            put_changed(*place, before, longer, array.options, warns=False)
         except MetadataChangedError as error:
-            if self._has_grown(job):  # this task runs again
+            if not is_noted and self._has_grown(job):  # this task runs again
                 current(*place, array.meta, array.options)
                 return
+            if is_noted and self.end is not None and self._is_longer():
+                return  # nobody but a copy of this task can have done it: it has the claim
+            if is_noted:
+                forget_growth(self.token)
+            if is_noted and job is not None and self.records is not None:
+                self.records.journal.note(job)
             raise MetadataChangedError(
                 f"{array.where} has changed since this job was planned to make it {array.shape} "
                 f"from {before.grid.shape}: another job has appended to it or replaced it, and may "
                 "have written to the same elements. Look at the end of the array, and append "
                 "one after the other."
             ) from error
-        if job is not None and self.records is not None:
-            self.records.journal.note(replace(job, growing=True))
-        note_growth(self.token)
-        grown = replace(array.meta, attributes=present.attributes)
-        put_changed(*place, present, grown, warns=False)  # whoever began the job has been warned
+
+    def _is_longer(self) -> bool:
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            current(*place, array.meta, array.options)
+        except MetadataChangedError:
+            return False
+        return True
 
     def _open_job(self) -> Job | None:
         """The job to end; None if there is none, or it has been ended before."""
@@ -402,6 +476,8 @@ class ArrayTarget:
 
 _CHECKED = LastTokens()
 """The last writes for which this process has looked at what they write to."""
+_CLAIMED = LastTokens()
+"""The last writes that have the end of their array claimed as long as this process may write."""
 
 
 @dataclass(frozen=True)
