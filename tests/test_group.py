@@ -747,7 +747,7 @@ def test_renaming_folders(tmp_path, monkeypatch, format, can_move):
     """A local folder is renamed as a whole where that can be done, else copied."""
     if not can_move:
 
-        def refuse(old, new):
+        def refuse(old, new, **options):
             raise OSError(errno.EXDEV, "Invalid cross-device link")
 
         monkeypatch.setattr(os, "rename", refuse)

@@ -21,7 +21,17 @@ LAYERS = [
     {"codecs"},
     {"formats"},
     {"graph", "fingerprint"},
-    {"array", "array_source", "create", "group", "hierarchy", "reading", "resizing", "tree"}
+    {
+        "array",
+        "array_source",
+        "create",
+        "group",
+        "hierarchy",
+        "reading",
+        "resizing",
+        "standing",
+        "tree",
+    }
     | {"views", "walk", "writing"}
     | {"journal", "manifest", "node_place", "receipts", "site", "surroundings"},
     {"jobs"},

@@ -223,7 +223,7 @@ def test_a_source_that_has_changed_is_noticed(tmp_path):
             ),
             "is not of the shape",
         ),
-        (lambda plan: json.dumps({**plan, "max_mem": "much"}), "missing or wrong"),
+        (lambda plan: json.dumps({**plan, "max_mem": "much"}), "'max_mem' is 'much'"),
         (lambda plan: json.dumps({k: v for k, v in plan.items() if k != "target"}), "'target'"),
     ],
 )

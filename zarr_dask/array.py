@@ -19,13 +19,13 @@ import numpy as np
 from zarr_dask.array_source import ArraySource
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
-from zarr_dask.flags import check_flags
+from zarr_dask.flags import check_choice, check_flags
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.packing import pack, unpack
 from zarr_dask.formats.update import current, put_changed, with_attributes
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid import Edges, Grid, Region, Shape
 from zarr_dask.indexing import checked_region, parse_basic, parse_plain
-from zarr_dask.journal import check_no_output
+from zarr_dask.journal import OnConflict, check_no_output, claimed
 from zarr_dask.pool import for_each
 from zarr_dask.reading import Reader
 from zarr_dask.resizing import appended, checked_extents, clear_outside, resized
@@ -36,6 +36,7 @@ from zarr_dask.selection import (
     parse_outer,
     parse_points,
 )
+from zarr_dask.standing import Confirmation, Shown, Standing
 from zarr_dask.stores.base import Store, is_far, list_sizes
 from zarr_dask.tree import facts_table, named_shape
 from zarr_dask.views import (
@@ -79,7 +80,9 @@ class Array:
     node_format: Format
     """Format in which the metadata are written."""
     options: ReadOptions = field(default_factory=ReadOptions)
-    """Options for reading."""
+    """How to read."""
+    shown: Shown | None = None
+    """Where the document is that it was opened with; None if it has none yet, or none so long."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -276,7 +279,16 @@ class Array:
     def reader(self) -> Reader:
         """Reader of the elements (`zarr_dask.reading`)."""
         prefix = self.node_format.data_prefix(self.path)
-        return Reader(self.store, self.path, prefix, self.meta, self.options)
+        return Reader(
+            self.store, self.path, prefix, self.meta, self.options, standing=self._standing
+        )
+
+    @property
+    def _standing(self) -> Standing | None:
+        if self.shown is None:
+            return None
+        place = (self.store, self.path, self.node_format)
+        return Standing(*place, self.meta, self.options, self.shown)
 
     def __getstate__(self) -> dict[str, Any]:
         unkept = {"reader", "_looked_up"}
@@ -358,7 +370,8 @@ class Array:
         return pack((self.meta, self.node_format, self.options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self.store, self.path, self._packed)
+        shown_by = () if self.shown is None else (self.shown.by,)
+        return _unpacked, (self.store, self.path, self._packed, *shown_by)
 
     # --- selecting in other ways ------------------------------------------------------------------
 
@@ -477,8 +490,15 @@ class Array:
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
-        parts = self.meta.grid.parts(region)
-        for_each(lambda part: write_part(self, part, values), parts, threads)
+        parts, confirm = self.meta.grid.parts(region), self.confirmation()
+        for_each(lambda part: write_part(self, part, values, confirm=confirm), parts, threads)
+
+    def confirmation(self) -> Confirmation:
+        """What a call or task calls where it misses something: the array must still be there.
+
+        It raises `NodeNotFoundError` or `MetadataChangedError`, and looks only once.
+        """
+        return Confirmation(self._standing)
 
     def check_no_output(self) -> None:
         """Raise if the ranks of a simulation write to the array; looked up once.
@@ -533,6 +553,8 @@ class Array:
 
         Raises
         ------
+        AppendConflictError
+            If an append to the array is under way.
         GridError
             If `shape` is not a shape, or has another number of dimensions.
         MetadataChangedError
@@ -558,33 +580,45 @@ class Array:
         check_flags(prune=prune)
         new_shape = checked_extents(shape, self.ndim)
         check_no_output(self.store, self.path)
-        present = current(self.store, self.path, self.node_format, self.meta, self.options)
-        changed = self._reshaped(present, new_shape)
+        with claimed(self.store, self.path):
+            return self._resized(new_shape, prune=prune)
+
+    def _resized(self, new_shape: Shape, *, prune: bool) -> Array:
+        place = (self.store, self.path, self.node_format)
         if prune:
+            present = current(*place, self.meta, self.options)
+            _reshaped(self, present, new_shape)  # refuses what cannot be
             self.meta.check_writable(self.where)
-        if prune and any(map(int.__gt__, new_shape, self.shape)):
-            self._clear_outside(present)
-        put_changed(self.store, self.path, self.node_format, present, changed)
+            if any(map(int.__gt__, new_shape, self.shape)):
+                self._clear_outside(present)
+        changed = put_changed(
+            *place, self.meta, lambda now: _reshaped(self, now, new_shape), self.options
+        )
         if prune and any(map(int.__lt__, new_shape, self.shape)):
             self._clear_outside(changed)
         return replace(self, meta=changed)
 
-    def append(self, values: Any, axis: int = 0) -> Array:
-        """Append values in the store and return the longer array.
+    def append(self, values: Any, axis: int = 0, on_conflict: OnConflict = "error") -> Array:
+        """The array with more elements at its end, written to the store.
 
-        The elements are written before the metadata, so readers never see an array that is longer
-        than its data. Objects that cross the old end are read, changed and written; no other job
-        may write to the array meanwhile.
+        The elements are written before the document, so that a reader never sees the array longer
+        than what is in it. Objects that the old end cuts are read, changed and written; nothing
+        but appends may write to the array meanwhile.
 
         Parameters
         ----------
         values
             Values of the array's shape, except along one dimension.
         axis
-            The dimension to append along; counted from the end if negative.
+            That dimension; counted from the end if negative.
+        on_conflict
+            What to do while another append to the array is under way: ``"error"``, or ``"wait"``
+            until it has ended, and append behind its elements.
 
         Raises
         ------
+        AppendConflictError
+            If another append is under way.
         GridError
             If the shapes do not fit together.
         DataTypeError
@@ -601,24 +635,29 @@ class Array:
         >>> a.append([[1, 2], [3, 4]])[...].tolist()
         [[0, 0], [1, 2], [3, 4]]
         """
+        check_choice("on_conflict", on_conflict, OnConflict)
         more = self.cast(values)
-        shape, region = appended(self.shape, more.shape, axis)
+        appended(self.shape, more.shape, axis)  # refuses what does not fit
         check_no_output(self.store, self.path)
-        present = current(self.store, self.path, self.node_format, self.meta, self.options)
-        longer = replace(self, meta=self._reshaped(present, shape))
-        longer.write(region, more)
-        present = current(self.store, self.path, self.node_format, self.meta, self.options)
-        changed = replace(longer.meta, attributes=present.attributes)
-        put_changed(self.store, self.path, self.node_format, present, changed)
-        return replace(self, meta=changed)
+        with claimed(self.store, self.path, on_conflict):
+            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self
+            return _append(behind, more, axis)
 
-    def _reshaped(self, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
-        sharded = meta.codecs.serializer.divides
-        changed = replace(meta, grid=resized(meta.grid, shape, sharded=sharded))
-        problems = list(changed.problems())
-        if problems:
-            raise MetadataError.of(self.where, problems)
-        return changed
+    def as_long_as_it_is(self, axis: int) -> Array:
+        """The array as long along one dimension as others have made it since it was opened.
+
+        It is not looked at otherwise: what is another array by now is refused when it is written.
+        """
+        found = self.node_format.read(self.store, self.path, self.options, found={})
+        ndim = self.ndim
+        if not (isinstance(found, ArrayMeta) and found.grid.ndim == ndim and -ndim <= axis < ndim):
+            return self  # which is refused
+        shape = list(self.shape)
+        shape[axis] = found.grid.shape[axis]
+        cells = list(_reshaped(self, self.meta, tuple(shape)).grid.dimensions)
+        if isinstance(found.grid.dimensions[axis], Edges):  # each append has cells of its own
+            cells[axis] = found.grid.dimensions[axis]
+        return replace(self, meta=replace(self.meta, grid=Grid(tuple(cells))))
 
     def _clear_outside(self, meta: ArrayMeta) -> None:
         """Delete or clear stored elements outside the shape."""
@@ -626,9 +665,32 @@ class Array:
         clear_outside(self.store, prefix, meta, self.where)
 
 
-def _unpacked(store: Store, path: str, packed: bytes) -> Array:
+def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = None) -> Array:
     meta, node_format, options = unpack(packed)
-    return Array(store, path, meta, node_format, options)
+    shown = None if shown_by is None else Shown(shown_by, here=False)
+    return Array(store, path, meta, node_format, options, shown)
+
+
+def _append(array: Array, more: np.ndarray, axis: int) -> Array:
+    """The array with more elements at its end, which this process has claimed."""
+    shape, region = appended(array.shape, more.shape, axis)
+    place = (array.store, array.path, array.node_format)
+    present = current(*place, array.meta, array.options)
+    # no document says so yet
+    replace(array, meta=_reshaped(array, present, shape), shown=None).write(region, more)
+    changed = put_changed(
+        *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
+    )
+    return replace(array, meta=changed)
+
+
+def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
+    sharded = meta.codecs.serializer.divides
+    changed = replace(meta, grid=resized(meta.grid, shape, sharded=sharded))
+    problems = list(changed.problems())
+    if problems:
+        raise MetadataError.of(array.where, problems)
+    return changed
 
 
 _KEPT_INDICES = 1 << 26

@@ -23,7 +23,8 @@
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
-    │   ├── ListingError                              the store cannot list its keys
+    │   ├── LinkError                                 a link that writing would have to follow
+    │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
     │   ├── DamagedValueError                         a damaged entry of an archive
     │   ├── ObjectReplacedError                       replaced at each attempt to read it
@@ -33,11 +34,14 @@
     │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
-    ├── SourceIsTargetError      (ValueError)         a job that would overwrite its source
-    ├── ResumeError              (ValueError)         a job that cannot be resumed
-    ├── JobRunningError          (RuntimeError)       data that a running process writes
-    ├── ManifestError            (ValueError)         a missing or incomplete manifest
-    ├── ValuesDifferError        (ValueError)         a copy that differs from its source
+    ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
+    ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    │   └── JobReplacedError                          a job whose journal is gone, or another one's
+    ├── JournalError             (ValueError)         a record of a job that no job has written
+    ├── JobRunningError          (RuntimeError)       what a process that lives is writing
+    │   └── AppendConflictError                       another append to the array is under way
+    ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
+    ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
     ├── SharedObjectError        (ValueError)         two ranks that would write the same object
     ├── StepError                (ValueError)         a step out of order, or beyond the capacity
@@ -50,9 +54,10 @@
     ├── DaskBackendError         (RuntimeError)       dask arrays of a kind without layers
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
-    ZarrDaskWarning              (UserWarning)        an irregularity that is not an error
-    ├── ConsolidatedMetadataWarning                   out of date, or cannot be used
-    ├── MissingGroupWarning                           nodes below a path without metadata
+    ZarrDaskWarning              (UserWarning)        something odd that was read all the same
+    ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
+    ├── LinkWarning                                   a link out of the root, which is left out
+    ├── MissingGroupWarning                           nodes below a path without a document
     ├── MixedFormatsWarning                           a node in a group of another format
     ├── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
     └── StepNotShownWarning                           a step in incomplete stored objects
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
@@ -83,7 +89,11 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "JobReplacedError",
     "JobRunningError",
+    "JournalError",
+    "LinkError",
+    "LinkWarning",
     "ListingError",
     "ManifestError",
     "MemoryBudgetError",
@@ -410,6 +420,10 @@ class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
 
 
+class LinkError(StoreError):
+    """A link below the root of a store, which nothing that writes or deletes follows."""
+
+
 class ListingError(StoreError):
     """The store cannot list its keys; an HTTP server, for instance."""
 
@@ -456,7 +470,7 @@ class CredentialsMissingError(StoreError, PermissionError):
 
 
 class StoreOutOfReachError(StoreError, RuntimeError):
-    """A store in the memory of one process, used by tasks in other processes."""
+    """A store that a process which runs tasks does not see: in another one's memory, or host."""
 
 
 class PartialWriteError(ZarrDaskError, ValueError):
@@ -471,8 +485,20 @@ class ResumeError(ZarrDaskError, ValueError):
     """A job cannot be resumed: it differs, cannot be identified, or has no journal."""
 
 
+class JournalError(ZarrDaskError, ValueError):
+    """A record of a job (its document, what its ranks say) holds what no job has written."""
+
+
+class JobReplacedError(ResumeError):
+    """A job that goes on after its journal was removed, or became that of another job."""
+
+
 class JobRunningError(ZarrDaskError, RuntimeError):
     """A job that is still running writes to the data to be replaced or removed."""
+
+
+class AppendConflictError(JobRunningError):
+    """Another append to the same array is under way; nothing was written."""
 
 
 class ManifestError(ZarrDaskError, ValueError):
@@ -625,6 +651,10 @@ class ZarrDaskWarning(UserWarning):
 
 class ConsolidatedMetadataWarning(ZarrDaskWarning):
     """Consolidated metadata differ from the metadata of the nodes, or cannot be used."""
+
+
+class LinkWarning(ZarrDaskWarning):
+    """A link leads out of the root of a store, so that what it leads to is not listed."""
 
 
 class MissingGroupWarning(ZarrDaskWarning):

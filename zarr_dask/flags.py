@@ -6,11 +6,11 @@ it by name before anything is written.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-__all__ = ["check_count", "check_flags", "check_given", "check_resume"]
+__all__ = ["check_choice", "check_count", "check_flags", "check_given", "check_resume"]
 
 
 def check_flags(**flags: object) -> None:
@@ -53,6 +53,25 @@ def check_resume(resume: object) -> None:
         raise TypeError(error)
     if isinstance(resume, str) and not resume:
         raise ValueError(error)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Refuse what is none of the values of a ``Literal``.
+
+    Raises
+    ------
+    ValueError
+        If it is something else.
+
+    Examples
+    --------
+    >>> from typing import Literal
+    >>> check_choice("mode", "x", Literal["a", "w"])
+    Traceback (most recent call last):
+    ValueError: Cannot use mode='x': expected one of ['a', 'w'].
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
 
 
 def check_count(name: str, value: object, otherwise: str) -> None:

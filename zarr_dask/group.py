@@ -32,6 +32,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import (
     Consolidated,
+    consolidating_path,
     with_consolidated,
     without_consolidated,
 )
@@ -50,6 +51,7 @@ from zarr_dask.journal import explained
 from zarr_dask.node_place import node_place
 from zarr_dask.notices import warn
 from zarr_dask.site import site_of
+from zarr_dask.standing import Shown
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import Location, open_store
@@ -442,7 +444,8 @@ def _node(
     store: Store, path: str, meta: NodeMeta, node_format: Format, options: ReadOptions
 ) -> Array | Group:
     if isinstance(meta, ArrayMeta):
-        return Array(without_consolidated(store), path, meta, node_format, options)
+        shown = Shown(consolidating_path(store, path))
+        return Array(without_consolidated(store), path, meta, node_format, options, shown)
     return Group(store, path, meta, node_format, options)
 
 
@@ -635,7 +638,7 @@ def create_array(
     documents = node_format.documents(meta, path)
     prepare_array_place(store, path, node_format, meta, overwrite=overwrite, site=site)
     put_documents(store, documents)
-    return Array(store, path, meta, node_format)
+    return Array(store, path, meta, node_format, shown=Shown(path))
 
 
 def create_group(

@@ -51,7 +51,7 @@ from zarr_dask.stores.conditional import put_latest
 from zarr_dask.stores.local import LocalStore
 from zarr_dask.stores.urls import overlap
 from zarr_dask.stores.wrappers import forkable
-from zarr_dask.surroundings import array_around, file_in_the_way
+from zarr_dask.surroundings import array_around, check_no_link, file_in_the_way
 from zarr_dask.walk import implied_formats, is_implied, walk, walk_documents
 
 __all__ = [
@@ -315,18 +315,21 @@ def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
 
 
 def delete_node(store: Store, path: str) -> None:
-    """Delete the node at a path and everything below it, also behind links.
+    """Delete the node at a path and all that lies below; of links below, the links alone.
 
     Raises
     ------
     NodeNotFoundError
         If there is none.
+    LinkError
+        If it is a link, or behind one.
     RankError
         If it belongs to a simulation output that is still open, or contains one.
     """
     present = [node_format for node_format, _ in formats_at(store, path)]
     if not present:
         _refuse_nothing(store, path)
+    check_no_link(store, path)
     check_no_output(store, path, below=True)
     remove_node(store, path)
     for node_format in present:
@@ -353,6 +356,7 @@ def remove_node(store: Store, path: str) -> None:
 def _made_room(site: Site, path: str) -> Room:
     """Delete everything at and below a path, with or without metadata there."""
     store = site.store
+    check_no_link(store, path)
     has_journals = not site.free_beside and check_no_output(store, path, below=True)
     found = formats_at(store, path)
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
@@ -420,7 +424,9 @@ def rename_node(store: Store, old: str, new: str) -> None:
     NodeNotFoundError
         If there is no node at `old`.
     NodeExistsError
-        If anything exists at `new`, or one path contains the other.
+        If anything is at `new`, or one path lies in the other.
+    LinkError
+        If either is a link, or behind one.
     RankError
         If it belongs to a simulation output that is still open, or contains one.
     StoreKeyError
@@ -434,6 +440,8 @@ def rename_node(store: Store, old: str, new: str) -> None:
             f"{where(store, old)} cannot be renamed to {new!r}: the root of a hierarchy keeps its "
             "place, and a node cannot go into itself or to the place of a group above."
         )
+    for path in (old, new):
+        check_no_link(store, path)
     for node_format in present:
         check_place(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)

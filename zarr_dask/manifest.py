@@ -17,7 +17,7 @@ from typing import Any
 
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError
-from zarr_dask.receipts import Receipts, StoredObject
+from zarr_dask.receipts import Receipts, StoredObject, checked_keys
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.urls import open_alike, open_store
 
@@ -170,11 +170,17 @@ class Manifest:
             whole = end == {"lines": len(rows) + 1, "crc32c": crc32c(body)}
             if header["format"] != _FORMAT or not whole:
                 raise ManifestError("this is no whole manifest; its last line does not sum it up.")
-            objects = tuple(StoredObject.from_row(row) for row in rows if len(row) > 1)
-            empty = frozenset(row[0] for row in rows if len(row) == 1)
+            objects, empty = _rows(rows)
             digest = str(header.get("digest", ""))
             return Manifest(objects, empty, str(header["array"]), digest)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             if isinstance(error, ManifestError):
                 raise
             raise ManifestError(f"this is no manifest ({error}).") from error
@@ -196,6 +202,21 @@ class Manifest:
                 f"manifest, {without[0]!r} for one; write with sha256=True to have them computed."
             )
         return "".join(f"{item.sha256}  {item.key}\n" for item in self.objects)
+
+
+def _rows(rows: Sequence[Any]) -> tuple[tuple[StoredObject, ...], frozenset[str]]:
+    """What lines say of stored objects: those that are there, and keys of those that are not."""
+    objects: list[StoredObject] = []
+    empty: set[str] = set()
+    for number, row in enumerate(rows, 2):
+        try:
+            if isinstance(row, list) and len(row) == 1:
+                empty.update(checked_keys(row))
+            else:
+                objects.append(StoredObject.from_row(row))
+        except ValueError as error:
+            raise ManifestError(f"line {number} of it is of no stored object: {error}.") from error
+    return tuple(objects), frozenset(empty)
 
 
 def _line(value: Mapping[str, Any] | Sequence[Any]) -> bytes:

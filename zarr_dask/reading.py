@@ -8,9 +8,12 @@ Objects of a local store are read one by one, concurrently on threads. If each r
 (`Coalescing.requests`), they are read in batches: the indices of many shards by one call of the
 store, then the chunks of all of them by another.
 
-An object that does not decode is fetched once more, because transfers are truncated more often than
-files are damaged. If it fails again, the error names its key and coordinates. The same holds for an
-object that was replaced between its index and its chunks, if the store can detect that.
+An object that does not decode is fetched once more, because transfers are cut off more often than
+files are damaged; only then is it an error, which names its key and its coordinates. So is one that
+turns out to have been replaced between its index and its chunks, where the store can tell.
+
+Where an object is absent, the document of the array is looked at once more at the end of the call
+(`zarr_dask.standing`): only while that stands is absence a value.
 """
 
 from __future__ import annotations
@@ -28,12 +31,20 @@ import numpy as np
 from zarr_dask.codecs.base import Cut
 from zarr_dask.codecs.chain import BoundChain, fill_absent
 from zarr_dask.codecs.fetch import Fetch, answer
-from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ObjectReplacedError
+from zarr_dask.errors import (
+    ChunkMissingError,
+    CorruptObjectError,
+    MetadataChangedError,
+    NodeNotFoundError,
+    ObjectReplacedError,
+    ZarrDaskError,
+)
 from zarr_dask.flags import check_count
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
 from zarr_dask.grid import Region, Shape, cut
 from zarr_dask.pool import cores, for_each, meanwhile
 from zarr_dask.scratch import provide
+from zarr_dask.standing import Standing
 from zarr_dask.stores.base import (
     Buffer,
     IndexRange,
@@ -113,6 +124,15 @@ def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = 
     array.reader.read_pieces(pieces, threads)
 
 
+class _Absence:
+    """Whether anything was absent in one call; set by any of its threads."""
+
+    __slots__ = ("found",)
+
+    def __init__(self) -> None:
+        self.found = False
+
+
 class _Object(NamedTuple):
     """A stored object and the parts of it to read."""
 
@@ -121,7 +141,8 @@ class _Object(NamedTuple):
     bound: BoundChain
     cuts: Sequence[Cut]
     whole: bool
-    """True if all of its bytes are requested at once."""
+    """Whether all of its bytes are asked for at once."""
+    absence: _Absence
 
 
 class Reader:
@@ -136,7 +157,9 @@ class Reader:
     meta
         Parsed metadata of the array.
     options
-        Options for reading.
+        How to read.
+    standing
+        The document that the array was opened with; None for an array that has none yet.
     sparing
         See `sparing`.
     """
@@ -149,11 +172,14 @@ class Reader:
         meta: ArrayMeta,
         options: ReadOptions,
         *,
+        standing: Standing | None = None,
         sparing: bool = False,
     ) -> None:
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
         self._options = options
+        self._standing = standing
+        self._unseen = standing is not None and not standing.shown.here
         self._reading = replace(options.reading, sparing=sparing)
         self._dtype = meta.dtype
         self._reorders = meta.largest_bound().reorders
@@ -190,21 +216,23 @@ class Reader:
         This needs chunks that can be read block by block (`BoundChain.block`); for others, reading
         raises `WholeNeededError`.
         """
-        return Reader(
-            self._store, self._path, self._prefix, self._meta, self._options, sparing=True
-        )
+        place = (self._store, self._path, self._prefix)
+        return Reader(*place, self._meta, self._options, standing=self._standing, sparing=True)
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
-        """Read a region into `out`, which has its shape and the array's data type."""
+        """Put a region of the array into `out`, which has its shape and the array's data type."""
+        self._see()
+        absence = _Absence()
         only = None if self._reading.sparing else self._grid.only_cell(region)
         if only is not None:
-            self._read_one(out, *only)
-            return
-        objects = (
-            self._part(cut(out, part.out), part.coords, part.inside, part.whole)
-            for part in self._grid.parts(region)
-        )
-        self._read_all(objects, partial(self._grid.count_parts, region), threads)
+            self._read_one(out, *only, absence)
+        else:
+            objects = (
+                self._part(cut(out, part.out), part.coords, part.inside, part.whole, absence)
+                for part in self._grid.parts(region)
+            )
+            self._read_all(objects, partial(self._grid.count_parts, region), threads)
+        self._confirm(absence)
 
     def read_new(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Read a region as `read_region`, into memory that has not been written to yet.
@@ -220,14 +248,33 @@ class Reader:
 
     def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
         """See `read_pieces`."""
+        self._see()
+        absence = _Absence()
         by_object: dict[tuple[int, ...], list[Piece]] = {}
         for piece in pieces:
             by_object.setdefault(piece.coords, []).append(piece)
-        objects = (self._object(coords, some) for coords, some in by_object.items())
+        objects = (self._object(coords, some, absence) for coords, some in by_object.items())
         self._read_all(objects, by_object.__len__, threads)
+        self._confirm(absence)
+
+    def _see(self) -> None:
+        """See the document, where the array has travelled to this process."""
+        if self._unseen and self._standing is not None:
+            self._standing.see()
+            self._unseen = False
+
+    def _confirm(self, absence: _Absence) -> None:
+        """See that what was absent is absent from the array that was opened."""
+        if absence.found and self._standing is not None:
+            self._standing.check()
 
     def _read_one(
-        self, out: np.ndarray, coords: tuple[int, ...], inside: Region | None, whole: bool
+        self,
+        out: np.ndarray,
+        coords: tuple[int, ...],
+        inside: Region | None,
+        whole: bool,
+        absence: _Absence,
     ) -> None:
         """Read a region of one object: a short form of `_read` that saves small reads a third."""
         bound = self._meta.bound(coords)
@@ -236,7 +283,7 @@ class Reader:
         elif not whole and (
             bound.partial or (bound.peeks and self._peeks and bound.divides((Cut(inside, out),)))
         ):
-            self._read(self._part(out, coords, inside, whole))
+            self._read(self._part(out, coords, inside, whole, absence))
             return
         try:
             buffer = self._store.borrow(self.key_of(coords))
@@ -244,30 +291,38 @@ class Reader:
                 bound.decode(buffer, inside, out, self._reading)
                 return
         except CorruptObjectError:
-            self._read_again(self._part(out, coords, inside, whole))
+            self._read_again(self._part(out, coords, inside, whole, absence))
             return
         except ChunkMissingError as error:
-            raise self._located(error, self._part(out, coords, inside, whole)) from None
-        self._fill(self._part(out, coords, inside, whole))
+            raise self._located(error, self._part(out, coords, inside, whole, absence)) from None
+        self._fill(self._part(out, coords, inside, whole, absence))
 
     def _part(
-        self, out: np.ndarray, coords: tuple[int, ...], inside: Region | None, whole: bool
+        self,
+        out: np.ndarray,
+        coords: tuple[int, ...],
+        inside: Region | None,
+        whole: bool,
+        absence: _Absence,
     ) -> _Object:
         """Return an object of which one region is read."""
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside, whole = None, True
         key, cuts = self.key_of(coords), (Cut(inside, out),)
-        whole = whole and not self._reading.sparing  # it may be a small part of a border chunk
-        return _Object(key, coords, bound, cuts, whole or not self._in_part(bound, cuts))
+        whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
+        whole = whole or not self._in_part(bound, cuts)
+        return _Object(key, coords, bound, cuts, whole, absence)
 
     def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
         """True if an object can be read without requesting all of its bytes."""
         peeks = self._peeks or self._reading.sparing
         return bound.partial or (peeks and bound.divides(cuts))
 
-    def _object(self, coords: tuple[int, ...], pieces: Sequence[Piece]) -> _Object:
-        """Return the object that some pieces belong to."""
+    def _object(
+        self, coords: tuple[int, ...], pieces: Sequence[Piece], absence: _Absence
+    ) -> _Object:
+        """The object that some pieces are of."""
         bound = self._meta.bound(coords)
         shape = bound.spec.shape
         cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
@@ -276,7 +331,7 @@ class Reader:
             or any(piece.whole for piece in pieces)
             or any(region is None for region, _ in cuts)
         )
-        return _Object(self.key_of(coords), coords, bound, cuts, whole)
+        return _Object(self.key_of(coords), coords, bound, cuts, whole, absence)
 
     def _read_all(
         self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None
@@ -317,9 +372,20 @@ class Reader:
                 "while it was read; read it when nobody writes it."
             ) from error
         except CorruptObjectError as error:
+            self._explain(error)
             raise error.at(self._where, wanted.key, wanted.coords) from error
         except ChunkMissingError as error:
             raise self._located(error, wanted) from None
+
+    def _explain(self, error: CorruptObjectError) -> None:
+        """Say that the array has gone or is another one, if that is why it does not decode."""
+        try:
+            if self._standing is not None:
+                self._standing.check()
+        except (MetadataChangedError, NodeNotFoundError) as reason:
+            raise reason from error
+        except ZarrDaskError:
+            return  # what is wrong with the document does not matter here
 
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
         """Read an object; `again` ignores cached indices."""
@@ -344,6 +410,7 @@ class Reader:
         """Fill the parts of an absent object with the fill value."""
         if self._reading.absent_is_error:
             raise self._located(ChunkMissingError(self._meta.absence_hint), wanted)
+        wanted.absence.found = True
         for _, out in wanted.cuts:
             fill_absent(out, wanted.bound.spec, self._reading)
 

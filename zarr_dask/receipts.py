@@ -9,24 +9,28 @@ sizes and checksums, and the objects that it omitted because all their elements 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.base import Buffer, is_key
 
 __all__ = [
     "Noting",
     "Receipt",
     "Receipts",
     "StoredObject",
+    "checked_keys",
     "collect",
     "parse_receipts",
     "stored_object",
 ]
 
+_LARGEST = 1 << 63
+_SHA256 = re.compile("[0-9a-f]{64}")
 _quoted = json.encoder.encode_basestring_ascii
 """Function that returns a text as a JSON string."""
 
@@ -56,9 +60,42 @@ class StoredObject:
 
     @staticmethod
     def from_row(row: Sequence[Any]) -> StoredObject:
-        """Parse the list that `to_row` returns; errors of Python are passed on."""
+        """What `to_row` has made.
+
+        Raises
+        ------
+        ValueError
+            If it is something else; says which item.
+        """
+        if not isinstance(row, list) or not 3 <= len(row) <= 4:
+            raise ValueError(f"{row!a:.80}: expected a key, bytes, a CRC-32C and no more")
         key, nbytes, checksum, *more = row
-        return StoredObject(str(key), int(nbytes), int(checksum), str(more[0]) if more else None)
+        _check(is_key(key), "key", key)
+        _check(type(nbytes) is int and 0 <= nbytes < _LARGEST, "number of bytes", nbytes)
+        _check(type(checksum) is int and 0 <= checksum < 1 << 32, "CRC-32C", checksum)
+        sha = more[0] if more else None
+        _check(not more or bool(_SHA256.fullmatch(str(sha))), "SHA-256", sha)
+        return StoredObject(key, nbytes, checksum, sha)
+
+
+def _check(is_right: bool, name: str, found: object) -> None:
+    if not is_right:
+        raise ValueError(f"its {name} is {found!a:.80}, which is none")
+
+
+def checked_keys(keys: object) -> tuple[str, ...]:
+    """Keys of stored objects, as a stranger has listed them.
+
+    Raises
+    ------
+    ValueError
+        If they are something else.
+    """
+    if not isinstance(keys, list):
+        raise ValueError(f"{keys!a:.80}: expected a list of keys")
+    for key in keys:
+        _check(is_key(key), "key", key)
+    return tuple(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +196,7 @@ def _parsed(line: bytes) -> Receipt | None:
             str(document["token"]),
             str(document["creation"]),
             tuple(StoredObject.from_row(row) for row in document["objects"]),
-            tuple(map(str, document["empty"])),
+            checked_keys(document["empty"]),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None  # complete, but not written by this package

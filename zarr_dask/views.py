@@ -76,6 +76,10 @@ class SelectedArray(WrittenArray, Protocol):
         """Cast values to the array's data type."""
         ...
 
+    def confirmation(self) -> Callable[[], None]:
+        """What a call that misses something calls, to see that the array is still there."""
+        ...
+
     def check_no_output(self) -> None:
         """Raise if the ranks of a simulation write to the array."""
         ...
@@ -234,7 +238,8 @@ def write_selection(
     gathering = Gathering(transform)
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)
-    for_each(lambda part: write_part(array, part, gathered), parts, threads)
+    confirm = array.confirmation()
+    for_each(lambda part: write_part(array, part, gathered, confirm=confirm), parts, threads)
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------

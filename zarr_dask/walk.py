@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from zarr_dask.errors import (
+    LinkError,
     ListingError,
     MetadataError,
     MissingGroupWarning,
@@ -58,8 +59,11 @@ _MOST_BROKEN = 10_000
 with a codec that is not installed, and each of them should be reported. A malicious document can
 name a hundred thousand, which would take minutes and gigabytes."""
 _MOST_BARE = 1000
-"""Maximum number of prefixes without metadata that are searched for nodes, level by level. A wrong
-path must not cost a walk through a whole disk or bucket."""
+"""Prefixes without a document that are looked into, level by level, for nodes that would make a
+group of the one above: a wrong path must not cost a walk through a whole disk or bucket."""
+_MOST_LINKS = 10_000
+"""Links of a walk that are followed at most: groups full of links to one another are not followed
+along all of the ways that lead through them."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 
 
@@ -267,8 +271,8 @@ def _levels(
     is_bare: bool = False,
     as_texts: bool = False,
 ) -> Iterator[_Level]:
-    """Yield the nodes below a path by level, with their metadata as texts if requested."""
-    places = {path: frozenset({real_place(store, path)})}  # of a group and of those above it
+    """The nodes below a path; their documents too where they are wanted as texts."""
+    ways = _Ways(store, path)
     bare = {path} if is_bare else set()
     groups = [path]
     bearable = _Bearable(where(store, path))
@@ -288,16 +292,44 @@ def _levels(
                 level.bare.append(candidate)  # but no chunk folder of an array without metadata
         yield level
         bare = set() if node_format.has_implicit_groups else set(level.bare)
-        groups, above = [], places
-        places = {}
-        for candidate in candidates:
-            node = level.nodes.get(candidate)
-            if candidate not in bare and not isinstance(node, GroupMeta):
+        groups = ways.followed(
+            candidate
+            for candidate in candidates
+            if candidate in bare or isinstance(level.nodes.get(candidate), GroupMeta)
+        )
+
+
+class _Ways:
+    """Where groups of one level of a walk lie, and those above them, links followed."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store, self._path, self._links = store, path, 0
+        place = real_place(store, path)
+        self._known = {path: (place, frozenset({place}))}
+
+    def followed(self, groups: Iterator[str]) -> list[str]:
+        """Those of the groups below the last ones that are none of the groups above them.
+
+        Raises
+        ------
+        LinkError
+            If too many links would be followed.
+        """
+        found: dict[str, tuple[str, frozenset[str]]] = {}
+        for group in groups:
+            around, above = self._known[_parent(group)]
+            place = real_place(self._store, group)
+            if place in above:
                 continue
-            place = real_place(store, candidate)
-            if place not in above[_parent(candidate)]:
-                places[candidate] = above[_parent(candidate)] | {place}
-                groups.append(candidate)
+            found[group] = place, above | {place}
+            self._links += place != f"{around.rstrip('/')}/{_name(group)}"
+            if self._links > _MOST_LINKS:
+                raise LinkError(
+                    f"{where(self._store, self._path)} has more than {_MOST_LINKS} ways through "
+                    "links to groups. Remove links that lead to one another."
+                )
+        self._known = found
+        return list(found)
 
 
 class _Bearable:

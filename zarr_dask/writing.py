@@ -1,7 +1,8 @@
 """Writing of stored objects: every encoded object is made here.
 
-An object that is covered only partly is read, changed and written as a whole; no other writer may
-write to it meanwhile. An object whose elements all have the fill value is not stored.
+An object that is covered only in part is read, changed and written as a whole; no other writer may
+work on it meanwhile. If there is none yet, the document of the array must still stand. One whose
+elements all have the fill value is not stored.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def write_part(
     values: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    confirm: Callable[[], None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """Write a part of a region to one stored object.
 
@@ -65,7 +68,12 @@ def write_part(
     note
         Called with the stored bytes, piece by piece.
     waiting
-        Entered while waiting for the store, if that does not block others.
+        Held while a store is waited for, where that holds nobody else up.
+    confirm
+        Called where an object that is kept in part is absent, before anything is written; raises
+        if that is because the array has gone.
+    fence
+        Called right before the object is put or removed; raises if that must not be.
 
     Returns
     -------
@@ -82,8 +90,8 @@ def write_part(
     array.meta.check_writable(array.where)
     elements = cut(values, part.out)
     if elements.shape != array.meta.bound(part.coords).spec.shape:
-        elements = _completed(array, part, elements)
-    return write_cell(array, part.coords, elements, note, waiting)
+        elements = _completed(array, part, elements, confirm)
+    return write_cell(array, part.coords, elements, note, waiting, fence)
 
 
 def write_cell(
@@ -92,6 +100,7 @@ def write_cell(
     elements: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> bool:
     """Write as `write_part`, given all elements of an object, those beyond the array included.
 
@@ -99,17 +108,23 @@ def write_cell(
     """
     key = array.key(coords)
     if array.meta.is_unwritten(elements):
+        if fence is not None:
+            fence()
         array.store.delete(key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
-    put_pieces(array.store, key, pieces, note, waiting)
+    put_pieces(array.store, key, pieces, note, waiting, fence)
     return True
 
 
-def _completed(array: WrittenArray, part: Part, elements: np.ndarray) -> np.ndarray:
-    """Return all elements of a stored object: existing or fill values, with `elements` put in."""
+def _completed(
+    array: WrittenArray, part: Part, elements: np.ndarray, confirm: Callable[[], None] | None
+) -> np.ndarray:
+    """All elements of a stored object: what is there, or nothing yet, with these in their place."""
     key = array.key(part.coords)
     stored = None if part.whole else array.store.get(key)
+    if stored is None and not part.whole and confirm is not None:
+        confirm()
     chunk = decoded(array.meta, part.coords, stored, array.where, key)
     chunk[part.inside] = elements
     return chunk

@@ -65,8 +65,10 @@ __all__ = [
     "consolidated_groups",
     "consolidated_holder",
     "consolidated_key",
+    "consolidating_path",
     "has_consolidated",
     "is_consolidated",
+    "read_consolidated",
     "recorded_documents",
     "warn_of_stale",
     "with_consolidated",
@@ -207,6 +209,24 @@ def with_consolidated(
 def without_consolidated(store: Store) -> Store:
     """Return the store without consolidated metadata, as arrays send it to other processes."""
     return store.store if isinstance(store, Consolidated) else store
+
+
+def consolidating_path(store: Store, path: str) -> str:
+    """Path of the node whose document tells of the one at `path`: itself, or a group above."""
+    if not isinstance(store, Consolidated):
+        return path
+    return "" if store.endings == _ENDINGS[_DRAFT] else store.scope.rstrip("/")
+
+
+def read_consolidated(
+    store: Store, group: str, node_format: Format, path: str, options: ReadOptions
+) -> NodeMeta | None:
+    """The node at `path` as the consolidated metadata of a group say now; None if they do not."""
+    meta = node_format.read(store, group, options, found={}) or GroupMeta(implicit=True)
+    consolidated = with_consolidated(store, group, node_format, meta, options)
+    if not isinstance(consolidated, Consolidated):
+        return None
+    return node_format.read(consolidated, path, options, found={})
 
 
 def recorded_documents(

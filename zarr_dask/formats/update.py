@@ -1,16 +1,19 @@
 """Changing the metadata of a node that others may change concurrently.
 
-The present state is read from the store first: attributes that others have added are kept, and a
-node that was replaced meanwhile is not changed. Documents that do not change are not written.
+A document is put only if it is still what was read, else all of it is read again: attributes that
+others have added stay, and a node that is another one by now is not touched. Documents that do not
+change are not written. Stores without conditions (`zarr_dask.stores.conditional`) get what follows
+from the last look at them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from zarr_dask.errors import ConditionalWriteError, MetadataChangedError
+from zarr_dask.errors import MetadataChangedError
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -23,13 +26,11 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.stores.base import Store
-from zarr_dask.stores.conditional import ConditionalStore, conditional_at
+from zarr_dask.pool import abreast
+from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.conditional import ConditionalStore, conditional_at, until_put
 
 __all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
-
-_ATTEMPTS = 1000
-"""Maximum number of attempts; each failed one means that another process has succeeded."""
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
 
@@ -44,17 +45,23 @@ def with_attributes(
 ) -> AnyMeta:
     """Add or replace attributes in the store and return the changed metadata.
 
+    Attributes that others give the node at the same time stay.
+
     Raises
     ------
+    ConditionalWriteError
+        If others have been faster again and again.
     MetadataError
         If an attribute cannot be expressed in JSON.
     MetadataChangedError
         If the node was deleted, or differs in more than its attributes.
     """
     given = checked_attributes(attributes, where(store, path))
-    present = current(store, path, node_format, meta, options)
-    changed = replace(present, attributes={**present.attributes, **given})
-    put_changed(store, path, node_format, present, changed)
+
+    def more(present: AnyMeta) -> AnyMeta:
+        return replace(present, attributes={**present.attributes, **given})
+
+    changed = put_changed(store, path, node_format, meta, more, options)
     if node_format.names_attribute not in given:
         return changed
     # an attribute names the dimensions: read the names from the new documents
@@ -73,7 +80,14 @@ def current(
     MetadataChangedError
         If the node was deleted, or differs in more than its attributes.
     """
-    present: NodeMeta | None = node_format.read(store, path, options, found={})
+    present = node_format.read(store, path, options, found={})
+    return _as_it_is(store, path, node_format, meta, present)
+
+
+def _as_it_is(
+    store: Store, path: str, node_format: Format, meta: AnyMeta, present: NodeMeta | None
+) -> AnyMeta:
+    """The metadata with the attributes of what has just been read."""
     if present is None and _has_no_document(meta):
         return meta  # its document is created now
     without = replace(meta, attributes={})
@@ -91,28 +105,49 @@ def put_changed(
     store: Store,
     path: str,
     node_format: Format,
-    present: AnyMeta,
-    changed: AnyMeta,
+    meta: AnyMeta,
+    change: Callable[[AnyMeta], AnyMeta],
+    options: ReadOptions,
     *,
     warns: bool = True,
-) -> None:
-    """Write the documents of a node that differ from before.
+) -> AnyMeta:
+    """Write the documents of a node that say something else after a change; returns what it is.
 
-    Warn about outdated consolidated metadata, unless the caller does so.
+    Warns if consolidated metadata do not, unless the caller has done so.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node.
+    meta
+        What it must be, whatever its attributes are.
+    change
+        Makes new metadata of it as it is now; may be called several times.
+    options
+        How to read.
+    warns
+        Whether consolidated metadata are looked at.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    MetadataChangedError
+        If the node has gone, or says something else besides its attributes.
     """
-    before = {} if _has_no_document(present) else node_format.documents(present, path)
-    for key, document in node_format.documents(changed, path).items():
-        if document != before.get(key):
-            store.set(key, [document])
+
+    def checked(present: NodeMeta | None) -> tuple[AnyMeta, AnyMeta]:
+        before = _as_it_is(store, path, node_format, meta, present)
+        return before, change(before)
+
+    changed = _put_latest(store, path, node_format, checked, options)
     if warns:
         warn_of_stale(store, path, node_format)
+    return changed
 
 
 def _has_no_document(meta: NodeMeta) -> bool:
     return isinstance(meta, GroupMeta) and meta.implicit
-
-
-# --- while others change the same node ------------------------------------------------------------
 
 
 def change_attributes(
@@ -124,14 +159,12 @@ def change_attributes(
 ) -> None:
     """Change the attributes of a node by a function, without losing concurrent changes.
 
-    A document is written only if it is unchanged since it was read; otherwise it is read again. On
-    stores without conditional writes (`zarr_dask.stores.conditional`) the last writer wins.
-    Consolidated metadata above are left to the caller.
+    Consolidated metadata above are the caller's business.
 
     Parameters
     ----------
     store, path, node_format
-        The node.
+        The node, whatever else it says by now.
     change
         Returns the new attributes; may be called several times.
     options
@@ -144,26 +177,43 @@ def change_attributes(
     MetadataChangedError
         If the node was deleted.
     """
-    keys = node_format.node_keys(path)
-    tagged = conditional_at(store, keys[0])
-    for _ in range(_ATTEMPTS):
-        found, tags = _read(store, tagged, keys, options)
-        present = node_format.read(store, path, options, found=found)
+
+    def changed(present: NodeMeta | None) -> tuple[NodeMeta, NodeMeta]:
         if present is None:
             raise MetadataChangedError(f"{where(store, path)} has gone. Open it again.")
         wanted = checked_attributes(change(dict(present.attributes)), where(store, path))
-        if wanted == present.attributes:
-            return
-        changed = replace(present, attributes=wanted)
-        before = {} if _has_no_document(present) else node_format.documents(present, path)
+        return present, replace(present, attributes=wanted)
+
+    _put_latest(store, path, node_format, changed, options)
+
+
+_Meta = TypeVar("_Meta", bound=NodeMeta)
+
+
+def _put_latest(
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: Callable[[NodeMeta | None], tuple[_Meta, _Meta]],
+    options: ReadOptions,
+) -> _Meta:
+    """Put what is made of a node as it is now; made again if another one has put something."""
+    keys = node_format.node_keys(path)
+    tagged = conditional_at(store, keys[0])
+    latest: list[_Meta] = []
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        found = _read(store, tagged, keys, options, tags)
+        present = node_format.read(store, path, options, found=found)
+        before, changed = change(present)
+        texts = {} if _has_no_document(before) else node_format.documents(before, path)
         documents = node_format.documents(changed, path)
-        new = {key: text for key, text in documents.items() if text != before.get(key)}
-        if _put(store, tagged, new, tags):
-            return
-    raise ConditionalWriteError(
-        f"the attributes of {where(store, path)} were changed by others {_ATTEMPTS} times while "
-        "this process tried to. Try again when they have ended."
-    )
+        new = {key: text for key, text in documents.items() if text != texts.get(key)}
+        latest[:] = [changed]
+        return _put(store, tagged, new, tags)
+
+    until_put(f"the metadata of {where(store, path)}", put)
+    return latest[0]
 
 
 def _put(
@@ -192,12 +242,19 @@ def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
 
 
 def _read(
-    store: Store, tagged: ConditionalStore | None, keys: tuple[str, ...], options: ReadOptions
-) -> tuple[Found, dict[str, Hashable]]:
-    """Return documents by key, and the ETags of their values; empty if the store has no ETags."""
+    store: Store,
+    tagged: ConditionalStore | None,
+    keys: tuple[str, ...],
+    options: ReadOptions,
+    tags: dict[str, Hashable],
+) -> Found:
+    """Documents by key, and the tags of their values; nothing from a store without tags."""
     if tagged is None:
-        return {}, {}
-    found = {key: tagged.get_tagged(key) for key in keys}
-    values = {key: value for key, (value, _) in found.items()}
-    tags = {key: tag for key, (_, tag) in found.items()}
-    return checked_documents(store, values, options.limits), tags
+        return {}
+    asking = [partial(tagged.get_tagged, key) for key in keys]
+    answers = abreast(*asking) if is_far(store) and len(keys) > 1 else [ask() for ask in asking]
+    found = dict(zip(keys, answers, strict=True))
+    tags.update({key: tag for key, (_, tag) in found.items()})
+    return checked_documents(
+        store, {key: value for key, (value, _) in found.items()}, options.limits
+    )

@@ -43,6 +43,7 @@ from zarr_dask.stores.memory import MemoryStore
 
 __all__ = ["load_plan"]
 
+_LARGEST = 1 << 63
 AnyPlan = RechunkPlan | JointRechunkPlan | CopyPlan
 
 
@@ -82,7 +83,15 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
     read = _READERS[document["job"]]
     try:
         return read(document, storage_options)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         if isinstance(error, PlanError | SourceIsTargetError):
             raise
         raise PlanError(f"the plan has a member that is missing or wrong: {error!r}.") from error
@@ -118,7 +127,7 @@ def _rechunking(
     check_apart(source, target)
     sample = Ratios(*map(float, document["ratios"]))
     where = None if temp is None else open_described(temp, storage_options)
-    bounds = [slice(int(start), int(stop)) for start, stop in document["source"]["region"]]
+    bounds = [_bounds(one) for one in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
     if tuple(s.stop - s.start for s in region) != target.shape:
         raise PlanError(
@@ -131,10 +140,10 @@ def _rechunking(
         target=target,
         stages=_stages(document["stages"], source, region, target, where, sample),
         ratios=sample,
-        max_mem=int(document["max_mem"]),
-        threads=_positive(document["threads"]),
-        threads_per_process=_positive(document["threads_per_process"]),
-        overwrite=bool(document["overwrite"]),
+        max_mem=_integer(document, "max_mem"),
+        threads=_integer(document, "threads", 1),
+        threads_per_process=_integer(document, "threads_per_process", 1),
+        overwrite=_flag(document, "overwrite"),
         creation=_creation(document),
         temp=where,
         notes=tuple(map(str, document["notes"])),
@@ -154,10 +163,10 @@ def _several(
     check_all_apart(plans)
     plan = JointRechunkPlan(
         members=plans,
-        max_mem=int(document["max_mem"]),
-        threads=_positive(document["threads"]),
-        threads_per_process=_positive(document["threads_per_process"]),
-        overwrite=bool(document["overwrite"]),
+        max_mem=_integer(document, "max_mem"),
+        threads=_integer(document, "threads", 1),
+        threads_per_process=_integer(document, "threads_per_process", 1),
+        overwrite=_flag(document, "overwrite"),
         creation=_creation(document),
         model=model,
     )
@@ -167,7 +176,7 @@ def _several(
 
 def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> CopyPlan:
     given = document["target"]
-    store, path = open_described(given["store"], storage_options), normalise_path(given["path"])
+    store, path = open_described(given["store"], storage_options), _path(given)
     node_format = format_for_new(store, given["format"], path)
     groups = tuple(
         (_within(path, group), _group(documents, group, node_format))
@@ -179,12 +188,12 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     source, model = document["source"], CostModel.of(document["model"])
     plan = CopyPlan(
         members=tuple(_member(one, storage_options, model) for one in document["arrays"]),
-        max_mem=int(document["max_mem"]),
-        threads=_positive(document["threads"]),
-        threads_per_process=_positive(document["threads_per_process"]),
-        overwrite=bool(document["overwrite"]),
+        max_mem=_integer(document, "max_mem"),
+        threads=_integer(document, "threads", 1),
+        threads_per_process=_integer(document, "threads_per_process", 1),
+        overwrite=_flag(document, "overwrite"),
         creation=_creation(document),
-        source=(open_described(source["store"], storage_options), normalise_path(source["path"])),
+        source=(open_described(source["store"], storage_options), _path(source)),
         store=store,
         path=path,
         node_format=node_format,
@@ -241,14 +250,14 @@ def _member(
     return MovePlan(
         source=source,
         target=target,
-        batch=_positive(document["batch"]),
-        abreast=_positive(document["abreast"]),
-        objects=int(document["objects"]),
-        stored=int(document["stored"]),
-        largest=int(document["largest"]),
-        listed=bool(document["listed"]),
-        busy=int(document["busy"]),
-        asked=int(document["asked"]),
+        batch=_integer(document, "batch", 1),
+        abreast=_integer(document, "abreast", 1),
+        objects=_integer(document, "objects"),
+        stored=_integer(document, "stored"),
+        largest=_integer(document, "largest"),
+        listed=_flag(document, "listed"),
+        busy=_integer(document, "busy"),
+        asked=_integer(document, "asked"),
     )
 
 
@@ -274,10 +283,37 @@ def _check_memory(plan: AnyPlan) -> None:
         )
 
 
-def _positive(number: Any) -> int:
-    if type(number) is not int or number < 1:
-        raise PlanError(f"{number!r} in the plan: expected an integer of at least 1.")
+def _integer(document: Mapping[str, Any], name: str, least: int = 0) -> int:
+    number = document[name]
+    if type(number) is not int or not least <= number < _LARGEST:
+        raise PlanError(
+            f"{name!r} is {number!a:.80} in the plan: expected an integer of at least {least}."
+        )
     return number
+
+
+def _bounds(given: Any) -> slice:
+    if (
+        not isinstance(given, list)
+        or len(given) != 2
+        or any(type(n) is not int or not 0 <= n < _LARGEST for n in given)
+    ):
+        raise PlanError(f"'region' has {given!a:.80} in the plan: expected two indices.")
+    return slice(*given)
+
+
+def _flag(document: Mapping[str, Any], name: str) -> bool:
+    flag = document[name]
+    if not isinstance(flag, bool):
+        raise PlanError(f"{name!r} is {flag!a:.80} in the plan: expected true or false.")
+    return flag
+
+
+def _path(document: Mapping[str, Any]) -> str:
+    path = document["path"]
+    if not isinstance(path, str) or normalise_path(path) != path:
+        raise PlanError(f"'path' is {path!a:.80} in the plan: expected names joined by '/'.")
+    return path
 
 
 def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
@@ -285,7 +321,7 @@ def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
     read = dict(given.get("read", {}))
     if read.keys() - {*READ_OPTIONS}:
         raise PlanError(f"the plan has options of reading that no plan has: {sorted(read)}.")
-    array = open_array(store, given["path"], format=given["format"], read=ReadOptions(**read))
+    array = open_array(store, _path(given), format=given["format"], read=ReadOptions(**read))
     if digest(array) != given["digest"]:
         raise MetadataChangedError(
             f"the metadata of {array.where} are not those that the plan was made for. Make it "
@@ -296,7 +332,7 @@ def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
 
 def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
     store = open_described(given["store"], storage_options)
-    path = given["path"]
+    path = _path(given)
     node_format = format_for_new(store, given["format"], path)
     documents = {key: text.encode() for key, text in given["documents"].items()}
     meta = node_format.read(MemoryStore(documents), path, ReadOptions(), found={})
@@ -316,7 +352,7 @@ def _stages(
         raise PlanError("two intermediate arrays of the plan would be one.")
     for stage in given[:-1]:
         cell = _shape(stage["cell"], source.ndim)
-        compressed = bool(stage["compressed"])
+        compressed = _flag(stage, "compressed")
         ratio = ratios.between if compressed else 1.0
         middle = layout_between(source, target, temp, compressed=compressed, ratio=ratio)
         layouts.append(middle.with_cell(target.shape, cell))

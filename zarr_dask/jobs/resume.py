@@ -185,6 +185,7 @@ def plan_resume(
     grown: bool = False,
     swap: Swap | None = None,
     free_beside: bool = False,
+    waits: bool = False,
 ) -> ResumePlan:
     """Decide which journals a write opens, resumes or replaces; nothing is written.
 
@@ -201,7 +202,9 @@ def plan_resume(
     swap
         How the array replaces another one, if it does.
     free_beside
-        True if it is known that no job keeps a journal beside the hierarchy.
+        Whether it is known that no job keeps a journal beside the hierarchy.
+    waits
+        Whether appends that processes work on are waited for.
 
     Raises
     ------
@@ -224,7 +227,8 @@ def plan_resume(
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        open_ones = [pair for pair in others if not is_done(*pair, target)]
+        running = [pair for pair in others if waits and pair[0].is_held()]
+        open_ones = [pair for pair in others if pair not in running and not is_done(*pair, target)]
         _refuse_other(job, target, open_ones, swap)
     if same is not None:
         same = _unless_taken(same, target)

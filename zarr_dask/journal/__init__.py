@@ -4,15 +4,17 @@ This package handles only bytes and values; jobs know which objects they own and
 to do. Writes, rechunkings and simulation output have the same journals.
 
 ===========  =====================================================================
-`journal`    the description of a job, and the folder of its receipts
-`places`     the location of a node's journals, and which of them are open
-`held`       advisory locks on the jobs of running processes
-`outputs`    outputs that only the ranks of a simulation may change
-`half_done`  error messages about a node that a job has not finished
-`believed`   a short-lived cache of results from remote stores
+`journal`    what a job is, and the folder that it keeps its receipts in
+`places`     where the journals of a node lie, and which of them are open
+`held`       which jobs processes that live work on
+`claims`     who appends to an array, one at a time
+`outputs`    what the ranks of a simulation write, which nobody else may change
+`half_done`  what is said of a node that a job makes and that is not whole yet
+`believed`   what stores that are far away are not asked again for some seconds
 ===========  =====================================================================
 """
 
+from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
 from zarr_dask.journal.half_done import creating, explained
 from zarr_dask.journal.held import Hold, check_none_held
 from zarr_dask.journal.journal import (
@@ -46,17 +48,22 @@ __all__ = [
     "OUTPUT",
     "STAGES",
     "TARGETS",
+    "ArrayEnd",
+    "Claim",
     "Hold",
     "Job",
     "Journal",
+    "OnConflict",
     "OpenOutput",
     "Place",
     "check_no_output",
     "check_none_held",
     "check_resumable",
+    "claimed",
     "creating",
     "default_place",
     "discard_journals",
+    "end_of_array",
     "explained",
     "forget_nodes_above",
     "given_place",

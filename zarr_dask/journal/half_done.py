@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zarr_dask.errors import NodeNotFoundError, StoreError
+from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ancestors, prefix_of
 from zarr_dask.journal.journal import LAST, STAGES, TARGETS, Job, Journal
 from zarr_dask.journal.places import Place, default_place, open_journals
@@ -17,8 +17,8 @@ def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFound
     """Return the error, with a hint if an unfinished job creates the node."""
     try:
         found = next(creating(store, path), None)
-    except StoreError:
-        return error  # the node is missing; nothing more is known
+    except (StoreError, JournalError):
+        return error  # what was asked for was not there; that is all that can be said
     if found is None:
         return error
     journal, job = found

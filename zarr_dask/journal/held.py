@@ -1,38 +1,51 @@
 """Advisory locks held by running jobs, so that no other job overwrites their output.
 
-A process that works on a job locks a file in its journal (``flock``). The kernel releases the lock
-when the process dies for any reason, so that a dead job can be distinguished from a running one.
-Several processes may hold one job, as the parts of a plan do. This applies to journals in local
-files. In other stores, and on file systems without locks, no job counts as held.
+A process that works on a job locks a file in its journal (`zarr_dask.stores.file_lock`), and makes
+a record beside it that names the process. The kernel undoes the lock when the process dies, however
+it dies, so that a job that has died is told from one that runs. Where locks are known to one host,
+or to one mount, alone (`zarr_dask.stores.mounts`), the record tells: its process is at work unless
+it is known to be gone. Several processes may hold one job, as the parts of a plan do. That is so
+for journals in local files; of other ones nobody can tell, and no job counts as held.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.below import open_in
+from zarr_dask.stores.exclusive import Record, RecordTakenError, make_record, owner_of
+from zarr_dask.stores.file_lock import lock, unlock
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = ["HELD", "Hold", "check_none_held", "hold", "is_held"]
 
 HELD = "held"
-"""The file that is locked."""
+"""The file that is locked; names of records begin so."""
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 class Hold:
     """A held job, until this is closed or its process dies."""
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None, record: Record | None = None) -> None:
         self._descriptor = descriptor
+        self._record = record
 
     def close(self) -> None:
-        """Release the job."""
+        """Let go of it."""
+        if self._record is not None:
+            with suppress(OSError):  # whoever finds it later sees that its process is gone
+                self._record.remove()
+            self._record = None
         if self._descriptor is not None:
-            # a process that was forked meanwhile shares the descriptor
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            unlock(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -42,34 +55,53 @@ def hold(store: Store, prefix: str) -> Hold:
     if not isinstance(store, LocalStore):
         return Hold(None)
     try:
-        descriptor = os.open(_path(store, prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR | os.O_CREAT)
     except OSError:
-        return Hold(None)  # another user's job, or one that has ended
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except OSError:
+        return Hold(None)  # somebody else's job, or one that has ended
+    locked = False
+    with suppress(OSError):
+        locked = has_shared_locks(descriptor) and lock(descriptor, shared=True, wait=True)
+    if not locked:
         os.close(descriptor)
-        return Hold(None)  # the file system has no locks
-    return Hold(descriptor)
+    record = None
+    with suppress(OSError, RecordTakenError):
+        record = make_record(f"{_path(store, prefix)}-{token_hex(8)}", locked=locked)
+    return Hold(descriptor if locked else None, record)
 
 
 def is_held(store: Store, prefix: str) -> bool:
-    """True if a running process holds the job whose journal is below a prefix."""
-    if not isinstance(store, LocalStore):
-        return False
-    try:
-        descriptor = os.open(_path(store, prefix), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
+    """True if some process is at work on the job whose journal lies below a prefix.
+
+    Or if nobody here can tell that it is not.
+    """
+    return isinstance(store, LocalStore) and _held_by(store, prefix) is not None
+
+
+def _held_by(store: LocalStore, prefix: str) -> str | None:
+    """The file that says that somebody holds a job; None if there is none."""
+    path = _path(store, prefix)
+    trusted = False
+    with suppress(OSError):  # else there is none, or it is not ours to open
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR)
+        try:
+            trusted = has_shared_locks(descriptor)
+            if trusted and not lock(descriptor):
+                return path
+        except OSError:
+            trusted = False
+        finally:
+            os.close(descriptor)
+    for record in _records(path):
+        owner = owner_of(record)
+        # where nobody has the lock, those who had it are gone
+        if owner is not None and not (trusted and owner.locked) and not owner.is_gone():
+            return record
+    return None
+
+
+def _records(path: str) -> Iterator[str]:
+    with suppress(OSError):
+        yield from sorted(map(str, Path(path).parent.glob(f"{HELD}-*")))
 
 
 def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
@@ -91,12 +123,25 @@ def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
     """
     for key in keys:
         folder, _, name = key.rpartition("/")
-        if name == HELD and is_held(store, f"{folder}/"):
-            raise JobRunningError(
-                f"{what} is being written by a job of a process that is still running (its journal "
-                f"is {store.url}/{folder}). Wait until it has ended, or stop it; to write at the "
-                "same time would mix the values of both."
+        if name != HELD or not isinstance(store, LocalStore):
+            continue
+        found = _held_by(store, f"{folder}/")
+        if found is None:
+            continue
+        owner = owner_of(found)
+        who = (
+            ""
+            if owner is None
+            else (
+                f" It is held by {owner}, as {found} says. If that process has died on a host that "
+                "cannot be asked, remove that file."
             )
+        )
+        raise JobRunningError(
+            f"{what} is being written by a job of a process that is still running (its journal "
+            f"is {store.url}/{folder}). Wait until it has ended, or stop it; to write at the "
+            f"same time would mix the values of both.{who}"
+        )
 
 
 def _path(store: LocalStore, prefix: str) -> str:

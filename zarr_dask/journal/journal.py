@@ -7,6 +7,7 @@ A journal is a folder of its own in a `zarr_dask.journal.places.Place`::
         receipts-<host>-<pid>-<..>     one file per process, append-only
         receipts-task-<..>             in stores that cannot append: one object per task
         held                           locked by the processes that work on it
+        held-<16 hex digits>           which process that is, where locks are known to one host
 
 Each receipt is appended in one call, so that a killed process leaves whole lines and at most a torn
 last one, which is ignored. No two processes share a file: appending from two hosts is not safe on
@@ -19,21 +20,22 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.errors import MetadataError, StoreError
-from zarr_dask.formats.base import Limits, load_json, read_documents
+from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
+from zarr_dask.formats.base import Limits, load_json, read_documents, where
+from zarr_dask.journal.checks import checked_members
 from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
 from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.stores.base import Appender, Buffer, Store
+from zarr_dask.stores.below import folder_in, forget_reached
 from zarr_dask.stores.conditional import conditional, tag_of
 from zarr_dask.stores.durable import forget_folders
 from zarr_dask.stores.local import LocalStore
@@ -191,6 +193,43 @@ class Journal:
         """Return the job that has its journal here now; None if it has ended."""
         return job_at(self.store, self.prefix)
 
+    @property
+    def fence(self) -> Callable[[], None] | None:
+        """What tasks call right before they put an object: `check_ours` where that costs little.
+
+        That is for journals in local files; tasks of others are told apart at the end alone.
+        """
+        return self.check_ours if isinstance(self.store, LocalStore) else None
+
+    def is_ours(self) -> bool:
+        """Return True if the journal is there, and still that of the run that has this value."""
+        text = self.store.get(f"{self.prefix}{_DOCUMENT}")
+        said = f'"creation": {json.dumps(self.creation)}'.encode()
+        return text is not None and said in bytes(text)
+
+    def check_ours(self) -> None:
+        """Refuse to go on where another job has begun anew, or this one was ended elsewhere.
+
+        Raises
+        ------
+        JobReplacedError
+            If the journal has gone, or is that of another run.
+        """
+        if self.is_ours():
+            return
+        other = self.job()
+        if other is not None and other.creation != self.creation:
+            what = f"is that of a job by now that began anew at {other.begun}"
+        else:
+            what = (
+                "has gone: another process has ended this job, or another job has replaced what "
+                "it writes, while it was stopped or out of reach"
+            )
+        raise JobReplacedError(
+            f"the journal of this job, {self.url}, {what}. This one stops, so that it does not "
+            "write over later values. Look at what is there, and let only one of them run."
+        )
+
     def note_end(self, others: Iterable[Journal]) -> None:
         """Record the end of the job and those that began with it, before journals are removed."""
         job = self.job()
@@ -222,26 +261,27 @@ class Journal:
 
 
 def job_at(store: Store, prefix: str) -> Job | None:
-    """Return the job with a journal below a prefix; None if there is none, or it has ended."""
+    """The job that keeps its journal below a prefix; None if there is none, or it has ended.
+
+    Raises
+    ------
+    JournalError
+        If the document says what no job says.
+    """
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(store, [key], Limits())[key]
     if text is None:
         return None
     try:
         document = load_json(store, key, text)
-        if document.pop("format", None) != _FORMAT:
-            return None
-        job = Job(**document)
-        return Job(
-            **{
-                **vars(job),
-                "layers": tuple((str(name), str(token)) for name, token in job.layers),
-                "region": tuple((int(start), int(stop)) for start, stop in job.region),
-                "together": tuple(map(str, job.together)),
-            }
-        )
-    except (MetadataError, TypeError, ValueError):
-        return None  # not written by this package
+    except MetadataError:
+        return None  # nothing that this package has written: no job of ours
+    if document.pop("format", None) != _FORMAT:
+        return None
+    members: dict[str, Any] = checked_members(document, where(store, key))
+    for name in ("layers", "region"):
+        members[name] = tuple(map(tuple, members.get(name, ())))
+    return Job(**{**members, "together": tuple(members.get("together", ()))})
 
 
 @lru_cache(maxsize=1)
@@ -255,13 +295,16 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     if not isinstance(store, LocalStore):
         return
     forget_folders()
+    forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
+        above, _, name = folder.rpartition("/")
         try:
-            Path(store.root, folder).rmdir()
+            with folder_in(store.root, above) as around:
+                os.rmdir(name, dir_fd=around)
         except FileNotFoundError:
             continue
         except OSError:
-            return  # it has other journals
+            return  # other journals are in it, or links lead to it
 
 
 def _folders_above(path: str) -> Iterator[str]:

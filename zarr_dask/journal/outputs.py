@@ -10,12 +10,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from zarr_dask.errors import RankError, ResumeError, StoreError
+from zarr_dask.errors import JournalError, RankError, ResumeError, StoreError
 from zarr_dask.formats.base import load_json, where
 from zarr_dask.journal.believed import Believed
 from zarr_dask.journal.held import check_none_held
-from zarr_dask.journal.places import NODES, Place, default_place, given_place, holds_node
+from zarr_dask.journal.places import (
+    NODES,
+    Place,
+    check_behind_no_link,
+    default_place,
+    given_place,
+    holds_node,
+)
 from zarr_dask.stores.base import Store, is_far, join
 from zarr_dask.stores.urls import Location, bare, beside, real_place
 
@@ -64,7 +72,9 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
     RankError
         If it belongs to an open output (`zarr_dask.Writer`).
     JobRunningError
-        If, with `below`, a running process works on a job there.
+        If, with `below`, a process that lives works on a job there.
+    LinkError
+        If, with `below`, a link leads to where journals lie.
     """
     if often and is_far(store):
         _FREE.get(real_place(store, path), partial(_check_if_possible, store, path))
@@ -75,6 +85,7 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
     place = default_place(store, path) if below else None
     if place is None:
         return True
+    check_behind_no_link(place)
     there_are_some = False
     for key in place.store.list(place.prefix):
         there_are_some = True
@@ -106,9 +117,21 @@ def output_of(store: Store, path: str, journal: Location | None = None) -> OpenO
         if text is None:
             continue
         arrays = load_json(place.store, key, bytes(text)).get("arrays", {})
-        if name in arrays:
-            return OpenOutput(place.url, int(arrays[name]["axis"]))
+        if isinstance(arrays, dict) and name in arrays:
+            return OpenOutput(place.url, _axis_of(arrays[name], where(place.store, key), name))
     return None
+
+
+def _axis_of(facts: Any, at: str, name: str) -> int:
+    """The dimension along which an array grows, as the document of an output says it."""
+    axis = facts.get("axis") if isinstance(facts, dict) else None
+    if type(axis) is not int or axis < 0:
+        raise JournalError(
+            f"{at} is the document of no output: 'axis' of its array {name!r} is "
+            f"{axis!a:.80}, expected the number of a dimension. If no simulation writes it, "
+            "remove the folder that the document lies in."
+        )
+    return axis
 
 
 def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:

@@ -15,9 +15,10 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
 
-from zarr_dask.errors import ListingError, ResumeError, StoreError
+from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.journal.believed import Believed
@@ -34,6 +35,7 @@ from zarr_dask.surroundings import check_folder
 __all__ = [
     "NODES",
     "Place",
+    "check_behind_no_link",
     "check_resumable",
     "default_place",
     "discard_journals",
@@ -166,8 +168,13 @@ def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, 
     Raises
     ------
     ListingError
-        If the store cannot list and `needed` is True.
+        If it is one.
+    LinkError
+        If the place lies behind a link.
+    JournalError
+        If a document there says what no job says.
     """
+    check_behind_no_link(place)
     found = []
     try:
         prefixes = place.store.list_dir(place.prefix).prefixes
@@ -182,6 +189,27 @@ def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, 
         if job is not None:
             found.append((Journal(place.store, prefix, job.token, job.creation), job))
     return found
+
+
+def check_behind_no_link(place: Place) -> None:
+    """Refuse journals behind a link: what is removed with them would not be a job's.
+
+    Raises
+    ------
+    LinkError
+        If a link leads to the place, or stands in it.
+    """
+    if not isinstance(place.store, LocalStore):
+        return
+    folder = Path(place.store.root)
+    for name in place.prefix.rstrip("/").split("/"):
+        folder /= name
+        if folder.is_symlink():
+            raise LinkError(
+                f"{folder} is a link that leads to {os.path.realpath(folder)}: journals, which jobs"
+                " write and remove, do not lie behind links. Remove the link; to keep journals "
+                "elsewhere, name the place by journal=."
+            )
 
 
 def check_resumable(store: Store, at: str) -> None:
@@ -211,9 +239,13 @@ def discard_journals(store: Store, path: str) -> None:
     Raises
     ------
     JobRunningError
-        If a running process works on one of them.
+        If a process that lives works on one of them.
+    LinkError
+        If they would lie behind a link.
     """
     place = default_place(store, path)
+    if place is not None:
+        check_behind_no_link(place)
     try:
         if place is None or not any(place.store.list_dir(place.prefix)):
             return

@@ -438,7 +438,7 @@ def _like(array: Array, path: str, shape: Shape) -> Array:
         shards = tuple(map(min, array.shards, whole))
     meta = replace(array.meta, grid=Grid.regular(shape, array.write_chunks))
     meta = regridded(meta, array.node_format, chunks, shards, chunks)
-    return replace(array, path=path, meta=meta)
+    return replace(array, path=path, meta=meta, shown=None)
 
 
 def _list_level(group: Group, number: int, dataset: Dataset) -> None:

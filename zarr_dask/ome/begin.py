@@ -102,6 +102,8 @@ class PyramidJob:
                     f"{where(plan.store, plan.path)} is being written anew by a job that began at "
                     f"{job.begun}, so that this one cannot end. Let only one of them run."
                 )
+            if self.journal.fence is not None:
+                self.journal.fence()
         if self.keeps_receipts:
             valid = self._valid()
             left = plan.objects - (0 if valid is None else len(valid))
@@ -243,7 +245,9 @@ def unfinished_arrays(store: Store, path: str, journal: Location | None = None) 
     place = default_place(store, path) if journal is None else given_place(journal, store, path)
     jobs = [job for _, job in open_journals(place)] if place is not None else []
     told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
-    return frozenset(one for of_one in told for one in of_one if isinstance(one, str))
+    return frozenset(
+        one for of_one in told if isinstance(of_one, list) for one in of_one if isinstance(one, str)
+    )
 
 
 def _check_places(plan: Contents, *, overwrite: bool, left: Collection[str] = frozenset()) -> None:
@@ -295,7 +299,7 @@ def is_empty(store: Store, path: str) -> bool:
 def _remove_leftovers(plan: Contents, job: Job) -> None:
     """Remove the leftovers of a dead job in arrays that are not written now."""
     told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
-    for path in told:
+    for path in told if isinstance(told, list | tuple) else ():
         if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
             continue
         with suppress(NodeExistsError, StoreKeyError):  # a node was created there since

@@ -12,6 +12,7 @@ from zarr_dask.array import Array
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid import Region, Shape
 from zarr_dask.jobs.plan import format_region
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.ome.downsample import Method, coarse
 from zarr_dask.ome.pyramid import Stage
@@ -214,10 +215,13 @@ class _Written:
     def put(self, array: Array, region: Region, pixels: np.ndarray) -> None:
         """Write the stored objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
+        if self._records is not None:
+            check_job_seen_once(self._records.journal, array)
+        fence = None if self._records is None else self._records.journal.fence
         for part in array.meta.grid.parts(region):
             name = array.key(part.coords)[len(prefix) :]
             noting = Noting(checksum=self._records is not None)
-            if not write_part(array, part, pixels, noting):
+            if not write_part(array, part, pixels, noting, fence=fence):
                 self.empty.append(name)
                 continue
             self.nbytes += noting.nbytes

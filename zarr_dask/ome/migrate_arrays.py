@@ -27,6 +27,7 @@ from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.ome.layout import LayoutAnew
 from zarr_dask.ome.named import Named
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
+from zarr_dask.standing import Shown
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -69,7 +70,7 @@ def plan_anew(
     store = route.source.store if isinstance(route.source, Named) else route.source
 
     def plan(path: str, meta: ArrayMeta) -> RechunkPlan | NodePlan:
-        source = Array(store, path, meta, route.source_format)
+        source = Array(store, path, meta, route.source_format, shown=Shown(path))
         wanted = layout.of(axes[path])
         try:
             made = plan_rechunk(

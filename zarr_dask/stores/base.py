@@ -40,6 +40,7 @@ __all__ = [
     "distribute",
     "distributed",
     "is_far",
+    "is_key",
     "join",
     "list_sizes",
     "open_value",
@@ -209,6 +210,23 @@ def check_key(key: str) -> None:
             f"{key!r} is not a key: it must be made of names joined by '/', none of them empty, "
             "'.' or '..', without backslashes and NUL characters, in valid Unicode."
         )
+
+
+def is_key(value: object) -> bool:
+    """True for a text that `check_key` takes, whatever was given.
+
+    Examples
+    --------
+    >>> is_key("a/c/0"), is_key("a/../b"), is_key(""), is_key(None)
+    (True, False, False, False)
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        check_key(value)
+    except StoreKeyError:
+        return False
+    return True
 
 
 def _is_unicode(text: str) -> bool:

@@ -3,25 +3,29 @@
 Two jobs that change the same stored object each read it, change their part, and put it back if it
 is unchanged; the second one reads again. No change is lost, and no job waits for one that has died.
 
-A store that can do this is a `ConditionalStore`. Local files are compared and renamed under a lock
-of the operating system on their folder (``flock``): there is no lock file that could be left behind
-or removed at the wrong moment, and the kernel releases the lock when its holder dies. All writers
-of an object must take part: a plain ``set`` does not check.
+A store that can do this is a `ConditionalStore`. Local files are compared and renamed by who has
+made a record in their folder (`zarr_dask.stores.exclusive`), which holds on every file system and
+between all hosts. Where the system has a lock on folders that can be trusted, it is held besides
+(``flock``): the kernel wakes who waits for it, and a record whose maker has died is in nobody's
+way. All writers of an object must take part: a plain ``set`` asks nobody.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from random import uniform
+from time import sleep
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.exclusive import Record, RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.files import MOST_REMOVED, make_folder
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = [
     "ConditionalStore",
@@ -30,11 +34,17 @@ __all__ = [
     "folder_lock",
     "put_latest",
     "tag_of",
+    "until_put",
 ]
 
-_ATTEMPTS = 1000
-"""Attempts before giving up; each one fails only if another writer has succeeded."""
-_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
+_ATTEMPTS = 100
+"""Every failed one means that somebody else has succeeded."""
+_RECORD = ".zarr-dask-0000000000000000.tmp"
+"""Name of the record of a folder: one that no listing shows."""
+_UNEXPLAINED = 8
+"""Refusals in a row of a store where nothing has changed: one that was asked at the same time as
+others may refuse all of them."""
+_SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
 
 
 @runtime_checkable
@@ -101,13 +111,53 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
     if tagged is None:
         store.set(key, [make()])
         return
-    for _ in range(_ATTEMPTS):
-        _, tag = tagged.get_tagged(key)
-        if tagged.set_if(key, [make()], tag):
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        _, tags[key] = tagged.get_tagged(key)
+        return tagged.set_if(key, [make()], tags[key])
+
+    until_put(f"{key!r} in {store.url}", put)
+
+
+def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
+    """Try to change something that others change as well, with a pause before each new try.
+
+    Who tries again at once would meet the same others again; pauses of random lengths take them
+    apart.
+
+    Parameters
+    ----------
+    what
+        Is changed, for messages.
+    put
+        Reads and puts values, and returns whether they were put. It is given a dict for the tags
+        of what it has read.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again, or the store refuses although nothing has
+        changed.
+    """
+    last: dict[str, Hashable] = {}
+    unexplained = 0
+    for number in range(_ATTEMPTS):
+        if number:
+            sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+        tags: dict[str, Hashable] = {}
+        if put(tags):
             return
+        unexplained = unexplained + 1 if tags == last else 0
+        if unexplained == _UNEXPLAINED:
+            raise ConditionalWriteError(
+                f"{what} cannot be changed: the store says again and again that another value has "
+                "been put meanwhile, but the value is the same. Its conditional writes do not "
+                "work as they must; let one job alone write there."
+            )
+        last = tags
     raise ConditionalWriteError(
-        f"{key!r} in {store.url} was changed by others {_ATTEMPTS} times while this process tried "
-        "to. Try again when they have ended."
+        f"{what} was changed by others {_ATTEMPTS} times while this process tried to. Try again "
+        "when they have ended."
     )
 
 
@@ -121,63 +171,89 @@ def tag_of(value: Buffer | None) -> Hashable:
 
 
 @contextmanager
-def folder_lock(folder: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder, which is created if necessary.
+def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a folder, which is made if it is not there; wait until nobody else does.
 
     Parameters
     ----------
     folder
         Its path.
-    wait
-        Wait until the lock is free; else continue without it.
+
+    Yields
+    ------
+    callable
+        To be called right before something is put: raises `ConditionalWriteError` if the lock was
+        lost meanwhile.
 
     Raises
     ------
     ConditionalWriteError
-        If the file system has no such locks.
+        If it is held by a process that does not let go, or that may have died on another host.
     OSError
         If the folder does not exist and cannot be created.
     """
-    descriptor = _locked(folder, wait=wait)
+    descriptor, record = _locked(folder)
     try:
-        yield
+        yield lambda: _check_kept(record)
     finally:
-        # a process that was forked meanwhile shares the descriptor: closing it would not unlock
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        record.remove()
+        if descriptor is not None:
+            _let_go(descriptor)
 
 
-def _locked(folder: str, *, wait: bool) -> int:
+def _check_kept(record: Record) -> None:
+    if not (record.owner.locked or record.is_ours()):
+        raise ConditionalWriteError(
+            f"{record.path}, the record that lets this process alone change objects beside it, was "
+            "removed or replaced while it was at work. Nothing was put; run the job again."
+        )
+
+
+def _locked(folder: str) -> tuple[int | None, Record]:
+    """The lock of a folder, where there is one to be trusted, and its record."""
     for _ in range(MOST_REMOVED):
         make_folder(folder)
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = _folder_descriptor(folder)
         except FileNotFoundError:
             continue
         try:
-            _lock(descriptor, folder, wait=wait)
-            if _is(descriptor, folder):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
+            if descriptor is None or _is(descriptor, folder):
+                path = f"{folder}/{_RECORD}"
+                return descriptor, make_record(path, locked=descriptor is not None, wait=True)
+        except BaseException as error:
+            if descriptor is not None:
+                _let_go(descriptor)
+            if isinstance(error, RecordTakenError):
+                raise ConditionalWriteError(
+                    f"objects in {folder} cannot be changed together with others now: {error}"
+                ) from error
+            if isinstance(error, FileNotFoundError):
+                continue
             raise
-        os.close(descriptor)  # removed while this waited: the lock protects nothing
+        _let_go(descriptor)  # it was removed while this waited: the lock is one of nothing
     raise ConditionalWriteError(f"{folder} is removed again and again while objects are put in it.")
 
 
-def _lock(descriptor: int, folder: str, *, wait: bool) -> None:
+def _folder_descriptor(folder: str) -> int | None:
+    """A folder, open and locked; None where no lock can be trusted."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return  # another process holds it, so there are locks
+        if has_shared_locks(descriptor) and lock(descriptor, wait=True):
+            return descriptor
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
+            os.close(descriptor)
             raise
-        raise ConditionalWriteError(
-            f"the file system of {folder} has no locks on folders ({error.strerror}), as NFS has "
-            "none, so that two jobs cannot share a stored object there; write whole stored "
-            "objects, or let one job alone write them."
-        ) from error
+    os.close(descriptor)
+    return None
+
+
+def _let_go(descriptor: int) -> None:
+    unlock(descriptor)
+    os.close(descriptor)
 
 
 def _is(descriptor: int, folder: str) -> bool:

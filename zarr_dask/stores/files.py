@@ -14,7 +14,6 @@ __all__ = [
     "MOST_REMOVED",
     "READ",
     "append_once",
-    "create",
     "make_folder",
     "read_at",
     "read_parts",
@@ -71,20 +70,6 @@ def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
             break
         done += count
     return done
-
-
-def create(path: str) -> int:
-    """Open a new file for writing, creating its folder if necessary.
-
-    Other processes may remove empty folders meanwhile, as journals do when they end.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for _ in range(MOST_REMOVED):
-        try:
-            return os.open(path, flags, 0o666)
-        except FileNotFoundError:
-            make_folder(os.path.dirname(path))
-    return os.open(path, flags, 0o666)
 
 
 def make_folder(folder: str) -> None:

@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from secrets import token_hex
 from typing import ClassVar, Self
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import LinkError, LinkWarning, StoreError
+from zarr_dask.notices import warn
 from zarr_dask.stores.base import (
     Buffer,
     Coalescing,
@@ -30,23 +32,36 @@ from zarr_dask.stores.base import (
     coalesce,
     part_of,
 )
+from zarr_dask.stores.below import (
+    check_no_link,
+    create_in,
+    folder_in,
+    forget_reached,
+    open_in,
+)
 from zarr_dask.stores.conditional import folder_lock, tag_of
 from zarr_dask.stores.durable import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.files import (
     READ,
     append_once,
-    create,
     read_at,
     read_parts,
     write,
     write_pieces,
 )
+from zarr_dask.stores.fresh import refresh
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = ["LocalStore"]
 
 _TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _SMALL = 1 << 16  # bytes up to which allocating memory is cheaper than keeping it
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
+_MOST_LINKS = 10_000
+"""Links to folders that one listing follows: folders full of links to one another are not
+followed along all of the ways that lead through them."""
+_LIKE_CHUNK = re.compile(r"c?[0-9]*")
+"""Names of folders that stored objects of arrays lie in."""
 _LINK_TO_NOTHING = (
     " It is a link to a file that is not there: fetch what it stands for (git annex get, dvc pull),"
     " or remove the link where there is no value."
@@ -69,12 +84,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         raise
 
 
-def _is_circle(entry: os.DirEntry[str]) -> bool:
-    """True if an entry is a link to a folder that contains it."""
-    if not entry.is_symlink():
-        return False
-    target = os.path.realpath(entry.path)
-    return f"{os.path.realpath(os.path.dirname(entry.path))}/".startswith(f"{target}/")
+def _is_in(place: str, folder: str) -> bool:
+    """True if a real path is that of a folder, or lies in it."""
+    return f"{place}/".startswith(f"{folder}/".replace("//", "/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,8 @@ class LocalStore:
         if descriptor is None:
             return None
         try:
+            if not has_shared_locks(descriptor):  # nor sizes: both are kept by the host
+                refresh(descriptor)
             return read_at(descriptor, 0, os.fstat(descriptor).st_size)
         except IsADirectoryError:
             return None
@@ -187,35 +201,38 @@ class LocalStore:
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
     def _put(self, key: str, fill: Callable[[int], None]) -> None:
-        """Fill a temporary file and rename it to a value."""
-        path = self._path(key)
-        folder = os.path.dirname(path)
-        temporary = f"{folder}/.zarr-dask-{token_hex(8)}.tmp"
+        """Give a value its name when its file has been filled."""
+        check_key(key)
+        path, _, name = key.rpartition("/")
+        temporary = f".zarr-dask-{token_hex(8)}.tmp"
+        folder = f"{self.root}/{path}".rstrip("/")
         try:
-            descriptor = create(temporary)
+            around, descriptor = create_in(self.root, path, temporary)
             try:
-                fill(descriptor)
+                try:
+                    fill(descriptor)
+                    if self.fsync:
+                        os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                # by its path, so that it fails where the folder has another name by now
+                os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
                 if self.fsync:
-                    os.fsync(descriptor)
+                    fsync_names(folder, self.root)
+            except BaseException:
+                with suppress(OSError):  # what was written before a disk was full must not stay
+                    os.unlink(temporary, dir_fd=around)
+                raise
             finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-            if self.fsync:
-                fsync_names(folder, self.root)
-        except BaseException as error:
-            with suppress(OSError):  # a partial file must not stay, on a full disk either
-                os.unlink(temporary)
-            if isinstance(error, OSError):
-                raise self.failed("write", key, error) from error
+                os.close(around)
+        except StoreError:
             raise
+        except OSError as error:
+            raise self.failed("write", key, error) from error
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
-        folder = os.path.dirname(self._path(key))
-        while not os.path.isdir(folder):  # folders created later are on the same file system
-            folder = os.path.dirname(folder)
-        with folder_lock(folder, wait=False):
-            pass
+        self._path(key)  # there is a lock or a record on every file system
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
@@ -224,9 +241,13 @@ class LocalStore:
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.conditional.ConditionalStore`."""
-        with self._reporting("write", key), folder_lock(os.path.dirname(self._path(key))):
+        folder = os.path.dirname(self._path(key))
+        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
+            pass  # which is behind no link
+        with self._reporting("write", key), folder_lock(folder) as check_kept:
             if tag_of(self.get(key)) != tag:
                 return False
+            check_kept()
             self.set(key, buffers)
         return True
 
@@ -236,11 +257,12 @@ class LocalStore:
         If the disk is full, some of the bytes may remain at the end of the value.
         """
         path = self._path(key)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, flags, 0o666)
+            descriptor = open_in(self.root, key, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except FileNotFoundError:
             return False
+        except LinkError:
+            raise
         except OSError as error:
             raise self.failed("open", key, error) from error
         try:
@@ -257,32 +279,43 @@ class LocalStore:
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         path = self._path(key)
+        above, _, name = key.rpartition("/")
         try:
-            os.unlink(path)
-            if self.fsync:  # else the old value may return after a power cut
+            with folder_in(self.root, above) as folder:
+                os.unlink(name, dir_fd=folder)
+            if self.fsync:  # else the old value may be there again after a power cut
                 fsync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             return
+        except LinkError:
+            raise
         except OSError as error:
             if not os.path.isdir(path):  # a folder is not a value; systems report it differently
                 raise self.failed("delete", key, error) from error
 
     def delete_prefix(self, prefix: str) -> None:
-        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        """See `zarr_dask.stores.base.Store.delete_prefix`; links below go, what they lead to stays.
+
+        Raises
+        ------
+        LinkError
+            If a link leads to the prefix, or stands in its place.
+        """
+        path = prefix.removesuffix("/")
         with self._reporting("delete", prefix), suppress(FileNotFoundError, NotADirectoryError):
-            if prefix:
-                check_key(prefix.removesuffix("/"))
-            folder = f"{self.root}/{prefix}".rstrip("/")
+            if path:
+                check_key(path)
             forget_folders()
-            if prefix and not os.path.islink(folder):
-                shutil.rmtree(folder)
+            forget_reached()
+            folder = f"{self.root}/{path}".rstrip("/")
+            if path:
+                above, _, name = path.rpartition("/")
+                with folder_in(self.root, above) as around:
+                    check_no_link(self.root, path, around)
+                    shutil.rmtree(name, dir_fd=around)
                 folder = os.path.dirname(folder)
             else:
-                for entry in os.scandir(folder):  # the root and the targets of links are kept
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path)
-                    else:
-                        os.unlink(entry.path)
+                _empty(self.root)  # the root stays: it may be a link
             if self.fsync:
                 fsync_folder(folder)
 
@@ -301,23 +334,40 @@ class LocalStore:
         """
         for prefix in (old, new):
             check_key(prefix.removesuffix("/"))
-        target = f"{self.root}/{new}".rstrip("/")
-        with self._reporting("move", old):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+        before, after = (one.removesuffix("/") for one in (old, new))
+        (above, _, name), (other, _, called) = before.rpartition("/"), after.rpartition("/")
+        with (
+            self._reporting("move", old),
+            folder_in(self.root, above) as source,
+            folder_in(self.root, other, make=True) as target,
+        ):
+            check_no_link(self.root, before, source)
+            check_no_link(self.root, after, target)
             try:
-                os.rename(f"{self.root}/{old}".rstrip("/"), target)
+                os.rename(name, called, src_dir_fd=source, dst_dir_fd=target)
             except OSError as error:
                 if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
                     return False
                 raise
             forget_folders()
+            forget_reached()
             if self.fsync:
-                for prefix in (old, new):
-                    fsync_folder(os.path.dirname(f"{self.root}/{prefix}".rstrip("/")))
+                for path in (above, other):
+                    fsync_folder(f"{self.root}/{path}".rstrip("/"))
         return True
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """See `zarr_dask.stores.base.Store.list`; links to a folder around them are left out."""
+        """See `zarr_dask.stores.base.Store.list`.
+
+        Links to folders are followed inside the root, once on each way; those that lead out of it,
+        or to a folder around them, are left out.
+
+        Raises
+        ------
+        LinkError
+            If a link leads out whose name is that of a folder of stored objects: without these an
+            array would be taken for one of fill values.
+        """
         return (key for key, _ in self._walk(prefix))
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -335,8 +385,8 @@ class LocalStore:
     def list_temporaries(self, prefix: str | None) -> Iterator[tuple[str, float]]:
         """Yield temporary files, which no other listing shows, with their modification times.
 
-        A killed writer leaves them behind; a running one has them for a moment. If the prefix is
-        None, only those directly in the store.
+        A writer that is killed leaves them; one that is at work has them for a moment. Where the
+        prefix is None, only those that lie directly in the store. No link is followed.
         """
         pending = [prefix or ""]
         while pending:
@@ -347,24 +397,30 @@ class LocalStore:
                 os.scandir(f"{self.root}/{above}") as entries,
             ):
                 for entry in entries:
-                    if _is_folder(entry):
-                        if prefix is not None and not _is_circle(entry):
+                    if entry.is_dir(follow_symlinks=False):
+                        if prefix is not None:
                             pending.append(f"{above}{entry.name}/")
                     elif _TEMPORARY.fullmatch(entry.name):
-                        with suppress(FileNotFoundError):  # the writer has finished
-                            yield above + entry.name, entry.stat().st_mtime
+                        with suppress(FileNotFoundError):  # it was at work, and is done
+                            found = entry.stat(follow_symlinks=False)
+                            yield above + entry.name, found.st_mtime
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Yield the files below a prefix, folder by folder."""
-        pending = [prefix]
+        """The files below a prefix, folder by folder."""
+        bounds = _Bounds(self, prefix)
+        nothing: tuple[str, ...] = ()
+        pending = [(prefix, nothing)]
         while pending:
-            above = pending.pop()
+            above, links = pending.pop()
             files, folders = self._entries(above)
             yield from ((above + entry.name, entry) for entry in files)
-            pending.extend(f"{above}{one.name}/" for one in folders if not _is_circle(one))
+            for one in folders:
+                way = bounds.way(one, links) if one.is_symlink() else links
+                if way is not None:
+                    pending.append((f"{above}{one.name}/", way))
 
     def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
-        """Return files and folders directly below a prefix, by name."""
+        """Files and folders directly below a prefix, by name; links to folders are among these."""
         files, folders = _Entries(), _Entries()
         if prefix:
             check_key(prefix.removesuffix("/"))
@@ -381,10 +437,15 @@ class LocalStore:
         return sorted(files, key=_name), sorted(folders, key=_name)
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """See `zarr_dask.stores.base.Store.list_dir`."""
+        """See `zarr_dask.stores.base.Store.list_dir`; links that lead out of the root are left out.
+
+        Those to folders inside are not, wherever they lead: whoever follows them looks out.
+        """
+        bounds = _Bounds(self, prefix)
         files, folders = self._entries(prefix)
+        inside = [one for one in folders if not one.is_symlink() or bounds.target(one) is not None]
         keys = [prefix + entry.name for entry in files]
-        return Listing(keys, [f"{prefix}{entry.name}/" for entry in folders])
+        return Listing(keys, [f"{prefix}{entry.name}/" for entry in inside])
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -442,6 +503,83 @@ class LocalStore:
             f"could not {doing} {key!r} in the local store {self.root}: "
             f"{error.strerror or error}.{hint}"
         )
+
+
+class _Bounds:
+    """Tells of one listing which links to folders may be followed.
+
+    Parameters
+    ----------
+    store, prefix
+        What is listed; who names a prefix behind a link that leads out means what it leads to.
+    """
+
+    def __init__(self, store: LocalStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._followed = 0
+
+    @cached_property
+    def _inside(self) -> tuple[str, str]:
+        root = self._store.root
+        return os.path.realpath(root), os.path.realpath(f"{root}/{self._prefix}")
+
+    def target(self, entry: os.DirEntry[str]) -> str | None:
+        """Real path of what a link leads to; None, with a warning, if that lies outside."""
+        target = os.path.realpath(entry.path)
+        if self._is_inside(target):
+            return target
+        warn(
+            f"{entry.path} is a link that leads out of {self._store.root}, to {target}. What lies "
+            "behind it is left out of listings; open it by its own path.",
+            LinkWarning,
+        )
+        return None
+
+    def _is_inside(self, target: str) -> bool:
+        return any(_is_in(target, folder) for folder in self._inside)
+
+    def way(self, entry: os.DirEntry[str], links: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The folders in which links were followed, with this one; None if it is not followed.
+
+        Raises
+        ------
+        LinkError
+            If stored objects would be left out, or there are too many links.
+        """
+        if _LIKE_CHUNK.fullmatch(entry.name) and not self._is_inside(os.path.realpath(entry.path)):
+            raise LinkError(
+                f"{entry.path} is called as a folder of stored objects is, and is a link that "
+                f"leads out of {self._store.root}. Without what lies behind it an array would be "
+                "taken for one of fill values. Link a whole hierarchy, not a part of an array, or "
+                "put the folder in the place of the link."
+            )
+        target = self.target(entry)
+        if target is None:
+            return None
+        way = (*links, os.path.realpath(os.path.dirname(entry.path)))
+        if any(_is_in(folder, target) for folder in way):
+            return None  # it leads to a folder that this way came through
+        self._followed += 1
+        if self._followed > _MOST_LINKS:
+            raise LinkError(
+                f"{self._store.root}/{self._prefix} has more than {_MOST_LINKS} ways through links "
+                "to folders. Remove links that lead to one another."
+            )
+        return way
+
+
+def _empty(root: str) -> None:
+    """Remove all that lies in a folder."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.name, dir_fd=folder)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 class _OpenFile:

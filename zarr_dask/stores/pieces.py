@@ -48,6 +48,7 @@ def put_pieces(
     pieces: list[Buffer] | Iterator[Buffer],
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> None:
     """Put a value into a store, possibly one that is known only in pieces.
 
@@ -61,11 +62,14 @@ def put_pieces(
         Called with all bytes in order, in these pieces or others, before or after they are written.
         The calls count only after all pieces are written.
     waiting
-        Held while waiting for a store that needs the whole value at once.
+        Held while a store is waited for to which nothing can be given before all of it is known.
+    fence
+        Called right before the value gets its name; what it raises keeps it from that.
     """
     if isinstance(store, PieceTaker) and (not isinstance(pieces, list) or _any_large(pieces)):
         known = isinstance(pieces, list)
-        store.set_pieces(key, _noted(pieces if known else _together(pieces), note))
+        noted = _noted(pieces if known else _together(pieces), note)
+        store.set_pieces(key, noted if fence is None else _fenced(noted, fence))
         return
     if isinstance(pieces, list):
         buffers = list(_noted(pieces, note))
@@ -75,6 +79,8 @@ def put_pieces(
                 gathered.add(piece)
         buffers = gathered.buffers()
     with waiting or nullcontext():
+        if fence is not None:
+            fence()
         store.set(key, buffers)
 
 
@@ -121,6 +127,12 @@ def _noted(pieces: Iterable[Buffer], note: Callable[[Buffer], None] | None) -> I
             for part in _slices(piece):
                 yield part
                 note(part)
+
+
+def _fenced(pieces: Iterable[Buffer], fence: Callable[[], None]) -> Iterator[Buffer]:
+    """Yield the pieces, and call the fence when all of them are written."""
+    yield from pieces
+    fence()
 
 
 def _slices(piece: Buffer) -> Iterator[Buffer]:

@@ -23,6 +23,7 @@ from zarr_dask.jobs.rechunk.copying import Copied, Process, Records
 from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
 from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import OVERHEAD, CostModel
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Receipt, Receipts, StoredObject, collect, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
@@ -304,6 +305,8 @@ class Mover:
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
         """Copy the objects of a task; `stop` is called before each object."""
         begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.plan.target)
         with watched(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
         process = Process(process_name(), memory.idle, memory.peak)
@@ -313,16 +316,21 @@ class Mover:
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
         target = self.plan.target
         tally = Tally(self.plan.source.store)
+        confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
+        fence = None if self.records is None else self.records.journal.fence
         for coords, value in self._values(number, tally):
             memory.look()
             if stop is not None and stop():
                 break
             key = target.meta.keys.key(coords)
             if value is None:
+                confirm()
                 empty.append(key)
                 continue
+            if fence is not None:
+                fence()
             target.store.set(target.key(coords), [value])
             written.append(stored_object(key, [value], with_sha256=False))
         if self.records is not None and (written or empty):
@@ -391,7 +399,11 @@ class MoveJob:
 
     @cached_property
     def _present(self) -> list[tuple[int, ...]]:
-        return [coords for coords, _ in objects_of(self.plan.source)]
+        source = self.plan.source
+        found = [coords for coords, _ in objects_of(source)]
+        if len(found) < source.meta.grid.ncells:
+            source.confirmation()()
+        return found
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
         """Return the numbers of the tasks that are still to be done, for the only stage."""
@@ -451,16 +463,20 @@ class MoveMatching:
         plan = self.plan
         if not plan.listed:
             return range(plan.tasks)
+        plan.source.confirmation()()  # of what has gone, nothing would be compared
         sides = (objects_of(one) for one in (plan.source, plan.target))
         return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
 
     def __call__(self, number: int) -> MovedObjects:
         """Compare some objects."""
         plan, nbytes, found = self.plan, 0, []
+        confirm = plan.source.confirmation()
         with counting_retries() as retries:
             for coords in plan.coords(number):
                 old = plan.source.store.get(plan.source.key(coords))
                 new = plan.target.store.get(plan.target.key(coords))
+                if old is None:
+                    confirm()
                 nbytes += 0 if old is None else len(old)
                 if old != new:
                     start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))

@@ -27,6 +27,7 @@ from zarr_dask.jobs.rechunk.converting import misfit
 from zarr_dask.jobs.rechunk.rehearsing import rehearse
 from zarr_dask.jobs.rechunk.resident import Memory, process_name, watched
 from zarr_dask.jobs.rechunk.stages import StagePlan
+from zarr_dask.jobs.seen import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.receipts import Noting, Receipt, StoredObject
 from zarr_dask.scratch import keeping_freed_memory, let_go
@@ -95,6 +96,8 @@ class Stage:
             written by then have receipts.
         """
         begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.target)
         with (
             keeping_freed_memory(),
             watched(self._name, self._rehearse) as memory,
@@ -204,7 +207,8 @@ class Stage:
     ) -> StoredObject | None:
         """Store one object; return its entry for a receipt, or None if it is left out."""
         noting = Noting(checksum=self.records is not None)
-        if not write_part(self.target, part, values, noting):
+        fence = None if self.records is None else self.records.journal.fence
+        if not write_part(self.target, part, values, noting, fence=fence):
             return None
         if noting.nbytes >= _LARGE:
             memory.look()  # a thread keeps the bytes gathered for the store

@@ -214,6 +214,8 @@ class RechunkJob:
             If something is missing.
         """
         self.check_complete()
+        if self.journal is not None and self.journal.fence is not None:
+            self.journal.fence()
         self.publish()
         self.remove_intermediates()
         if self.journal is not None:

@@ -15,7 +15,13 @@ from zarr_dask.jobs.run.batches import Batches, run_batches
 from zarr_dask.jobs.run.cluster import ask_scheduler, listening
 from zarr_dask.jobs.run.connect import connect
 from zarr_dask.jobs.run.tasks import compute, run_tasks
-from zarr_dask.jobs.run.workers import Workers, check_in_reach, find_workers, forks_for
+from zarr_dask.jobs.run.workers import (
+    Workers,
+    check_in_reach,
+    find_workers,
+    forks_for,
+    runs_elsewhere,
+)
 
 __all__ = [
     "Batches",
@@ -29,4 +35,5 @@ __all__ = [
     "listening",
     "run_batches",
     "run_tasks",
+    "runs_elsewhere",
 ]

@@ -18,7 +18,14 @@ from zarr_dask.stores.zip_writer import ZipWriter
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Workers", "check_in_reach", "find_workers", "forks_for", "runs_processes"]
+__all__ = [
+    "Workers",
+    "check_in_reach",
+    "find_workers",
+    "forks_for",
+    "runs_elsewhere",
+    "runs_processes",
+]
 
 _PATIENCE = 60.0
 """Maximum seconds to wait for workers that are starting."""
@@ -94,7 +101,7 @@ def check_in_reach(store: Store, client: Client | None = None, *, merges: bool =
     inner = innermost(store)
     alone = isinstance(inner, MemoryStore | ZipWriter) or getattr(inner, "is_in_memory", False)
     alone = alone or (forks and not merges)
-    if not (alone or forks) or not _is_elsewhere(client):
+    if not (alone or forks) or not runs_elsewhere(client):
         return
     if not alone:
         Forks([store])
@@ -110,8 +117,8 @@ def check_in_reach(store: Store, client: Client | None = None, *, merges: bool =
     )
 
 
-def _is_elsewhere(client: Client | None) -> bool:
-    """True if tasks run in other processes than this one."""
+def runs_elsewhere(client: Client | None) -> bool:
+    """Whether tasks run in other processes than this one."""
     client = client or _current_client()
     if client is None:
         return runs_processes()
@@ -137,7 +144,7 @@ def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | 
         If other processes cannot reach it.
     """
     written = [store for store in stores if forkable(store) is not None]
-    return Forks(written) if written and _is_elsewhere(client) else None
+    return Forks(written) if written and runs_elsewhere(client) else None
 
 
 def _cluster_workers(client: Client) -> Workers:

@@ -285,8 +285,13 @@ def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> N
             f"an output of a simulation is open at {at} ({place.url}/{prefix}). End it with "
             "finish(), forget it with zarr_dask.Writer.abandon, or replace it with overwrite=True."
         )
-    document = load_json(place, f"{prefix}{_DOCUMENT}", bytes(text))
-    Folder(place, f"{prefix}{document.get('creation')}/").check_idle("rank-")
+    key = f"{prefix}{_DOCUMENT}"
+    document = load_json(place, key, bytes(text))
+    try:
+        creation = _creation(document)
+    except (KeyError, ValueError) as error:
+        raise _damaged(place, key, error) from error
+    Folder(place, f"{prefix}{creation}/").check_idle("rank-")
 
 
 def abandon_output(
@@ -542,7 +547,8 @@ def _cell(found: Owners, itemsize: int) -> Shape:
 def _resized(array: Array, shape: Shape) -> Array:
     sharded = array.meta.codecs.serializer.divides
     grid = resized(array.meta.grid, shape, sharded=sharded)
-    return replace(array, meta=replace(array.meta, grid=grid))
+    # longer than any document says
+    return replace(array, meta=replace(array.meta, grid=grid), shown=None)
 
 
 def _check_owned(series: Series) -> None:
@@ -609,9 +615,28 @@ def open_output(
     document = load_json(place, key, text)
     try:
         return _from_json(document, open_group(store, path, "r+"), place, prefix)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = Problem(key, str(error), f"what {_FORMAT!r} has")
-        raise MetadataError(where(place, key), [problem]) from error
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
+        raise _damaged(place, key, error) from error
+
+
+def _damaged(place: Store, key: str, error: Exception) -> MetadataError:
+    problem = Problem(key, str(error), f"what {_FORMAT!r} has")
+    return MetadataError(where(place, key), [problem])
+
+
+def _creation(document: Mapping[str, Any]) -> str:
+    """Name of the folder of an output, as its document says it: no path that leads elsewhere."""
+    creation = str(document["creation"])
+    if not re.fullmatch("[0-9a-f]{16}", creation):
+        raise ValueError(f"creation {creation!a:.80}: expected 16 hexadecimal digits")
+    return creation
 
 
 def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: str) -> Output:
@@ -624,10 +649,7 @@ def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: 
         for name, facts in document["arrays"].items()
     }
     ranks = max(one.owners.ranks for one in series.values())
-    creation = str(document["creation"])
-    if not re.fullmatch("[0-9a-f]{16}", creation):
-        raise ValueError(f"creation {creation!r}")
-    folder = Folder(place, f"{prefix}{creation}/")
+    folder = Folder(place, f"{prefix}{_creation(document)}/")
     return Output(group, series, capacity, ranks, bool(document["gathers"]), folder)
 
 
@@ -639,6 +661,8 @@ def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacit
     else:
         boxes = tuple(tuple((int(a), int(b)) for a, b in box) for box in facts["boxes"])
         found = Owners(shape, boxes)
+    if not 0 <= axis <= len(shape):
+        raise ValueError(f"axis {axis} of {name!r}: expected a dimension of {len(shape) + 1}")
     if array.ndim != len(shape) + 1 or _without(array.shape, axis) != shape:
         raise changed_error(array)
     allocated = _resized(array, _with(shape, axis, capacity))

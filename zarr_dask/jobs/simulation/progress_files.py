@@ -5,30 +5,42 @@ appended by one call. Readers ignore an incomplete last line, left by a killed p
 disk; it is cut off before the next line is added. Other stores cannot append: the whole file is
 written again, and its owner shortens it when it grows long.
 
-A file that is open for appending is locked (``flock``); the kernel releases the lock when the
-process ends for any reason. On file systems without such locks, files are not locked.
+A file that is open for appending is locked (`zarr_dask.stores.file_lock`), which the kernel undoes
+when the process ends in whatever way, and has a record beside it that names the process
+(`zarr_dask.stores.exclusive`): that holds where locks are known to one host alone, or to none.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import finalize
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import CorruptObjectError, RankError, StoreError, WriterNotFoundError
+from zarr_dask.errors import (
+    CorruptObjectError,
+    JournalError,
+    RankError,
+    StoreError,
+    WriterNotFoundError,
+)
 from zarr_dask.formats.base import where
-from zarr_dask.stores.base import Range, Store
+from zarr_dask.stores.base import Range, Store, is_key
+from zarr_dask.stores.below import open_in
 from zarr_dask.stores.durable import fsync_names
+from zarr_dask.stores.exclusive import Record as Holding
+from zarr_dask.stores.exclusive import RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.files import read_at
+from zarr_dask.stores.fresh import refresh
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = ["REWINDS", "Appender", "Folder", "Record"]
 
@@ -39,9 +51,11 @@ Record = dict[str, Any]
 """One JSON object."""
 
 _LONGEST_FILE = 1 << 28
-"""Maximum bytes of a progress file; larger files are not from this package."""
+"""Bytes of one progress file at most: more is not one of ours."""
+_LARGEST = 1 << 63
 _MANY_LINES = 128
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+_RECORD = "held-"
+"""Names of records begin so."""
 
 
 def _line(record: Record) -> bytes:
@@ -60,8 +74,86 @@ def _records(text: bytes, at: str) -> tuple[list[Record], int]:
                 f"{at}: line {number + 1} of {len(line)} bytes does not have its checksum. The "
                 "file was damaged; without it nobody knows what is stored: create the output anew."
             )
-        records.append(json.loads(body))
+        records.append(_checked(body, f"{at}: line {number + 1}"))
     return records, end
+
+
+def _checked(text: bytes, at: str) -> Record:
+    """A record that says what ranks say, whoever has written it.
+
+    Raises
+    ------
+    JournalError
+        If it says something else.
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JournalError(f"{at} is no JSON ({error}). {_ANEW}") from error
+    members = record if isinstance(record, dict) else {}
+    kind = next((one for one in _MEMBERS if one in members), None)
+    if kind is None:
+        raise JournalError(f"{at}: {record!a:.80} is nothing that a rank says. {_ANEW}")
+    for name in _MEMBERS[kind]:
+        is_right, expected = _CHECKS[name]
+        if not is_right(members.get(name)):
+            found = members.get(name)
+            raise JournalError(f"{at}: {name} is {found!a:.80}, expected {expected}. {_ANEW}")
+    return members
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_steps(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(map(_is_count, value))
+        and value[0] <= value[1]
+    )
+
+
+def _is_object(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and isinstance(value[0], list)
+        and all(map(_is_count, (*value[0], *value[1:])))
+        and value[2] < 1 << 32
+    )
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_object, value))
+
+
+def _is_stored(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and all(map(is_key, value)) and all(map(_is_count, value.values()))
+    )
+
+
+_ANEW = (
+    "No rank has written it, and without the file nobody knows what is stored: create the output "
+    "anew."
+)
+_MEMBERS = {
+    "array": ("array", "index", "steps", "objects"),
+    "from_step": ("from_step", "rewind"),
+    "stored": ("stored", "rewind"),
+}
+"""What records say, by the member that tells what they are."""
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "array": (is_key, "the path of an array"),
+    "index": (_is_count, "an integer of at least 0"),
+    "steps": (_is_steps, "the first step and the one behind the last"),
+    "objects": (_is_objects, "lists of coordinates, bytes and a CRC-32C"),
+    "from_step": (_is_count, "a step"),
+    "rewind": (_is_count, "an integer of at least 0"),
+    "stored": (_is_stored, "numbers of steps by paths of arrays"),
+}
 
 
 class Appender(Protocol):
@@ -74,6 +166,16 @@ class Appender(Protocol):
         ------
         StoreError
             If it cannot be written; it can be added again.
+        """
+        ...
+
+    def check_held(self) -> None:
+        """Refuse to go on where the file is not this process's any more; only local files tell.
+
+        Raises
+        ------
+        RankError
+            If it is not.
         """
         ...
 
@@ -99,6 +201,9 @@ class _WholeFile:
         self.store.set(self.key, list(map(_line, records)))
         self.records = records
 
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+
     def close(self) -> None:
         """See `Appender.close`."""
 
@@ -112,24 +217,37 @@ class _LocalFile:
     size: int
     """Bytes in whole lines."""
     fsync: bool
+    holding: Holding
 
     def __post_init__(self) -> None:
-        self._close = finalize(self, os.close, self.descriptor)
+        self._close = finalize(self, _close, self.descriptor, self.holding)
 
     def add(self, record: Record) -> None:
         """See `Appender.add`."""
         line = _line(record)
+        self.check_held()
+        locked = self.holding.owner.locked
         try:
             os.ftruncate(self.descriptor, self.size)  # remains of a failed write
             _write(self.descriptor, line)
-            if self.fsync:
+            if self.fsync or not locked:
                 os.fsync(self.descriptor)
-            # network file systems show data to other hosts once its lock is released
-            _unlock(self.descriptor)
-            _lock(self.descriptor, self.path, wait=False)
+            if locked:
+                # network file systems show to other hosts what was written before it is given up
+                unlock(self.descriptor)
+                _lock(self.descriptor, self.path, wait=False)
         except OSError as error:
             raise _failed("append to", self.path, error) from error
         self.size += len(line)
+
+    def check_held(self) -> None:
+        """See `Appender.check_held`."""
+        if not (self.holding.owner.locked or self.holding.is_ours()):
+            raise RankError(
+                f"{self.holding.path}, the record that lets this process alone write for its rank, "
+                "was removed or replaced: another process may write for it. Nothing was added; "
+                "attach again when no other process runs as this rank."
+            )
 
     def close(self) -> None:
         """See `Appender.close`."""
@@ -142,8 +260,14 @@ def _write(descriptor: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, f"{done} of {len(line)} bytes were written")
 
 
-def _lock(descriptor: int, path: str, *, wait: bool) -> None:
-    """Lock an open file, if the file system supports it.
+def _close(descriptor: int, holding: Holding) -> None:
+    with suppress(OSError):  # whoever finds it later sees that its process is gone
+        holding.remove()
+    os.close(descriptor)
+
+
+def _lock(descriptor: int, path: str, *, wait: bool) -> bool:
+    """Lock an open file; returns False where no lock can be trusted.
 
     Raises
     ------
@@ -151,23 +275,39 @@ def _lock(descriptor: int, path: str, *, wait: bool) -> None:
         If another running process has locked it.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise RankError(
-            f"{path} is in use: another process that still runs writes for this rank, or a Writer "
-            "of this one that was not closed. End it, or give each process a rank of its own."
-        ) from error
+        if not has_shared_locks(descriptor):
+            return False
+        if lock(descriptor, wait=wait):
+            return True
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
+        return False
+    raise _in_use(path)
 
 
-def _unlock(descriptor: int) -> None:
+def _recorded(descriptor: int, path: str, *, wait: bool) -> Holding:
+    """Lock an open file, where that can be trusted, and say so in a record beside it.
+
+    Raises
+    ------
+    RankError
+        If a process that still runs has done so, or nobody can tell that it does not run.
+    """
+    locked = _lock(descriptor, path, wait=wait)
+    folder, name = os.path.split(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        return make_record(f"{folder}/{_RECORD}{name}", locked=locked, wait=wait)
+    except RecordTakenError as error:
+        raise _in_use(path, str(error)) from error
+
+
+def _in_use(path: str, more: str = "") -> RankError:
+    said = (
+        f"{path} is in use: another process that still runs writes for this rank, or a Writer "
+        f"of this one that was not closed. End it, or give each process a rank of its own. {more}"
+    )
+    return RankError(said.rstrip())
 
 
 class Folder:
@@ -246,18 +386,22 @@ class Folder:
             return _WholeFile(self.store, self.prefix + name, self.records(name), shortened)
         path = f"{self.store.root}/{self.prefix}{name}"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            try:
-                _lock(descriptor, path, wait=False)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            descriptor = open_in(self.store.root, self.prefix + name, flags)
+            with ExitStack() as stack:
+                stack.callback(os.close, descriptor)
+                holding = _recorded(descriptor, path, wait=False)
+                stack.callback(holding.remove)
+                refresh(descriptor)  # what lies behind a size of yesterday would be cut off
                 _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
                 if self.store.fsync:
                     fsync_names(str(Path(path).parent), self.store.root)
-            except BaseException:
-                os.close(descriptor)
-                raise
+                stack.pop_all()
+        except StoreError:
+            raise
         except OSError as error:
             raise _failed("open", path, error) from error
-        return _LocalFile(path, descriptor, size, self.store.fsync)
+        return _LocalFile(path, descriptor, size, self.store.fsync, holding)
 
     def check_open(self) -> None:
         """Raise if these files no longer exist.
@@ -293,11 +437,13 @@ class Folder:
             if key[len(self.prefix) :].startswith(start):
                 path = f"{self.store.root}/{key}"
                 try:
-                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    descriptor = open_in(self.store.root, key, os.O_RDWR)
+                except StoreError:
+                    raise
                 except OSError as error:
                     raise _failed("open", path, error) from error
                 try:
-                    _lock(descriptor, path, wait=False)
+                    _recorded(descriptor, path, wait=False).remove()
                 finally:
                     os.close(descriptor)
 
@@ -316,17 +462,23 @@ class Folder:
             return
         path = Path(f"{self.store.root}/{self.prefix}lock")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = open_in(self.store.root, f"{self.prefix}lock", os.O_RDWR | os.O_CREAT)
         except FileNotFoundError as error:
             raise self._ended() from error
+        except StoreError:
+            raise
         except OSError as error:
             raise _failed("open", str(path), error) from error
-        try:
-            _lock(descriptor, str(path), wait=True)
+        with ExitStack() as stack:
+            stack.callback(os.close, descriptor)
+            try:
+                stack.callback(_recorded(descriptor, str(path), wait=True).remove)
+            except FileNotFoundError as error:
+                raise self._ended() from error
+            except OSError as error:
+                raise _failed("lock", str(path), error) from error
             self.check_open()
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _failed(doing: str, path: str, error: OSError) -> StoreError:

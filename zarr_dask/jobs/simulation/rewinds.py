@@ -112,19 +112,20 @@ def _has_begun(
     return True
 
 
-def check_not_past(output: Output, rank: int, rewind: int) -> None:
-    """Raise if the output has been restarted or has ended since this process attached.
+def check_not_past(output: Output, rank: int, rewind: int, appender: Appender) -> None:
+    """Refuse to write for a process that was there before the output began anew, or ended.
 
     Further steps of the process would not count, and could overwrite those of a later run.
 
     Raises
     ------
     RankError
-        If the output has been restarted.
+        If it has begun anew, or another process may be this rank.
     WriterNotFoundError
         If the output has ended.
     """
     output.folder.check_open()
+    appender.check_held()
     rewinds = Rewinds(output.folder.records(REWINDS))
     if rewinds.last > rewind:
         raise RankError(

@@ -269,7 +269,7 @@ class Writer:
             }
             owned = [key for key, share in shares.items() if share.own]
             begin(output, progress, owned, from_step, run, appender)
-            check = partial(check_not_past, output, rank, progress.rewind)
+            check = partial(check_not_past, output, rank, progress.rewind, appender)
             streams = {
                 key: Stream(one, shares[key], progress, appender.add, check, threads)
                 for key, one in output.series.items()

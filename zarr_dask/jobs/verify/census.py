@@ -173,9 +173,12 @@ class Census:
         sums: list[Summed | None] = []
         findings: list[Finding] = []
         nbytes = 0
+        confirm = array.confirmation()
         for cell in self.cells[which].part(first, first + size):
             coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
             found = _look_at(array, coords, self.depth, with_sha256=self.sha256)
+            if found.state == "absent":
+                confirm()
             states.append(STATES.index(found.state))
             chunks.update(found.chunks)
             nbytes += found.nbytes

@@ -26,7 +26,14 @@ import numpy as np
 
 from zarr_dask.array import Array
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
+from zarr_dask.errors import (
+    GridError,
+    JournalError,
+    LinkError,
+    ListingError,
+    ManifestError,
+    MetadataError,
+)
 from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
@@ -468,7 +475,12 @@ class _Job:
     def find_open_jobs(self, *, sweep: bool) -> None:
         """Report journals of jobs that have not ended, or died with only the journal left."""
         jobs = self.open_jobs
-        for path, journal, job in list(jobs):
+        try:
+            found = list(jobs)
+        except (LinkError, JournalError) as error:
+            self.add(Finding("journal", self.path, reason=str(error)))
+            return
+        for path, journal, job in found:
             how = "has not ended: it is running" + ("" if journal.is_held() else ", or was killed")
             if jobs.is_done(path, journal, job):
                 if sweep:

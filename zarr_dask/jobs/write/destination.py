@@ -33,7 +33,7 @@ from zarr_dask.stores.wrappers import ReadOnly
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["existing_array", "grown", "new_array"]
+__all__ = ["axis_of", "existing_array", "grown", "new_array"]
 
 
 def existing_array(
@@ -81,17 +81,24 @@ def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tupl
     MetadataChangedError
         If the array in the store is a different one by now.
     """
-    axis = _axis(target, along)
+    axis = axis_of(target, along)
     meta = current(site.store, target.path, target.node_format, target.meta, target.options)
     shape, region = appended(meta.shape, values.shape, axis)
     longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
     problems = list(longer.problems())
     if problems:
         raise MetadataError.of(target.where, problems)
-    return replace(target, meta=longer), region
+    return replace(target, meta=longer, shown=None), region  # no document says so yet
 
 
-def _axis(target: Array, along: int | str) -> int:
+def axis_of(target: Array, along: int | str) -> int:
+    """The position of a dimension that is given by position or by name.
+
+    Raises
+    ------
+    GridError
+        If there is no such dimension.
+    """
     if isinstance(along, bool) or not isinstance(along, int | str):
         raise GridError(f"append={along!r}: expected a dimension, by position or by name.")
     if isinstance(along, int):

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from zarr_dask.jobs.run import ask_scheduler
 
-__all__ = ["LastTokens", "has_grown", "note_growth"]
+__all__ = ["LastTokens", "forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
 
 _MOST_REMEMBERED = 256
 
@@ -32,6 +32,10 @@ class LastTokens:
         while len(self._tokens) > _MOST_REMEMBERED:
             self._tokens.popitem(last=False)
 
+    def discard(self, token: str) -> None:
+        """Forget one."""
+        self._tokens.pop(token, None)
+
     def clear(self) -> None:
         """Forget all of them."""
         self._tokens.clear()
@@ -39,6 +43,10 @@ class LastTokens:
 
 _GROWN = LastTokens()
 """The last writes that made an array longer in this process."""
+
+
+_ENDED = LastTokens()
+"""The last writes that have ended in this process."""
 
 
 def note_growth(token: str) -> None:
@@ -53,9 +61,39 @@ def note_growth(token: str) -> None:
     _GROWN.add(token)
 
 
+def forget_growth(token: str) -> None:
+    """Say that a write has not made an array longer, although it was about to."""
+    ask_scheduler("log_event", topic=_topic(token), msg=False)
+    _GROWN.discard(token)
+
+
 def has_grown(token: str) -> bool:
-    """True if a write has made an array longer, or was about to."""
-    return token in _GROWN or bool(ask_scheduler("events", topic=_topic(token)))
+    """Whether a write has made an array longer, or was about to."""
+    if token in _GROWN:
+        return True
+    events = ask_scheduler("events", topic=_topic(token))
+    return bool(events) and bool(events[-1][1])  # each with its time
+
+
+def note_end(token: str) -> None:
+    """Say that a write is about to end, after which its journal is gone.
+
+    Raises
+    ------
+    OSError
+        If the scheduler cannot be told; the job must not end then.
+    """
+    ask_scheduler("log_event", topic=_topic_of_end(token), msg=True)
+    _ENDED.add(token)
+
+
+def has_ended(token: str) -> bool:
+    """Return True if a write has ended, or was about to: its tasks may run again."""
+    return token in _ENDED or bool(ask_scheduler("events", topic=_topic_of_end(token)))
+
+
+def _topic_of_end(token: str) -> str:
+    return f"zarr-end-{token}"
 
 
 def _topic(token: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
@@ -16,8 +16,9 @@ import numpy as np
 from zarr_dask.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.formats.update import current, put_changed
+from zarr_dask.formats.update import put_changed
 from zarr_dask.grid import Blocks, Region
+from zarr_dask.group import open_array
 from zarr_dask.hierarchy import (
     is_shown_first,
     prepare_above,
@@ -28,14 +29,15 @@ from zarr_dask.hierarchy import (
 from zarr_dask.jobs.archives import check_outlives, ends_archives
 from zarr_dask.jobs.plan import counted, format_bytes
 from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.run import check_in_reach, forks_for
+from zarr_dask.jobs.run import check_in_reach, forks_for, runs_elsewhere
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.journal import Hold
+from zarr_dask.journal import ArrayEnd, Hold, end_of_array
 from zarr_dask.site import Site
+from zarr_dask.stores.base import is_far
 from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
@@ -84,7 +86,10 @@ class WritePlan:
     site: Site | None = None
     """Content of the array's location when this was planned."""
     is_at_once: bool = False
-    """True if the call that made the plan runs it, so that `site` is up to date."""
+    """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    again: Callable[[], WritePlan] | None = None
+    """Plans the same append behind what others have appended meanwhile; None where none is waited
+    for."""
 
     def at_once(self) -> WritePlan:
         """Return the plan to be run now, without repeating the requests made while planning."""
@@ -257,7 +262,7 @@ class WritePlan:
         return self.begun(topic, ends=True, held=False).write
 
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
-        """Return the tasks, after making room at the target.
+        """The tasks, after making room at the target, or claiming the end of what grows.
 
         Parameters
         ----------
@@ -270,23 +275,51 @@ class WritePlan:
         client
             As for `run`.
         """
+        check_in_reach(self.target.store, client)
+        token = token_hex(8)
+        end = self._end(token)
+        if end is None or not held:
+            return self.begun_behind(end, token, topic, ends=ends, held=held, client=client)
+        claim = end.claim("error" if self.again is None else "wait")
+        try:
+            plan = self if self.again is None else self.again()
+            begun = plan.begun_behind(end, token, topic, ends=ends, held=True, client=client)
+        except BaseException:
+            end.leave(alone=True)
+            claim.close()
+            raise
+        return replace(begun, claim=claim, end=end)
+
+    def _end(self, token: str) -> ArrayEnd | None:
+        """What an append claims, where that is possible."""
+        if self.before is None:
+            return None
+        job, target = self.resume.job, self.target
+        return end_of_array(target.store, target.path, token, job.writes if job.resume else "")
+
+    def begun_behind(
+        self,
+        end: ArrayEnd | None,
+        token: str,
+        topic: str,
+        *,
+        ends: bool,
+        held: bool,
+        client: Client | None,
+    ) -> Begun:
+        """As `begun`, where an append knows what it claims: held, this process has done so."""
         from zarr_dask.graph import write_array
 
-        target, resume = self.target, self.resume
-        check_in_reach(target.store, client)
-        token = token_hex(8)
         if self.has_ended:
             return self._nothing(token)
+
+        target, resume = self.target, self.resume
         self._check_place(token, held=held)
-        if self.swap is None:
-            self._make_room()
-            if self.before is not None:  # not on a worker, whose warnings the client does not show
-                warn_of_stale(target.store, target.path, target.node_format)
-        else:
-            self._warn_of_stale()
-            warn_of_mixture(target.store, target.path, target.node_format)
+        self._make_room()
         journal = resume.begin()
-        marks: list[BinaryIO | Hold] = [journal.hold()] if held and journal is not None else []
+        marks: list[BinaryIO | Hold] = []
+        if held and journal is not None:
+            marks.append(journal.hold())
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
@@ -309,7 +342,8 @@ class WritePlan:
                 self.creates,
                 self.region if self.partial and self.before is None else None,
             )
-        writer: Target = ArrayTarget(
+        elsewhere = not is_far(target.store) and runs_elsewhere(client)
+        made = ArrayTarget(
             target,
             creates,
             before,
@@ -319,7 +353,13 @@ class WritePlan:
             self.swap,
             None if self.swap is None else self.target,
             token,
+            counts=creates and elsewhere,
+            end=None if end is not None and end.lasts and held else end,
+            leaves=not held,
         )
+        if end is not None and held:
+            made.claim_for_tasks()
+        writer: Target = made
         forks = forks_for([target.store], client)
         if forks is not None:
             writer = forks.target(writer)
@@ -329,7 +369,9 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
+        shown = self.target if creates and elsewhere else None
+        nbytes = self._done(only)
+        return Begun(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Raise unless the array is as planned; tasks of this process need not check again.
@@ -337,7 +379,7 @@ class WritePlan:
         Tasks that are computed later do check.
         """
         target = self.target
-        if self.is_at_once and self.site is not None:
+        if self.is_at_once and self.site is not None and self.before is None:
             target = replace(target, store=self.site.store)
         asked = ArrayTarget(target, self.creates, self.before, token=token)
         if held:
@@ -346,12 +388,17 @@ class WritePlan:
             asked.check_place()
 
     def _make_room(self) -> None:
-        """Remove what is replaced, and make the parent groups."""
-        if not self.creates:
-            return
+        """Remove what is replaced, and make the groups above; warn of what will not fit."""
         target = self.target
         place = (target.store, target.path, target.node_format)
-        if self.resume.resumed is not None:
+        if self.swap is not None:
+            self._warn_of_stale()
+            warn_of_mixture(*place)
+        elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
+            warn_of_stale(*place)
+        elif not self.creates:
+            return
+        elif self.resume.resumed is not None:
             prepare_above(*place)
         else:
             site = self.site if self.is_at_once else None
@@ -386,9 +433,13 @@ class WritePlan:
     def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
         target = self.target
         place = (target.store, target.path, target.node_format)
-        present = current(*place, before, target.options)
-        shown = replace(after, attributes=present.attributes)
-        put_changed(*place, present, shown, warns=False)  # `begun` has warned
+        put_changed(
+            *place,
+            before,
+            lambda now: replace(after, attributes=now.attributes),
+            target.options,
+            warns=False,  # `begun` has done so
+        )
 
     def _done(self, missing: Runs | None) -> int:
         """Return the decoded bytes of the blocks that are already written."""
@@ -464,8 +515,11 @@ class WritePlan:
             )
 
     def stored(self) -> da.Array:
-        """Return the target as a dask array."""
-        return self.target.to_dask()
+        """The target as a dask array."""
+        target = self.target
+        if self.again is not None:  # others may have made it longer before
+            target = open_array(target.store, target.path)
+        return target.to_dask()
 
 
 def _is_number(value: Any) -> bool:

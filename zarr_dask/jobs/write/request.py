@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from zarr_dask.array import Array
 from zarr_dask.create import ArraySpec
+from zarr_dask.flags import check_choice
 from zarr_dask.group import Group
 from zarr_dask.jobs.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
+from zarr_dask.journal import OnConflict
 from zarr_dask.stores.urls import Location
 
 __all__ = ["WriteMode", "WriteRequest", "one_by_one"]
@@ -33,6 +35,7 @@ class WriteRequest:
     append: int | str | None
     casting: Casting
     partial: Partial
+    on_conflict: OnConflict
     resume: ResumeOptions
     keywords: Mapping[str, Any]
 
@@ -43,13 +46,16 @@ class WriteRequest:
         return not exists and self.region is None and self.append is None
 
     def check(self) -> None:
-        """Refuse contradictory arguments."""
-        _check_choice("mode", self.mode, WriteMode)
-        _check_choice("casting", self.casting, Casting)
-        _check_choice("partial", self.partial, Partial)
+        """Refuse what contradicts itself."""
+        check_choice("mode", self.mode, WriteMode)
+        check_choice("casting", self.casting, Casting)
+        check_choice("partial", self.partial, Partial)
+        check_choice("on_conflict", self.on_conflict, OnConflict)
         self.resume.check()
         if self.append is not None and self.region is not None:
             raise ValueError("append= and region= both say where to write; choose one.")
+        if self.on_conflict == "wait" and self.append is None:
+            raise ValueError("on_conflict='wait' is about appends; give append=.")
         if self.append is not None and self.mode in {"w", "w-"}:
             raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
         if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
@@ -63,13 +69,13 @@ class WriteRequest:
             )
 
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
-
-
 def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
-    """Return the request for each of several arrays."""
+    """What is asked of each of several arrays."""
+    if request.on_conflict == "wait":
+        raise ValueError(
+            "on_conflict='wait' is for one array at a time: two calls that append to several could "
+            "wait for each other."
+        )
     if not count:
         raise ValueError("there is no array to write: the list of dask arrays is empty.")
     urls = _for_each(request.url, count, "url")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from zarr_dask.array import Array
@@ -19,7 +21,13 @@ many jobs may share an object.
 """
 
 
-def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | None:
+def change_part(
+    array: Array,
+    part: Part,
+    values: np.ndarray,
+    confirm: Callable[[], None],
+    fence: Callable[[], None] | None = None,
+) -> list[Buffer] | None:
     """Write a part of a stored object while other jobs may be writing other parts of it.
 
     The object is read, changed, and put back if it has not changed since; else it is read again. If
@@ -33,7 +41,11 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
     part
         The object, and the part of it to write.
     values
-        Values of the whole region.
+        Of the whole region.
+    confirm
+        Called where the object is absent; see `write_part`.
+    fence
+        Called right before the object is put; raises if that must not be.
 
     Returns
     -------
@@ -52,11 +64,15 @@ def change_part(array: Array, part: Part, values: np.ndarray) -> list[Buffer] | 
     own = cut(values, part.out)
     for _ in range(_ATTEMPTS):
         stored, tag = store.get_tagged(key)
+        if stored is None:
+            confirm()
         chunk = decoded(array.meta, part.coords, stored, array.where, key)
         chunk[part.inside] = own
         if stored is None and array.meta.is_unwritten(chunk):
             return None
         buffers = array.meta.bound(part.coords).encode(chunk)
+        if fence is not None:
+            fence()
         if store.set_if(key, buffers, tag):
             return buffers
     raise ConditionalWriteError(

@@ -6,11 +6,12 @@ the array finds the old one or the new one, also after a crash at any moment. A 
 such a call gets two renames; a crash right between them leaves both arrays beside the location, and
 nothing at it.
 
-A killed job leaves a folder beside the root of the hierarchy,
-``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, identifies it: it
-names the host that writes the array and the journal of the job. The process that runs the job locks
-the mark (``flock``) for as long as it lives. The mark moves with the array to its location, and is
-removed when the job has ended. After the exchange, a folder without a mark holds the old array.
+A job that is killed leaves a folder beside the root of the hierarchy,
+``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
+says which process writes the array and which journal knows of it, and is locked by that process for
+as long as it lives, where locks can be trusted (`zarr_dask.stores.mounts`). The mark goes with the
+array to its place, and is removed when the job has ended; a folder without a mark holds the old
+array, after the two have changed places.
 
 A job with a journal (``resume=``) finds its folder again, and continues there. Other folders are
 removed by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that they
@@ -21,12 +22,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import glob
 import os
 import re
 import shutil
-import socket
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -34,17 +33,23 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import JournalError, StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.below import folder_in, forget_reached, open_in
 from zarr_dask.stores.durable import forget_folders, fsync_folder
+from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.owners import Owner
+from zarr_dask.surroundings import check_no_link
 
 __all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
 
 State = Literal["running", "dead", "resumable", "unknown"]
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+_LONGEST_MARK = 1 << 14
 _EXCHANGE = 2  # the flag of both systems
 _AT_FDCWD = -100
 _PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
@@ -73,8 +78,13 @@ class Swap:
 
     @property
     def is_done(self) -> bool:
-        """True if a job whose journal still exists has exchanged the folders."""
-        return Path(self.place, _mark(self.token)).exists()
+        """Whether the folders have changed places, by a job whose journal is still there."""
+        return _has_mark(self.place, self.token)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the new array is being written, or has taken the place of the old one."""
+        return Path(self.beside, _mark(self.token)).exists() or self.is_done
 
     def begin(
         self, *, held: bool, journal: Journal | None = None, resumed: bool = False
@@ -105,7 +115,7 @@ class Swap:
             left.remove()
         says = b"" if journal is None else os.fsencode(_place_of(journal))
         try:
-            if resumed and Path(self.beside, _mark(self.token)).exists():
+            if resumed and _has_mark(self.beside, self.token):
                 return self._hold(self.beside, says, held=held)
             self.remove()
             return self._make(says, held=held)
@@ -118,7 +128,7 @@ class Swap:
 
     def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
         making = f"{self.beside}{_MAKING}"
-        shutil.rmtree(making, ignore_errors=True)  # left by the same job, which died here
+        _remove(making)  # of the same job, which died here
         Path(making).mkdir()
         mark = self._hold(making, says, held=held)
         Path(making).rename(self.beside)  # so that every folder has its mark from the start
@@ -127,12 +137,16 @@ class Swap:
     def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
         """Write and lock the mark of a folder; the caller closes the returned file."""
         with ExitStack() as stack:
-            mark = stack.enter_context(Path(folder, _mark(self.token)).open("ab", buffering=0))
-            locked = held and _locked(mark)
-            if locked or not mark.tell():  # else another process of the job has marked it
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            descriptor = open_in(folder, _mark(self.token), flags)
+            mark = stack.enter_context(os.fdopen(descriptor, "a+b", buffering=0))
+            mark.seek(0, os.SEEK_END)
+            says_so = held and _is_free(mark)
+            if says_so or not mark.tell():  # else another process of the same job says so
+                owner = Owner.here(locked=_trusts(mark)).to_json() if says_so else b""
                 mark.truncate(0)
-                mark.write((_host() if locked else b"") + b"\n" + says)
-            if locked:
+                mark.write(owner + b"\n" + says)
+            if says_so:
                 stack.pop_all()
                 return mark
         return None
@@ -148,9 +162,10 @@ class Swap:
             If the folders cannot be exchanged; the old array is then where it was.
         """
         try:
-            if Path(self.beside, _mark(self.token)).exists():
+            if _has_mark(self.beside, self.token):
                 _exchange(self.beside, self.place)
                 forget_folders()
+                forget_reached()
             if self.fsync:  # before the old array goes
                 for one in (self.beside, self.place):
                     fsync_folder(str(Path(one).parent))
@@ -166,10 +181,10 @@ class Swap:
         Path(self.place, _mark(self.token)).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder beside: the old array after the end, else the new one."""
-        if Path(self.place).exists():  # else these are the only copies of both arrays
-            shutil.rmtree(f"{self.beside}{_AWAY}", ignore_errors=True)
-            shutil.rmtree(self.beside, ignore_errors=True)
+        """Remove what lies beside: the old array after the end, else the new one."""
+        if Path(self.place).exists():  # else these are the only arrays that there are
+            _remove(f"{self.beside}{_AWAY}")
+            _remove(self.beside)
 
 
 # --- leftovers of killed jobs ---------------------------------------------------------------------
@@ -181,14 +196,13 @@ class Left:
 
     folder: str
     state: State
-    """``"running"``; ``"dead"``, not needed; ``"resumable"``, known to a journal; ``"unknown"``,
-    perhaps in use by another host.
-    """
+    """``"running"``; ``"dead"``, and not needed; ``"resumable"`` where a journal knows of it;
+    ``"unknown"`` where another host may write it, or where it is a link."""
 
     def remove(self) -> bool:
         """Remove the folder if it is not needed; return True if it was not."""
         if self.state == "dead":
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
         return self.state == "dead"
 
 
@@ -213,17 +227,25 @@ def left_beside(around: str, name: str) -> list[Left]:
 
 
 def _state(folder: str, token: str, *, making: bool) -> State:
-    """Return the state of a folder: in use, resumable, dead, or unknown."""
-    if Path(f"{folder}{_AWAY}").exists():
-        return "unknown"  # a crash between two renames: these are the only copies of both arrays
+    """Whether somebody writes the new array in a folder, or it is the old one after the end."""
+    if Path(folder).is_symlink() or not Path(folder).is_dir():
+        return "unknown"  # no job makes such
+    if os.path.lexists(f"{folder}{_AWAY}"):
+        return "unknown"  # a crash between two renames: these are the only arrays that there are
     try:
-        with Path(folder, _mark(token)).open("rb", buffering=0) as mark:
-            host, _, journal = mark.read().partition(b"\n")
-            if host == _host() and not _locked(mark):
+        descriptor = open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", buffering=0) as mark:
+            if not _is_free(mark):
                 return "running"
+            mark.seek(0)
+            who, _, journal = mark.read(_LONGEST_MARK).partition(b"\n")
+            owner = Owner.parse(who)
             if journal and _is_open(os.fsdecode(journal)):
                 return "resumable"
-            return "dead" if host == _host() else "unknown"
+            if owner is None:
+                return "unknown"
+            had_lock = owner.locked and owner.is_here() and _trusts(mark)
+            return "dead" if had_lock or owner.is_gone() else "unknown"
     except FileNotFoundError:
         return "unknown" if making else "dead"
     except OSError:
@@ -238,22 +260,50 @@ def _place_of(journal: Journal) -> str:
 
 
 def _is_open(journal: str) -> bool:
-    """True if a journal exists; journals that are not local files are assumed to exist."""
-    local = journal.startswith("/")
-    return not local or Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
-
-
-def _locked(mark: BinaryIO) -> bool:
-    """Lock a file until it is closed; False if it is locked already, or cannot be locked."""
+    """Whether a journal is there; of one that is no local file nobody can tell."""
+    if not journal.startswith("/"):
+        return True
     try:
-        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
+    except (JournalError, StoreError):
+        return True  # nobody knows what it is
+
+
+def _trusts(mark: BinaryIO) -> bool:
+    """Return True if locks of a file hold between all who see it."""
+    return has_shared_locks(mark.fileno())
+
+
+def _has_mark(folder: str, token: str) -> bool:
+    """True if a folder, which is no link, holds the new array of a job."""
+    if Path(folder).is_symlink():
+        return False
+    try:
+        os.close(open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK))
     except OSError:
         return False
     return True
 
 
-def _host() -> bytes:
-    return socket.gethostname().encode()
+def _remove(folder: str) -> None:
+    """Remove a folder beside a hierarchy; a link in its place stays, and what it leads to."""
+    around, name = os.path.split(folder)
+    with suppress(OSError), folder_in(around, "") as at:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=at)  # which follows no link
+    forget_reached()
+
+
+def _is_free(mark: BinaryIO) -> bool:
+    """Lock a file until it is closed, or look who has it; returns False if another process has."""
+    mark.seek(0)
+    owner = Owner.parse(mark.read(_LONGEST_MARK).partition(b"\n")[0])
+    if _trusts(mark):
+        with suppress(OSError):  # no locks: what the mark says counts
+            if not lock(mark.fileno()):
+                return False
+            if owner is None or owner.locked:
+                return True
+    return owner is None or not owner.is_running()
 
 
 def _mark(token: str) -> str:
@@ -277,7 +327,9 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
     Raises
     ------
     StoreError
-        If the store is not local, or the array is not in one folder that can be renamed.
+        If the store is not a local one, or the array not in one folder that can be renamed.
+    LinkError
+        If a link stands in the place of the array, or leads to it.
     """
     if not isinstance(store, LocalStore):
         raise StoreError(
@@ -289,6 +341,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
             f"{where(store, path)} does not lie in one folder, as arrays of the formats v1, v2 and "
             "v3 do, so that it cannot be replaced at once."
         )
+    check_no_link(store, path)
     place, root = (os.path.realpath(p) for p in (f"{store.root}/{path}", store.root))
     around, name = os.path.split(root)
     token = token_hex(8)

@@ -6,15 +6,21 @@ of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array import Array, stored_sizes
 from zarr_dask.computed import as_numpy
-from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataChangedError,
+    ResumeError,
+    StoreOutOfReachError,
+)
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.update import current, put_changed
 from zarr_dask.grid import Part, Region
@@ -22,10 +28,18 @@ from zarr_dask.hierarchy import put_documents
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.run.lending import computing, sending
-from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
+from zarr_dask.jobs.seen import check_begun_once, check_job_seen_once
+from zarr_dask.jobs.write.growth import (
+    LastTokens,
+    forget_growth,
+    has_ended,
+    has_grown,
+    note_end,
+    note_growth,
+)
 from zarr_dask.jobs.write.shared import change_part
 from zarr_dask.jobs.write.swap import Swap
-from zarr_dask.journal import Job, Journal
+from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
 from zarr_dask.manifest import Manifest, ManifestPlace
 from zarr_dask.receipts import (
     Noting,
@@ -36,6 +50,7 @@ from zarr_dask.receipts import (
     stored_object,
 )
 from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.standing import Confirmation, this_process
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
@@ -115,10 +130,18 @@ class ArrayTarget:
     lasting: Array | None = None
     """The array at its final location; None for `array`, which may be written elsewhere."""
     token: str = ""
-    """Identifies this write; even writes of the same values have different tokens."""
+    """Tells this write from all others, those of the same values included."""
+    counts: bool = False
+    """Whether the last task counts stored objects before it makes the array visible."""
+    end: ArrayEnd | None = None
+    """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
+    leaves: bool = False
+    """Whether the last task gives the claim back; else whoever waits for it does."""
 
-    def check_place(self) -> None:
-        """Raise if an existing array is no longer the one that the write was planned for.
+    def check_place(self) -> bool:
+        """Refuse to write where an array is not the one any more that this was planned for.
+
+        Returns whether it is still to grow, or to be made; else this is done once more.
 
         Raises
         ------
@@ -126,7 +149,7 @@ class ArrayTarget:
             If it is gone, has grown, or is another array, whose chunks this one must not write.
         """
         if self.creates:
-            return
+            return True
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
@@ -135,16 +158,34 @@ class ArrayTarget:
             if self.before is None or not self._has_grown(self._open_job()):
                 raise
             current(*place, array.meta, array.options)  # this task runs again, after the end
+            return False
+        return True
 
     def _has_grown(self, job: Job | None) -> bool:
         """True if this job, and no other one, has made the array longer."""
         return (job is not None and job.growing) or has_grown(self.token)
 
     def check_place_once(self) -> None:
-        """Call `check_place`, once in each process."""
-        if self.creates or self.token in _CHECKED:
+        """As `check_place`, once in each process; of a new array, that its job is seen.
+
+        Raises
+        ------
+        StoreOutOfReachError
+            If this process does not see the job.
+        """
+        if self.creates:
+            lasting, swap = self.lasting or self.array, self.swap
+            if swap is not None:
+                check_begun_once(swap.token, lambda: swap.is_begun, swap.beside, lasting)
+            elif self.records is not None:
+                check_job_seen_once(self.records.journal, lasting)
             return
-        self.check_place()
+        if self.token in _CHECKED:
+            return
+        try:
+            self.check_place()
+        except MetadataChangedError as error:
+            raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
@@ -155,14 +196,43 @@ class ArrayTarget:
         """
         array = self.array
         computed = self._checked(block, region)
-        self.check_place_once()
         values = array.cast(computed)
+        claim = self._claim()
+        try:
+            self.check_place_once()
+            return self._written(values, region)
+        finally:
+            claim.close()
+
+    def _claim(self) -> Claim:
+        """Claim the end of an array that grows, as long as this task runs."""
+        if self.end is None or self.token in _CLAIMED:
+            return Claim()
+        claim = self.end.claim()
+        try:
+            if claim.is_new and not self.check_place():  # another append may have ended since
+                self.end.leave(alone=True)
+        except BaseException:
+            self.end.leave(alone=True)
+            claim.close()
+            raise
+        if self.end.lasts:
+            _CLAIMED.add(self.token)
+        return claim
+
+    def claim_for_tasks(self) -> None:
+        """Say that this process has the claim until the write has ended."""
+        _CLAIMED.add(self.token)
+
+    def _written(self, values: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
+        array = self.array
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
+        confirm = array.confirmation()
         with keeping_freed_memory(), counting_retries() as retries:
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
-                found = self._put(part, values)
+                found = self._put(part, values, confirm)
                 if isinstance(found, str):
                     empty.append(found)
                     continue
@@ -173,12 +243,12 @@ class ArrayTarget:
             journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
         return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
-    def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
-        """Store one object; return its entry for a receipt, or its key if it is empty."""
+    def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
+        """Store one object; returns what a receipt says of it, or its key if it is empty."""
         computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
-            changed = change_part(array, part, values)
+            changed = change_part(array, part, values, confirm, self._fence)
             if changed is None:
                 return key
             noting = self._noting()
@@ -187,8 +257,31 @@ class ArrayTarget:
             return noting.of(key)
         noting = self._noting()
         waiting = sending(array.store, values.nbytes)
-        stored = write_part(array, part, values, noting, waiting)
+        stored = write_part(array, part, values, noting, waiting, confirm, self._fence)
         return noting.of(key) if stored else key
+
+    @property
+    def _fence(self) -> Callable[[], None] | None:
+        """What keeps this job from writing over what a later one has put."""
+        if self.records is None or self.records.journal.fence is None:
+            return None
+        return self._check_ours
+
+    def _check_ours(self) -> None:
+        if self.records is not None and not self.records.journal.is_ours():
+            self._check_ended(self.records.journal)
+
+    def _check_ended(self, journal: Journal) -> None:
+        """Refuse to go on without the journal, unless this write has ended: a task runs again then.
+
+        Scheduler and process know that; see `zarr_dask.jobs.write.growth`.
+        """
+        if has_ended(self.token):
+            return
+        if self.before is not None and journal.job() is None:
+            self.check_place()  # of several appends that have begun, the first that ends counts
+        else:
+            journal.check_ours()
 
     def _noting(self) -> Noting:
         """Return the recorder of an object's receipt entry; without receipts it has no checksum."""
@@ -239,19 +332,46 @@ class ArrayTarget:
         if job is None and self.records is not None and self.creates:
             self._check_shown()
             return result
+        if job is None and self.records is not None:
+            self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
+            if self.counts:
+                self._check_stored(result)
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
-            self._grow(self.before, job)
+            self._grow_claimed(self.before, job)
         if records is not None and records.ends:
+            note_end(self.token)
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def _grow_claimed(self, before: ArrayMeta, job: Job | None) -> None:
+        """Make the new length visible while the end of the array is claimed, then give it back."""
+        claim = self._claim()
+        try:
+            self._grow(before, job)
+        finally:
+            claim.close()
+        if self.end is not None and self.leaves:
+            self.end.leave()
+
+    def _check_stored(self, result: WriteReport) -> None:
+        """See that there are as many stored objects as tasks have reported, by one listing."""
+        found = sum(1 for _ in stored_sizes(self.array))
+        if found < result.objects:
+            where = (self.lasting or self.array).where
+            raise StoreOutOfReachError(
+                f"{where} has {counted(found, 'stored object')}, as {this_process()} sees it, but "
+                f"tasks have reported {result.objects}: some worker does not see the same file "
+                "system, or somebody has removed what it wrote. The array was not made visible. "
+                "Give all workers the same file system, and write it again."
+            )
 
     def _check_shown(self) -> None:
         """Raise unless the array is visible, as it must be once its job's journal is gone."""
@@ -268,23 +388,44 @@ class ArrayTarget:
         """Make the new length visible; journal and scheduler first record that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
-        try:
-            present = current(*place, before, array.options)
+        is_noted = False
+
+        def longer(now: ArrayMeta) -> ArrayMeta:
+            nonlocal is_noted
+            if not is_noted:
+                if job is not None and self.records is not None:
+                    self.records.journal.note(replace(job, growing=True))
+                note_growth(self.token)
+            is_noted = True
+            return replace(array.meta, attributes=now.attributes)
+
+        try:  # whoever began the job has been warned of consolidated metadata
+            put_changed(*place, before, longer, array.options, warns=False)
         except MetadataChangedError as error:
-            if self._has_grown(job):  # this task runs again
+            if not is_noted and self._has_grown(job):  # this task runs again
                 current(*place, array.meta, array.options)
                 return
+            if is_noted and self.end is not None and self._is_longer():
+                return  # nobody but a copy of this task can have done it: it has the claim
+            if is_noted:
+                forget_growth(self.token)
+            if is_noted and job is not None and self.records is not None:
+                self.records.journal.note(job)
             raise MetadataChangedError(
                 f"{array.where} has changed since this job was planned to make it {array.shape} "
                 f"from {before.grid.shape}: another job has appended to it or replaced it, and may "
                 "have written to the same elements. Look at the end of the array, and append "
                 "one after the other."
             ) from error
-        if job is not None and self.records is not None:
-            self.records.journal.note(replace(job, growing=True))
-        note_growth(self.token)
-        grown = replace(array.meta, attributes=present.attributes)
-        put_changed(*place, present, grown, warns=False)  # the client has warned
+
+    def _is_longer(self) -> bool:
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            current(*place, array.meta, array.options)
+        except MetadataChangedError:
+            return False
+        return True
 
     def _open_job(self) -> Job | None:
         """Return the job to end; None if there is none, or if it has already ended."""
@@ -334,7 +475,9 @@ class ArrayTarget:
 
 
 _CHECKED = LastTokens()
-"""The last writes whose targets this process has checked."""
+"""The last writes for which this process has looked at what they write to."""
+_CLAIMED = LastTokens()
+"""The last writes that have the end of their array claimed as long as this process may write."""
 
 
 @dataclass(frozen=True)
@@ -348,13 +491,21 @@ class JobsEnd:
 
     journals: tuple[Journal, ...]
     swaps: tuple[Swap, ...] = ()
+    tokens: tuple[str, ...] = ()
+    """Of the writes."""
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
+        for journal in self.journals:
+            found = journal.job()
+            if found is not None and found.creation != journal.creation:
+                journal.check_ours()
         for swap in self.swaps:
-            swap.remove()  # parts of the old array that a killed task has left
+            swap.remove()  # what a task that was killed has left of the old array
+        for token in self.tokens:
+            note_end(token)
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:

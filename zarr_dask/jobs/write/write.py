@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial as bound
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from zarr_dask.array import Array
@@ -27,7 +28,7 @@ from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.given_cells import region_given
 from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
-from zarr_dask.jobs.write.destination import existing_array, grown, new_array
+from zarr_dask.jobs.write.destination import axis_of, existing_array, grown, new_array
 from zarr_dask.jobs.write.dialect import target_of
 from zarr_dask.jobs.write.guards import (
     check_apart,
@@ -43,7 +44,7 @@ from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
 from zarr_dask.jobs.write.target import Casting
-from zarr_dask.journal import check_no_output
+from zarr_dask.journal import OnConflict, check_no_output
 from zarr_dask.node_place import node_place
 from zarr_dask.site import Site, site_of
 from zarr_dask.stores.conditional import conditional
@@ -97,6 +98,7 @@ def plan_write(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
     manifest: Any = None,
@@ -134,20 +136,24 @@ def plan_write(
     overwrite
         Replace an existing array; the same as ``mode="w"``.
     append
-        A dimension, by position or by name, at whose end the values are appended to the existing
-        array. Its metadata changes when all of them are written. The last objects that the old end
-        cuts are read, changed and written by their single task; readers of the old length see the
-        same values before and after. No other job may write to them meanwhile.
+        A dimension, by position or by name, at whose end the existing array grows by the values.
+        Its document says so when all of them are written. The last objects that the old end cuts
+        are read, changed and written by their single task; readers of the old length see the same
+        values before and after. Of several appends to one array, one is under way at a time: it
+        claims the end of the array before it writes its first object.
     casting
         Casts that are allowed, in NumPy's words: ``"safe"``, only data types all of whose values
         the target can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
     partial
-        Treatment of stored objects that the region covers only in part. ``"refuse"`` raises an
-        error. ``"own"`` lets their single writing task of this job read and change them, which is
-        right if no other job writes into the same objects meanwhile. ``"compare"`` shares them with
-        other jobs that pass it too: an object is put back only if it has not changed since it was
-        read, else the task reads it again. It needs a store with conditional writes, such as local
-        files or memory.
+        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
+        writing task of this job read and change them (``"own"``), which is right if no other job
+        writes into the same objects meanwhile; or share them with other jobs that do the same
+        (``"compare"``): an object is put back only if it is still what was read, else the task
+        reads it again. The last needs a store that can compare: local files and memory can.
+    on_conflict
+        What an append does while another one is under way: ``"error"``, before anything is written,
+        or ``"wait"`` until it has ended; it is then planned anew, behind the elements of that one.
+        One array at a time may wait.
     resume
         True to resume the same call after it died: only stored objects without a valid receipt are
         written, and only their inputs are computed. If there is nothing to resume, the job starts
@@ -171,6 +177,8 @@ def plan_write(
 
     Raises
     ------
+    AppendConflictError
+        If another append is under way when this one begins.
     GridError
         If shapes or grids do not fit, or blocks have no known size.
     ConditionalWriteError
@@ -226,6 +234,7 @@ def plan_write(
         append=append,
         casting=casting,
         partial=partial,
+        on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
     )
@@ -266,6 +275,8 @@ def _aim(values: da.Array, request: WriteRequest) -> _Aim:
     check_existing(target, request)
     if request.append is None:
         return _Aim(target, _region_in(target, request.region), site)
+    if request.on_conflict == "wait":
+        target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
     target, region = grown(target, values, request.append, site)
     ended = grown_before(values, replace(target, meta=before), region, request.resume)
@@ -279,6 +290,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     from zarr_dask.graph import checked_array
 
     values = checked_array(arr)
+    given = request
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
@@ -300,6 +312,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         options=request.resume,
         swap=swap,
         free_beside=site.free_beside,
+        waits=request.on_conflict == "wait",
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
@@ -321,6 +334,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
+        again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
@@ -368,6 +382,7 @@ def to_zarr(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
     manifest: Any = None,
@@ -389,7 +404,7 @@ def to_zarr(
         True to return the stored array as a dask array, after writing it.
     chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
         As for `plan_write`.
-    append, casting, partial
+    append, casting, partial, on_conflict
         As for `plan_write`.
     resume, journal, manifest, sha256
         As for `plan_write`.
@@ -442,6 +457,7 @@ def to_zarr(
         append=append,
         casting=casting,
         partial=partial,
+        on_conflict=on_conflict,
         resume=resume,
         journal=journal,
         manifest=manifest,
