@@ -225,11 +225,11 @@ def test_rules_find(message, tmp_path):
         "formats/v3.py": "from ..stores import get\nzarr_format == 3",
         "graph/__init__.py": "",
         "graph/read.py": "def read():\n    import dask",
-        "jobs/run/__init__.py": "",
-        "jobs/run/workers.py": "import dask",
+        "jobs/engine/__init__.py": "",
+        "jobs/engine/workers.py": "import dask",
         "stores/__init__.py": "from pkg.stores import base, local",
         "stores/base.py": "",
-        "stores/local.py": "from .base import Store",
+        "stores/backends/local.py": "from .base import Store",
     }
     for name, text in sources.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)

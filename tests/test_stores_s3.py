@@ -23,12 +23,12 @@ from tests.object_stores import KEY, SECRET, s3_server
 from tests.test_stores import UNPICKLE
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreUnavailableError
 from zarr_dask.stores import WHOLE, Range, open_store
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.base import list_sizes, validator_of
-from zarr_dask.stores.described import describe, open_described
-from zarr_dask.stores.dialect import translated
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.obstore import ObstoreStore
-from zarr_dask.stores.urls import beside
+from zarr_dask.stores.config import describe, open_described
+from zarr_dask.stores.open import beside
+from zarr_dask.stores.option_mapping import translated
 from zarr_dask.testing.stores import StoreTests
 
 BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zarr_dask._util.display import printable
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
-from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
-from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
