@@ -23,10 +23,10 @@ from zarr_dask.errors import (
     PlanError,
     ZarrDaskError,
 )
-from zarr_dask.hierarchy.parents import check_no_link
 from zarr_dask.jobs.simulation.rank_log import Folder, _line
 from zarr_dask.journal import default_place
 from zarr_dask.journal.journal import Job
+from zarr_dask.journal.links import check_no_link
 from zarr_dask.journal.receipts import Receipt, StoredObject, parse_receipts
 from zarr_dask.journal.validate import _CHECKS
 from zarr_dask.stores import LocalStore

@@ -22,9 +22,9 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.jobs.copy.raw_copy import MoveJob
+from zarr_dask.jobs.engine.last_tokens import LastTokens
 from zarr_dask.jobs.rechunk.job import begin_anew
 from zarr_dask.jobs.verify.scan import Cells, Census
-from zarr_dask.jobs.write.append_state import LastTokens
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import validator_of
 

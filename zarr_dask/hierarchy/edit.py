@@ -43,13 +43,15 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
-from zarr_dask.hierarchy.parents import array_around, check_no_link, file_in_the_way
+from zarr_dask.hierarchy.parents import array_around
 from zarr_dask.hierarchy.prefetch import Site, site_of
 from zarr_dask.hierarchy.walk import implied_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
+from zarr_dask.journal.links import check_no_link
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, is_far, join
 from zarr_dask.stores.compare_and_swap import put_latest
+from zarr_dask.stores.local_paths import file_in_the_way
 from zarr_dask.stores.open import overlap
 from zarr_dask.stores.wrappers.base import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty

@@ -16,93 +16,14 @@ from zarr_dask.formats.detect import FORMATS, formats_at
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v3 import V3
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.no_follow import link_error
-from zarr_dask.stores.open import bare, local_path
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import local_path
 
 __all__ = [
     "array_around",
-    "check_file",
-    "check_folder",
-    "check_no_link",
-    "file_in_the_way",
     "format_around",
     "format_of_group_around",
 ]
-
-
-def file_in_the_way(store: Store, path: str) -> str | None:
-    """Return the file at a local path or above it that prevents folders; None if there is none."""
-    place = local_path(store, path)
-    if place is None:
-        return None
-    found = next(one for one in (Path(place), *Path(place).parents) if os.path.lexists(one))
-    return None if found.is_dir() else str(found)
-
-
-def check_folder(store: Store, path: str, what: str) -> None:
-    """Raise if a folder cannot be created; `what` names the option that needs it.
-
-    Raises
-    ------
-    StoreError
-        If a file is in the way.
-    """
-    found = file_in_the_way(store, path)
-    if found is not None:
-        raise StoreError(
-            f"{what} needs a folder at {local_path(store, path)}, but {found} is a file, or a link "
-            "that leads nowhere; nothing was written. Choose another place."
-        )
-
-
-def check_file(store: Store, key: str, what: str) -> None:
-    """Raise if a file cannot be written; `what` names the option that needs it.
-
-    Raises
-    ------
-    StoreError
-        If there is a folder, or a file is in place of its parent folder.
-    """
-    place = local_path(store, key)
-    if place is None:
-        return
-    if Path(place).is_dir():
-        raise StoreError(
-            f"{what} names {place}, which is a folder; nothing was written. Name a file."
-        )
-    check_folder(store, key.rpartition("/")[0], what)
-
-
-def check_no_link(store: Store, path: str) -> None:
-    """Refuse to replace, remove or rename a node in whose place, or above which, a link stands.
-
-    What the link leads to may be anybody's. The root of a hierarchy may be a link, and what lies
-    above it; a store that begins at a link in a group is such a node.
-
-    Raises
-    ------
-    LinkError
-        If one does.
-    """
-    store, path = bare(store, path)
-    if not isinstance(store, LocalStore):
-        return
-    done = ""
-    for name in path.split("/") if path else ():
-        done = join(done, name)
-        if Path(store.root, done).is_symlink():
-            raise link_error(store.root, done)
-    for place in (Path(store.root), *Path(store.root).parents):
-        if place.is_symlink() and _is_node(str(place.parent)):
-            raise link_error(str(place.parent), place.name)
-
-
-def _is_node(folder: str) -> bool:
-    try:
-        return bool(formats_at(LocalStore(folder), ""))
-    except StoreError:
-        return False  # a folder that may not be looked into is nobody's hierarchy
 
 
 def format_around(store: Store, path: str) -> str:

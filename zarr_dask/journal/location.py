@@ -22,13 +22,13 @@ from zarr_dask._util.threads import abreast
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.hierarchy.parents import check_folder
 from zarr_dask.journal.journal import Job, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import check_none_held
 from zarr_dask.journal.ttl_cache import Believed
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_far, join
+from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import Location, bare, beside, open_alike, real_place
 from zarr_dask.stores.wrappers.base import forkable
 

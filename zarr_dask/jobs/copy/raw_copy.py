@@ -20,8 +20,9 @@ from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, Value
 from zarr_dask.hierarchy.edit import is_free, put_documents
 from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.engine.rss import Memory, process_name, watched
+from zarr_dask.jobs.engine.task_result import Copied, Process
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.rechunk.copy_task import Copied, Process, Records
+from zarr_dask.jobs.rechunk.copy_task import Records
 from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
 from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
 from zarr_dask.journal import Journal

@@ -16,7 +16,7 @@ from typing import Any
 
 from zarr_dask._util.display import printable
 from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.copy_task import Copied, Process
+from zarr_dask.jobs.engine.task_result import Copied, Process
 
 __all__ = [
     "ArrayReport",

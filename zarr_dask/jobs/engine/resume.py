@@ -23,7 +23,6 @@ from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid.grid import Blocks, Region
-from zarr_dask.hierarchy.parents import check_file
 from zarr_dask.journal import (
     Job,
     Journal,
@@ -37,6 +36,7 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.stores.base import Appender, Store, list_sizes
+from zarr_dask.stores.local_paths import check_file
 from zarr_dask.stores.open import Location, real_place
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import this_process
 from zarr_dask.errors import StoreOutOfReachError
-from zarr_dask.jobs.write.append_state import LastTokens
+from zarr_dask.jobs.engine.last_tokens import LastTokens
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import is_far
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from time import perf_counter
 
@@ -25,6 +25,7 @@ from zarr_dask.errors import DataTypeError
 from zarr_dask.grid.grid import Part, Region, Shape, cut, shifted
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.rss import Memory, process_name, watched
+from zarr_dask.jobs.engine.task_result import Copied, Process
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.engine.warmup import rehearse
 from zarr_dask.jobs.rechunk.buffer_reuse import held
@@ -35,7 +36,7 @@ from zarr_dask.journal.receipts import Noting, Receipt, StoredObject
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.wrappers.metered import Tally, Traffic
 
-__all__ = ["Copied", "Process", "Records", "Stage", "as_in"]
+__all__ = ["Records", "Stage", "as_in"]
 
 
 class _WholeChunks:
@@ -252,39 +253,3 @@ def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTy
         f"{source.where} has {what} in the region {format_region(region)}, which "
         f"{target.meta.data_type.label} cannot hold. Choose a wider dtype."
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """Process that ran a task."""
-
-    name: str = ""
-    idle: int = 0
-    """Resident bytes while no task ran."""
-    peak: int = 0
-    """Maximum resident bytes that were measured: after reading, and with each large object."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """Result of one task."""
-
-    nbytes: int
-    """Decoded bytes copied, as elements of the job's source."""
-    stored: int
-    """Encoded bytes written."""
-    objects: int
-    """Stored objects that were written, or left out because all their values are the fill value."""
-    decoded: int = 0
-    """Decoded bytes of all chunks that were read, each as a whole."""
-    encoded: int = 0
-    """Decoded bytes of the objects that were written, each as a whole."""
-    read: int = 0
-    """Encoded bytes read."""
-    reads: int = 0
-    """Requests that read them."""
-    seconds: float = 0.0
-    process: Process = field(default_factory=Process)
-    """Process that ran the task."""
-    retried: int = 0
-    """Requests that were retried."""

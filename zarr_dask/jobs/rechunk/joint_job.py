@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 from zarr_dask.array.array import Array
 from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.jobs.engine.task_result import Copied
 from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
-from zarr_dask.jobs.rechunk.copy_task import Copied
 from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan
 from zarr_dask.jobs.rechunk.execute import Calls, called
 from zarr_dask.journal import Journal

@@ -13,11 +13,11 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import plain_chain, quick_chain
 from zarr_dask.codecs.base import Codec
 from zarr_dask.grid.grid import Fixed, Grid, Region
-from zarr_dask.hierarchy.parents import check_folder
 from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
 from zarr_dask.jobs.rechunk.cost_model import Layout
 from zarr_dask.jobs.rechunk.job import narrower
 from zarr_dask.stores.base import Store, can_peek
+from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import Location, open_alike
 from zarr_dask.stores.streaming_put import takes_pieces
 

@@ -16,7 +16,6 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.grid.grid import Blocks, Cells, Shape
-from zarr_dask.hierarchy.parents import check_folder
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import beside_archive
 from zarr_dask.jobs.rechunk.plan import digest
@@ -24,6 +23,7 @@ from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import Location, beside, inside, open_alike, real_place
 from zarr_dask.stores.wrappers.base import innermost
 

@@ -8,38 +8,10 @@ record lasts as long as it is needed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from zarr_dask.jobs.engine import ask_scheduler
+from zarr_dask.jobs.engine.last_tokens import LastTokens
 
-__all__ = ["LastTokens", "forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
-
-_MOST_REMEMBERED = 256
-
-
-class LastTokens:
-    """A set of the tokens that were added last."""
-
-    def __init__(self) -> None:
-        self._tokens: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, token: object) -> bool:
-        return token in self._tokens
-
-    def add(self, token: str) -> None:
-        """Add a token; the oldest one is removed if there are too many."""
-        self._tokens[token] = None
-        while len(self._tokens) > _MOST_REMEMBERED:
-            self._tokens.popitem(last=False)
-
-    def discard(self, token: str) -> None:
-        """Forget one."""
-        self._tokens.pop(token, None)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._tokens.clear()
-
+__all__ = ["forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
 
 _GROWN = LastTokens()
 """The last writes that made an array longer in this process."""

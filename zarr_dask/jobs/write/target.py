@@ -29,11 +29,11 @@ from zarr_dask.formats.edit import current, put_changed
 from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import put_documents
 from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine.last_tokens import LastTokens
 from zarr_dask.jobs.engine.overlap_pool import computing, sending
 from zarr_dask.jobs.engine.plan import counted, format_bytes, format_region
 from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
-    LastTokens,
     forget_growth,
     has_ended,
     has_grown,
