@@ -49,6 +49,7 @@ from zarr_dask.indexing.transform import (
 )
 from zarr_dask.journal import OnConflict, check_no_output, claimed
 from zarr_dask.stores.base import Store, is_far, list_sizes
+from zarr_dask.stores.wrappers.metered import unmetered
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -287,7 +288,7 @@ class Array:
     def _standing(self) -> Standing | None:
         if self.shown is None:
             return None
-        place = (self.store, self.path, self.node_format)
+        place = (unmetered(self.store), self.path, self.node_format)
         return Standing(*place, self.meta, self.options, self.shown)
 
     def __getstate__(self) -> dict[str, Any]:

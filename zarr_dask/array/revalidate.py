@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from zarr_dask._util.warnings import without_warnings
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import MetadataChangedError, NodeNotFoundError
 from zarr_dask.formats.base import (
@@ -100,7 +101,8 @@ class Standing:
         else:
             others = dict.fromkeys(self.node_format.node_keys(self.path))
             found = {**others, place.key: text}
-            present = self.node_format.read(self.store, self.path, self.options, found=found)
+            with without_warnings():
+                present = self.node_format.read(self.store, self.path, self.options, found=found)
         self._compare(present)
         if isinstance(present, ArrayMeta):
             _SEEN.put(place, _Seen(validator, text, present))
@@ -115,7 +117,8 @@ class Standing:
         present = None
         if self.shown.by != self.path:
             place = (self.store, self.shown.by, self.node_format, self.path)
-            present = read_consolidated(*place, self.options)
+            with without_warnings():
+                present = read_consolidated(*place, self.options)
         if present is None:
             keys = self.node_format.node_keys(self.path)[:1]
             raise NodeNotFoundError(where(self.store, self.path), keys, _gone())

@@ -11,6 +11,7 @@ from zarr_dask.stores.base import (
     OpenValue,
     PeekRange,
     Range,
+    Store,
     Version,
     VersionRequest,
     abandon,
@@ -20,7 +21,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.wrappers.base import Wrapper
 
-__all__ = ["Tally", "Traffic"]
+__all__ = ["Tally", "Traffic", "unmetered"]
 
 
 @dataclass
@@ -86,6 +87,11 @@ class Tally(Wrapper):
         self.traffic.requests += 1
         self.traffic.nbytes += 0 if buffer is None else len(buffer)
         return buffer
+
+
+def unmetered(store: Store) -> Store:
+    """Return the store below a `Tally`, for metadata that no plan counts as a read."""
+    return store.store if isinstance(store, Tally) else store
 
 
 class _TalliedValue:
