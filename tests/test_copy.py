@@ -39,7 +39,7 @@ from zarr_dask.errors import (
     ValuesDifferError,
 )
 from zarr_dask.jobs.copy.plan import CopyPlan
-from zarr_dask.jobs.copy.raw_copy import MovePlan
+from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import list_sizes
 
@@ -87,7 +87,7 @@ def same(a, b) -> None:
 
 
 def moved(plan: CopyPlan) -> set[str]:
-    return {one.target.path for one in plan.members if isinstance(one, MovePlan)}
+    return {one.target.path for one in plan.members if isinstance(one, RawCopyPlan)}
 
 
 # --- as it is -------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ class Slow(Recording):
 
     @property
     def coalescing(self):
-        return replace(self.store.coalescing, requests=16)
+        return replace(self.store.coalescing, max_concurrent_requests=16)
 
     def list_sizes(self, prefix=""):
         if prefix.endswith("/c/"):
@@ -637,7 +637,7 @@ def test_a_job_that_died_at_each_document_is_ended_by_the_same_call(tmp_path, mo
                 store.set(key, [text])
 
         with monkeypatch.context() as patch:
-            patch.setattr("zarr_dask.jobs.copy.plan.put_documents", some)
+            patch.setattr("zarr_dask.jobs.copy.plan.write_documents", some)
             with pytest.raises(StopError):
                 zd.copy(tmp_path / "a.zarr", target)
         report = zd.copy(tmp_path / "a.zarr", target, resume=True)

@@ -27,7 +27,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     StoreError,
 )
-from zarr_dask.stores import Faulty, MemoryStore
+from zarr_dask.stores import HookStore, MemoryStore
 
 DOCUMENTS = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", "meta", "attrs")
 STRUCT = {"id": "i4", "x": "f8"}
@@ -717,7 +717,7 @@ def interrupted(store, number, **options):
             raise InjectedError(f"{method} {key}")
 
     try:
-        zd.migrate(Faulty(MemoryStore.over(store), before), **options)
+        zd.migrate(HookStore(MemoryStore.over(store), before), **options)
     except InjectedError:
         return True
     return False
@@ -761,7 +761,7 @@ def test_interrupted_copies_can_be_run_again(old):
                 raise InjectedError(f"{method} {key}")
 
         try:
-            zd.migrate(old, Faulty(MemoryStore.over(target), before))
+            zd.migrate(old, HookStore(MemoryStore.over(target), before))
         except InjectedError:
             assert "zarr.json" not in target or target == finished
         zd.migrate(old, target)
@@ -1573,7 +1573,7 @@ def test_published_stores_of_v2(public_data, tmp_path, name):
     refused = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        arrays = [node.path for node in zd.survey(source).arrays]
+        arrays = [node.path for node in zd.inventory(source).arrays]
         for path in arrays:
             values = zd.open_array(source, path)[...]
             try:

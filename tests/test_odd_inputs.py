@@ -102,9 +102,9 @@ def test_steps_are_integers(here):
     with zd.Writer.attach("run.zarr", 0) as writer:
         for step in (0.0, True, "0", None):
             with pytest.raises(StepError):
-                writer.put(step, {"u": block})
-        writer.put(np.int64(0), {"u": block})
-        writer.put(1, {"u": block})
+                writer.write_step(step, {"u": block})
+        writer.write_step(np.int64(0), {"u": block})
+        writer.write_step(1, {"u": block})
     assert zd.Writer.attach("run.zarr").finish() == 2
     assert zd.open_array("run.zarr", "u")[...].tolist() == [[1] * 4] * 2
 
@@ -115,7 +115,7 @@ def test_arrays_of_an_output_are_described_and_apart(here):
     with pytest.raises(NodeExistsError, match="'u/v' would lie inside array 'u'"):
         zd.Writer.create("run.zarr", {**ARRAYS, "u/v": ARRAYS["u"]})
     with pytest.raises(GridError, match="shape of one step"):
-        zd.owners((4.5,), 2)
+        zd.decompose((4.5,), 2)
     assert not list(here.iterdir())
 
 
@@ -317,7 +317,7 @@ WRONG = {
     "plan_copy model": lambda a, x: zd.plan_copy(a, "n.zarr", model=x),
     "copy read": lambda a, x: zd.copy(a, "n.zarr", read=x),
     "plan_migration read": lambda _, x: zd.plan_migration("a.zarr", read=x),
-    "survey read": lambda _, x: zd.survey("a.zarr", read=x),
+    "survey read": lambda _, x: zd.inventory("a.zarr", read=x),
     "verify read": lambda _, x: zd.verify("a.zarr", read=x),
     "verify client": lambda _, x: zd.verify("a.zarr", client=x),
     "verify manifest": lambda _, x: zd.verify("a.zarr", manifest=x),
@@ -372,7 +372,7 @@ def test_options_of_a_rank(here, option, wrong):
 @pytest.mark.parametrize("blocks", [3, None, [1], "u"])
 def test_blocks_of_a_rank_that_have_no_names(here, blocks):
     with writer() as rank, pytest.raises(TypeError, match=r"blocks=.*by its name"):
-        rank.put(0, blocks)
+        rank.write_step(0, blocks)
 
 
 OPTIONS = {"fsync": True}
@@ -383,7 +383,7 @@ WITH_OPTIONS = {
     "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS),
     "copy to": lambda node: zd.copy("a.zarr", node, target_options=OPTIONS, overwrite=True),
     "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, storage_options=OPTIONS),
-    "survey": lambda node: zd.survey(node, storage_options=OPTIONS),
+    "inventory": lambda node: zd.inventory(node, storage_options=OPTIONS),
     "verify": lambda node: zd.verify(node, storage_options=OPTIONS),
     "digest": lambda node: zd.digest(node, storage_options=OPTIONS),
     "compare": lambda node: zd.compare(node, node, storage_options=OPTIONS),

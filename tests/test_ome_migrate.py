@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers.base import Faulty
+from zarr_dask.stores.wrappers.base import HookStore
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
@@ -214,7 +214,7 @@ def test_an_interrupted_migration_leaves_a_readable_image(tmp_path):
 
         stopped = False
         try:
-            zd.ome.migrate(Faulty(LocalStore(place), fault), remove_old=True)
+            zd.ome.migrate(HookStore(LocalStore(place), fault), remove_old=True)
         except StoreError:
             stopped = True
         with warnings.catch_warnings():

@@ -103,7 +103,7 @@ def _layout(draw, shape, itemsize):
         factors = tuple(draw(st.integers(1, 3)) for _ in shape)
     stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
     tables = draw(st.sampled_from([0, 5000]))
-    return Layout(Grid.regular(shape, stored), chunk, itemsize, tables=tables)
+    return Layout(Grid.regular(shape, stored), chunk, itemsize, encoder_state_nbytes=tables)
 
 
 BUDGETS = st.floats(0, 1)
@@ -208,7 +208,7 @@ def test_more_memory_never_makes_a_slower_plan_of_slabs(shape, source, target):
 def test_many_stages_are_judged_as_each_judges_itself(pair, share, threads):
     source, target = pair
     boxes = planner._candidates(source, target)
-    sides = planner._Side(source), planner._Side(target)
+    sides = planner._StageSide(source), planner._StageSide(target)
     peaks, times = planner._judge(*sides, boxes, threads, MODEL)
     for row, box in enumerate(boxes):
         stage = StagePlan(source, target, tuple(map(int, box)))

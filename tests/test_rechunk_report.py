@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import StoreUnavailableError
 from zarr_dask.jobs.engine.report import RechunkReport
-from zarr_dask.stores import Faulty, MemoryStore, Recording, Retrying, RetryPolicy
+from zarr_dask.stores import HookStore, MemoryStore, Recording, Retrying, RetryPolicy
 
 SHAPE = (24, 36)
 VALUES = np.arange(1, 24 * 36 + 1, dtype="i4").reshape(SHAPE)
@@ -254,7 +254,7 @@ class Failing:
 
     def store(self) -> Retrying:
         patient = RetryPolicy(attempts=20, wait=0, longest_wait=0)
-        return Retrying(Faulty(MemoryStore(), self.fail), patient)
+        return Retrying(HookStore(MemoryStore(), self.fail), patient)
 
 
 JOBS = {

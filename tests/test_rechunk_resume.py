@@ -15,9 +15,9 @@ import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
-from zarr_dask.jobs.engine.lifecycle import begin_shared as shared
-from zarr_dask.jobs.rechunk.job import RechunkJob, begin_shared
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
+from zarr_dask.jobs.engine.lifecycle import join_job as shared
+from zarr_dask.jobs.rechunk.job import RechunkJob, join_rechunk
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -132,7 +132,7 @@ def test_a_full_disk(source, tmp_path):
             raise StoreError("no space left on device")
 
     plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT)
-    store = Faulty(plan.target.store, before)
+    store = HookStore(plan.target.store, before)
     plan = replace(plan, target=replace(plan.target, store=store))
     with pytest.raises(StoreError, match="no space"):
         plan.run()
@@ -211,7 +211,7 @@ def test_what_another_job_has_put_there_meanwhile_is_not_taken_over(source, tmp_
     with pytest.raises(NodeExistsError):
         zd.rechunk(source, tmp_path / "b.zarr", resume=True, **options)
     with pytest.raises(NodeExistsError):
-        begin_shared(replace(zd.load_plan(text), overwrite=False))
+        join_rechunk(replace(zd.load_plan(text), overwrite=False))
     assert (peer[...] == 7).all()
     report = zd.rechunk(source, tmp_path / "b.zarr", resume=True, overwrite=True, **options)
     assert report.tasks == plan.tasks
@@ -224,8 +224,8 @@ def test_what_another_job_has_put_there_meanwhile_is_not_taken_over(source, tmp_
 def test_processes_that_begin_together_make_one_job(source, tmp_path):
     plan = zd.plan_rechunk(source, tmp_path / "b.zarr", **STAGED)
     text = plan.to_json()
-    jobs = [begin_shared(zd.load_plan(text)) for _ in range(3)]
-    assert len({job.creation for job in jobs}) == 1
+    jobs = [join_rechunk(zd.load_plan(text)) for _ in range(3)]
+    assert len({job.run_id for job in jobs}) == 1
     with pytest.raises(ResumeError, match="is not complete"):
         jobs[0].finish()
     for number, stage in enumerate(plan.stages):
@@ -238,9 +238,9 @@ def test_processes_that_begin_together_make_one_job(source, tmp_path):
 
 def test_two_runs_of_a_plan_are_told_apart(source, tmp_path):
     one, other = (zd.plan_rechunk(source, tmp_path / "b.zarr", **DIRECT) for _ in range(2))
-    begin_shared(one)
+    join_rechunk(one)
     with pytest.raises(ResumeError, match="another run"):
-        begin_shared(other)
+        join_rechunk(other)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["beside", "journal"])
@@ -257,7 +257,7 @@ def test_plans_of_other_values_are_not_mixed(source, tmp_path, several, elsewher
         two = zd.plan_rechunk([other, other], group, path=["b", "c"], **options)
     else:
         two = zd.plan_rechunk(other, group, path="b", **options)
-    begun = begin_shared(one, journal)
+    begun = join_rechunk(one, journal)
     begun.stage(0).copy(0)
     if not (several and elsewhere):  # jobs of other homes have other journals there
         with pytest.raises(ResumeError, match="values of both could be mixed"):
@@ -270,7 +270,7 @@ def test_plans_of_other_values_are_not_mixed(source, tmp_path, several, elsewher
 
 def test_a_task_that_is_told_to_stop_ends_with_the_object_at_hand(source, tmp_path):
     plan = zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=(-1, 8, 8), max_mem="40MB")
-    job = begin_shared(plan)
+    job = join_rechunk(plan)
     asked = []
     copied = job.stage(0).copy(0, lambda: asked.append(1) or len(asked) > 3)
     assert copied.objects == 3

@@ -259,7 +259,7 @@ def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
     for number, _ in enumerate(plan.stages, 1):
         cli("run", file, "--stage", number)
     here = []
-    monkeypatch.setattr("zarr_dask.jobs.rechunk.execute.cores", lambda: 2)
+    monkeypatch.setattr("zarr_dask.jobs.rechunk.execute.cpu_count", lambda: 2)
     ask = type(plan).matchings
     monkeypatch.setattr(
         type(plan), "matchings", lambda one, threads: here.append(threads) or ask(one, threads)
@@ -331,7 +331,7 @@ def test_plans_of_strangers(sources, tmp_path):
     document = json.loads(planned(sources, tmp_path / "b.zarr").to_json())
     for change, said in (
         ({"arrays": []}, "no arrays"),
-        ({"creation": "x"}, "32 hexadecimal"),
+        ({"run_id": "x"}, "32 hexadecimal"),
         ({"max_mem": 1000}, "more than its max_mem"),
         ({"arrays": [document["arrays"][0]] * 2}, "place of its own"),
         ({"arrays": 7}, "missing or wrong"),

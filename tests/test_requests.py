@@ -9,7 +9,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.stores import MemoryStore, Range, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 SHAPE = (12, 16)
 VALUES = np.arange(1, 193, dtype="int32").reshape(SHAPE)
@@ -46,13 +46,13 @@ LAYOUTS = {
 class Far(MemoryStore):
     """A store that wants as few requests as possible, whatever lies between the bytes."""
 
-    coalescing = Coalescing(gap=1 << 30, largest=1 << 40)
+    coalescing = ReadPolicy(gap=1 << 30, largest=1 << 40)
 
 
 class Exact(MemoryStore):
     """A store that wants to be asked for no byte in vain."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40)
+    coalescing = ReadPolicy(gap=0, largest=1 << 40)
 
 
 def written(layout: str, store: MemoryStore | None = None) -> tuple[Recording, zd.Array]:
@@ -68,7 +68,10 @@ def written(layout: str, store: MemoryStore | None = None) -> tuple[Recording, z
 
 def data_keys(array: zd.Array) -> set[str]:
     grid = array.meta.grid
-    return {f"a/{array.meta.keys.key(part.coords)}" for part in grid.parts(grid.everything)}
+    return {
+        f"a/{array.meta.chunk_key_encoding.key(part.coords)}"
+        for part in grid.parts(grid.everything)
+    }
 
 
 def counts(recording: Recording, method: str = "get") -> set[int]:
@@ -116,7 +119,7 @@ def test_opening_a_group(version, format, batches):
 class Dear(MemoryStore):
     """A store each request to which takes its time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
 
 
 V2_KEYS = [".zarray", ".zattrs", ".zgroup", ".zmetadata"]

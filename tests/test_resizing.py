@@ -19,7 +19,7 @@ from zarr_dask.errors import (
     StoreError,
     UnknownCodecError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 LAYOUTS = {
     "v1": {"format": "v1", "chunks": (2, 3)},
@@ -55,7 +55,7 @@ def objects(array):
     return {
         key: bytes(value)
         for key, value in array.store.values.items()
-        if array.meta.keys.coords(key[len(prefix) :], array.ndim) is not None
+        if array.meta.chunk_key_encoding.coords(key[len(prefix) :], array.ndim) is not None
     }
 
 
@@ -313,7 +313,7 @@ def test_a_failed_append_leaves_the_array_as_it_was():
         if method == "set" and key == "c/2":
             raise StoreError("the disk is full")
 
-    faulty = zd.open(Faulty(inner, fail), mode="r+")
+    faulty = zd.open(HookStore(inner, fail), mode="r+")
     with pytest.raises(StoreError, match="disk is full"):
         faulty.append([2, 3, 4])
     assert zd.open(inner)[...].tolist() == [1, 1]

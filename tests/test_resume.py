@@ -35,7 +35,7 @@ from zarr_dask.jobs.write import plan as plan_module
 from zarr_dask.jobs.write import target
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording, open_store
 
 RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
 COMPUTED: Counter[tuple[int, ...]] = Counter()
@@ -90,8 +90,8 @@ class Failing:
                 raise StoreError(errno.ENOSPC, "no space left on device")
 
 
-def failing(place, after: int) -> Faulty:
-    return Faulty(LocalStore(str(place)), Failing(after))
+def failing(place, after: int) -> HookStore:
+    return HookStore(LocalStore(str(place)), Failing(after))
 
 
 def fail(values, place, after, component=None, **options):
@@ -167,7 +167,7 @@ def test_objects_left_out_as_fill_values_are_receipted(tmp_path):
 def test_a_receipt_holds_only_for_what_is_there(tmp_path, damage):
     fail(striped(), tmp_path / "a", 11, resume=True, codecs=RAW)
     [(journal, _)] = open_journals(default_place(LocalStore(str(tmp_path / "a")), ""))
-    receipts = collect(journal.receipts(), journal.creation)
+    receipts = collect(journal.receipts(), journal.run_id)
     key = min(receipts.empty if damage.startswith("put") else receipts.objects)
     victim = tmp_path / "a" / key
     assert victim.exists() is not damage.startswith("put")
@@ -193,7 +193,7 @@ def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
 
     with monkeypatch.context() as patch:
         if when == "before the document":
-            patch.setattr(target, "put_documents", die)
+            patch.setattr(target, "write_documents", die)
         else:
             patch.setattr(Journal, "remove", die)
         with pytest.raises(StoreError, match="killed"):
@@ -454,7 +454,7 @@ def test_a_store_without_a_place_beside_it_needs_to_be_told(tmp_path):
     assert values == {}
     store = MemoryStore.over(values)
     with pytest.raises(StoreError):
-        zd.to_zarr(source(), Faulty(store, Failing(5)), resume=True, journal=tmp_path / "j")
+        zd.to_zarr(source(), HookStore(store, Failing(5)), resume=True, journal=tmp_path / "j")
     assert zd.to_zarr(source(), values, resume=True, journal=tmp_path / "j").objects == 7
     np.testing.assert_array_equal(zd.open_array(values)[...], expected())
     assert everything_below(tmp_path / "j") == set()
@@ -487,7 +487,7 @@ def test_mappings_share_a_place_for_their_journals(tmp_path, kind):
 
     a, b = mapping("a"), mapping("b")
     options = {"resume": "run-7", "journal": tmp_path / "journals"}
-    faulty = Faulty(open_store(a), Failing(5))
+    faulty = HookStore(open_store(a), Failing(5))
     with pytest.raises(StoreError, match="no space"):
         zd.to_zarr(source(), faulty, codecs=[], **options)
     zd.create_array(b, shape=(40, 30), chunks=(10, 10), dtype=int, codecs=[])[...] = -1
@@ -525,7 +525,7 @@ def test_a_journal_elsewhere_is_found_from_every_root(tmp_path):
 def test_a_journal_in_a_store_that_cannot_append(tmp_path):
     store, journal = MemoryStore(), MemoryStore()
     with pytest.raises(StoreError):
-        zd.to_zarr(source(), Faulty(store, Failing(5)), resume=True, journal=journal)
+        zd.to_zarr(source(), HookStore(store, Failing(5)), resume=True, journal=journal)
     assert sum("receipts" in key for key in journal.list()) == 5
     watched = Recording(journal)
     assert zd.to_zarr(source(), store, resume=True, journal=watched).objects == 7
@@ -561,7 +561,7 @@ def test_a_url_has_its_journal_beside_it(tmp_path):
     """fsspec's memory: it cannot append, but has a place beside every folder in a bucket."""
     url = f"memory://bucket/{tmp_path.name}.zarr"
     with pytest.raises(StoreError, match="no space"):
-        zd.to_zarr(source(), Faulty(open_store(url), Failing(5)), "g/a", resume=True)
+        zd.to_zarr(source(), HookStore(open_store(url), Failing(5)), "g/a", resume=True)
     with pytest.raises(NodeNotFoundError, match="5 of 12 stored objects have valid receipts"):
         zd.open(url, "g/a")
     assert zd.to_zarr(source(), url, "g/a", resume=True).objects == 7
@@ -793,7 +793,7 @@ def test_the_graph_of_what_is_missing_stays_small(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     objects = tuple(StoredObject(key, 0, 0) for key in keys[::2])
-    journal.add(Receipt(journal.token, journal.creation, objects))
+    journal.add(Receipt(journal.token, journal.run_id, objects))
     second = zd.to_zarr(values, tmp_path / "a", resume=True, compute=False)
     graph = second.__dask_graph__()
     assert len(pickle.dumps(graph)) < 60_000
@@ -824,7 +824,7 @@ def append_that_dies_at_its_end(tmp_path, monkeypatch):
     """To an array of ten rows, of which the document still says ten."""
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
     with monkeypatch.context() as patch:
-        patch.setattr(target, "put_changed", die)
+        patch.setattr(target, "write_changed_documents", die)
         with pytest.raises(StoreError, match="killed"):
             zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
 
@@ -1148,7 +1148,7 @@ def test_a_manifest_has_shared_objects_as_they_are(tmp_path, partial, earlier, s
     options = {"partial": partial, "region": slice(5, 35), "resume": "run-7"}
     options["manifest"] = tmp_path / "m"
     with pytest.raises(StoreError, match="killed"):
-        zd.to_zarr(values, Faulty(LocalStore(str(tmp_path / "a")), dies_at("c/0")), **options)
+        zd.to_zarr(values, HookStore(LocalStore(str(tmp_path / "a")), dies_at("c/0")), **options)
     for file in next((tmp_path / "a.zarr-dask").glob("__job-*")).glob("receipts-*"):
         other = file.with_name("receipts-!" if earlier else "receipts-z")
         file.rename(other)  # of a process whose name comes before or after that of this one

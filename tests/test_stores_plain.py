@@ -1,4 +1,4 @@
-"""Stores of other people, with seven methods: what `Completed` makes of them."""
+"""Stores of other people, with seven methods: what `StoreAdapter` makes of them."""
 
 from __future__ import annotations
 

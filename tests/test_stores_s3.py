@@ -30,10 +30,10 @@ from zarr_dask.errors import (
 from zarr_dask.stores import WHOLE, Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
-from zarr_dask.stores.base import list_sizes, validator_of
-from zarr_dask.stores.config import describe, open_described
-from zarr_dask.stores.open import beside
-from zarr_dask.stores.option_mapping import translated
+from zarr_dask.stores.base import etag_of, list_sizes
+from zarr_dask.stores.config import from_config, to_config
+from zarr_dask.stores.open import sibling_location
+from zarr_dask.stores.option_mapping import to_obstore_config
 from zarr_dask.testing.stores import StoreTests
 
 BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
@@ -271,13 +271,13 @@ def test_listings_over_several_pages(server, url):
 
 
 def test_the_validator_changes_with_the_value(store):
-    assert validator_of(store, "a") is None
+    assert etag_of(store, "a") is None
     store.set("a", [b"1"])
-    first = validator_of(store, "a")
+    first = etag_of(store, "a")
     assert first is not None
-    assert validator_of(store, "a") == first
+    assert etag_of(store, "a") == first
     store.set("a", [b"2"])
-    assert validator_of(store, "a") not in {first, None}
+    assert etag_of(store, "a") not in {first, None}
 
 
 # --- conditions -----------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_options_in_the_words_of_fsspec(options, want, monkeypatch):
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    found = translated("s3://bucket/a", options)
+    found = to_obstore_config("s3://bucket/a", options)
     assert (None if found is None else found.config) == want
 
 
@@ -468,16 +468,16 @@ def test_options_of_other_services(url, options, want, monkeypatch, tmp_path):
         if name.startswith(("AZURE_", "GOOGLE_", "GCE_", "K_SERVICE")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    found = translated(url, options)
+    found = to_obstore_config(url, options)
     assert (None if found is None else found.config) == want
 
 
 def test_credentials_of_google_that_the_machine_has(monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     (tmp_path / "application_default_credentials.json").write_text("{}")
-    assert translated("gs://bucket/a", {}).config == {}
+    assert to_obstore_config("gs://bucket/a", {}).config == {}
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
-    assert translated("gs://bucket/a", {}) is None  # which obstore does not look at
+    assert to_obstore_config("gs://bucket/a", {}) is None  # which obstore does not look at
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec", None])
@@ -572,10 +572,10 @@ def test_a_profile_says_where_the_service_is(server, url, tmp_path, monkeypatch)
         store.set("a", [backend.encode()])
         assert bytes(open_store(url, server.options).get("a")) == backend.encode()
     options = {"client_kwargs": {"region_name": "r"}}
-    assert "endpoint" not in translated(url, {"profile": "other", **options}).config
+    assert "endpoint" not in to_obstore_config(url, {"profile": "other", **options}).config
     keys = {"key": "k", "secret": "s", **options}
     monkeypatch.setenv("AWS_PROFILE", "lab")
-    assert translated(url, keys).config["endpoint"] == server.endpoint
+    assert to_obstore_config(url, keys).config["endpoint"] == server.endpoint
 
 
 @pytest.mark.parametrize(
@@ -609,14 +609,14 @@ def test_who_waits_for_fsspec_is_not_for_users_to_say(server, url):
 
 
 def test_secrets_are_nowhere_to_be_seen(store):
-    for shown in (repr(store), store.url, store.identity, json.dumps(describe(store))):
+    for shown in (repr(store), store.url, store.identity, json.dumps(to_config(store))):
         assert SECRET not in shown
         assert KEY not in shown
 
 
 def test_a_described_store_is_opened_again(store, server):
     store.set("a", [b"1"])
-    again = open_described(describe(store), {"key": KEY, "secret": SECRET})
+    again = from_config(to_config(store), {"key": KEY, "secret": SECRET})
     assert isinstance(again, ObstoreStore)
     assert bytes(again.get("a")) == b"1"
 
@@ -633,10 +633,10 @@ def test_a_plan_in_a_file_from_a_folder_into_a_bucket(tmp_path, url, options, se
 
 
 def test_the_place_beside(store):
-    around, name = beside(store, ".part")
+    around, name = sibling_location(store, ".part")
     assert (type(around), name) == (type(store), "a.zarr.part")
     assert around.url == store.url.rpartition("/")[0]
-    assert beside(type(store)("s3://bucket", "{}"), ".part") is None
+    assert sibling_location(type(store)("s3://bucket", "{}"), ".part") is None
 
 
 # --- processes ------------------------------------------------------------------------------------

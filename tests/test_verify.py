@@ -24,7 +24,7 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
-from zarr_dask.jobs.verify.scan import Cells
+from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.wrappers.base import Recording
@@ -681,7 +681,7 @@ def test_what_zarr_python_cannot_read_is_found(data):
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 60), st.integers(0, 60))
 def test_cells(numbers, first, length):
-    cells = Cells.of(sorted(numbers))
+    cells = CellRuns.of(sorted(numbers))
     assert cells.count == len(numbers)
     assert list(cells.part(first, first + length)) == sorted(numbers)[first : first + length]
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests import selections
 from zarr_dask.array.source import ArraySource
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.errors import ChunkMissingError, DataTypeError, GridError, SelectionError
-from zarr_dask.graph import sources_of
+from zarr_dask.graph import find_sources
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 SHAPE = (9, 8, 7)
 VALUES = np.arange(1, np.prod(SHAPE) + 1, dtype="int32").reshape(SHAPE)
@@ -306,7 +306,7 @@ def test_zarr_python_reads_what_is_written(peers):
 class Far(MemoryStore):
     """A store that wants as few requests as possible, whatever lies between the bytes."""
 
-    coalescing = Coalescing(gap=1 << 30, largest=1 << 40)
+    coalescing = ReadPolicy(gap=1 << 30, largest=1 << 40)
 
 
 def recorded(layout, store=None):
@@ -444,9 +444,9 @@ def test_lists_and_points_ask_each_object_once():
 def test_chunks_are_decoded_once(monkeypatch):
     _, array = recorded("v3")
     decoded = []
-    original = BoundChain.decode
+    original = BoundCodecChain.decode
     monkeypatch.setattr(
-        BoundChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
+        BoundCodecChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
     )
     for sparse in (0, 100):  # points one by one, or the box around them
         monkeypatch.setattr("zarr_dask.array.view._SPARSE", sparse)
@@ -562,7 +562,7 @@ def test_masks_of_dask_are_refused():
 def test_sources_of_tasks_take_lists():
     array = ARRAYS["v3"]
     for lazy in (array.to_dask(), array.lazy.to_dask()):
-        (source,) = sources_of(lazy, ArraySource)
+        (source,) = find_sources(lazy, ArraySource)
         np.testing.assert_array_equal(getter(source, ([5, 1], slice(2, 4))), VALUES[[5, 1], 2:4])
         np.testing.assert_array_equal(source[VALUES % 2 == 0], VALUES[VALUES % 2 == 0])
     wrapped = da.from_array(array, chunks=(4, 4, 4))

@@ -28,8 +28,8 @@ from zarr.storage import WrapperStore
 
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
-from zarr_dask.stores import Faulty, LocalStore
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores import HookStore, LocalStore
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 PATIENCE = 20.0  # seconds that a writer waits for another one before the test fails
 
@@ -58,7 +58,7 @@ def is_data(key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Watched(Wrapper):
+class Watched(StoreWrapper):
     """Notes in a folder which key is written when, and by how many at a time."""
 
     folder: str
@@ -162,7 +162,7 @@ class PairsOfProcesses:
 def watched(place: Path, hold) -> Watched:
     folder = place / "watch"
     folder.mkdir(parents=True)
-    return Watched(Faulty(LocalStore(str(place / "data")), hold), str(folder))
+    return Watched(HookStore(LocalStore(str(place / "data")), hold), str(folder))
 
 
 def assert_one_writer_each(store: Watched, objects: int) -> None:

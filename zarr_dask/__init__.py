@@ -33,14 +33,14 @@ from zarr_dask.stores.backends.zip_writer import ZipWriter
 if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.copy.copy import copy, plan_copy
-    from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
-    from zarr_dask.jobs.inventory.inventory import survey
+    from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
+    from zarr_dask.jobs.inventory.inventory import inventory
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr
     from zarr_dask.jobs.rechunk.cost_model import CostModel
     from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
-    from zarr_dask.jobs.simulation.decomposition import owners
+    from zarr_dask.jobs.simulation.decomposition import decompose
     from zarr_dask.jobs.simulation.writer import Writer
     from zarr_dask.jobs.verify.compare import compare
     from zarr_dask.jobs.verify.digest import digest
@@ -68,11 +68,13 @@ __all__ = [
     "copy",
     "create_array",
     "create_group",
-    "credentials_of",
+    "credentials_initializer",
+    "decompose",
     "delete",
     "digest",
     "errors",
     "from_zarr",
+    "inventory",
     "load_plan",
     "migrate",
     "ome",
@@ -81,14 +83,12 @@ __all__ = [
     "open_dataset",
     "open_datatree",
     "open_group",
-    "owners",
     "plan_copy",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
     "rechunk",
     "share_credentials",
-    "survey",
     "to_zarr",
     "verify",
 ]
@@ -97,14 +97,14 @@ _JOBS = {
     "CostModel": "zarr_dask.jobs.rechunk.cost_model",
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
-    "credentials_of": "zarr_dask.jobs.engine.credentials",
+    "credentials_initializer": "zarr_dask.jobs.engine.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate.migrate",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
-    "owners": "zarr_dask.jobs.simulation.decomposition",
+    "decompose": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
     "load_plan": "zarr_dask.jobs.plan_file",
@@ -112,7 +112,7 @@ _JOBS = {
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
-    "survey": "zarr_dask.jobs.inventory.inventory",
+    "inventory": "zarr_dask.jobs.inventory.inventory",
     "to_zarr": "zarr_dask.jobs.write.write",
     "verify": "zarr_dask.jobs.verify.verify",
 }

@@ -112,7 +112,6 @@ __all__ = [
     "OmeVersionError",
     "PartialWriteError",
     "PlanError",
-    "Problem",
     "RankError",
     "ReadOnlyError",
     "ResumeError",
@@ -130,6 +129,7 @@ __all__ = [
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
+    "ValidationProblem",
     "ValuesDifferError",
     "WorkerLostError",
     "WriterNotFoundError",
@@ -171,7 +171,7 @@ class NodeTypeError(ZarrDaskError, TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ValidationProblem:
     """One violation of the rules for metadata."""
 
     field: str
@@ -211,7 +211,7 @@ def _shorten(value: object, limit: int = 80) -> str:
 class MetadataError(ZarrDaskError, ValueError):
     """Metadata violate the rules of their format; every violation is listed."""
 
-    def __init__(self, where: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, where: str, problems: Sequence[ValidationProblem]) -> None:
         self.where = where
         self.problems = tuple(problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
@@ -222,7 +222,7 @@ class MetadataError(ZarrDaskError, ValueError):
         return type(self), (self.where, self.problems)
 
     @staticmethod
-    def of(where: str, problems: Sequence[Problem]) -> MetadataError:
+    def of(where: str, problems: Sequence[ValidationProblem]) -> MetadataError:
         """Return an error of the most specific class for these problems."""
         kinds = {problem.kind for problem in problems}
         by_kind = {
@@ -261,7 +261,7 @@ class MigrationError(ZarrDaskError, ValueError):
         Path of each node that cannot be migrated, and the reason.
     """
 
-    def __init__(self, where: str, refusals: Sequence[tuple[str, Problem]]) -> None:
+    def __init__(self, where: str, refusals: Sequence[tuple[str, ValidationProblem]]) -> None:
         self.where = where
         self.refusals = tuple(refusals)
         lines = "\n".join(f"  - {path or '/'}: {problem}" for path, problem in self.refusals)

@@ -5,7 +5,7 @@ never use it: the scheduler's threads are enough.
 
 Threads that only wait for responses of services are separate: `waiting_threads`, more than there
 are cores and shared by all tasks. From all its threads, a process never has more than
-`SIDE_BY_SIDE` requests in flight (`in_flight`).
+`MAX_CONCURRENT_REQUESTS` requests in flight (`request_slots`).
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from typing import Any, TypeVar
 from zarr_dask._util.arguments import check_count
 
 __all__ = [
-    "SIDE_BY_SIDE",
-    "abreast",
-    "cores",
-    "for_each",
-    "has_work_meanwhile",
-    "in_flight",
-    "in_turn",
-    "meanwhile",
-    "wait_for_each",
+    "MAX_CONCURRENT_REQUESTS",
+    "cpu_count",
+    "has_overlap_work",
+    "imap_unbuffered",
+    "map_waiting",
+    "overlap_with_wait",
+    "parallel_for",
+    "request_slots",
+    "run_concurrently",
     "waiting_threads",
 ]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SIDE_BY_SIDE = 32
+MAX_CONCURRENT_REQUESTS = 32
 """Maximum number of requests of a process in flight."""
 
 
-def cores() -> int:
+def cpu_count() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class _Thread(threading.local):
+class _PoolThread(threading.local):
     """Marks threads of the pool, which do not wait for other threads of the pool."""
 
     is_ours = False
 
 
-_THREAD = _Thread()
+_THREAD = _PoolThread()
 
 
 def _mark_thread() -> None:
@@ -70,7 +70,7 @@ class _InFlight:
     def forget(self) -> None:
         """Reset in a new process, which has no request in flight."""
         self._changed = threading.Condition()
-        self._free = SIDE_BY_SIDE
+        self._free = MAX_CONCURRENT_REQUESTS
 
     def take(self, most: int) -> int:
         with self._changed:
@@ -100,13 +100,13 @@ class _Pool:
     def executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(cores(), "zarr_dask", _mark_thread)
+                self._executor = ThreadPoolExecutor(cpu_count(), "zarr_dask", _mark_thread)
             return self._executor
 
     def waiting(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._waiting is None:
-                self._waiting = ThreadPoolExecutor(SIDE_BY_SIDE, "zarr_dask-waiting")
+                self._waiting = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, "zarr_dask-waiting")
             return self._waiting
 
 
@@ -122,7 +122,7 @@ def waiting_threads() -> ThreadPoolExecutor:
     return _POOL.waiting()
 
 
-def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def map_waiting(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Call a function that waits for responses on every item, concurrently; return the results.
 
     Each call sees the context variables of the caller.
@@ -141,21 +141,21 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     Examples
     --------
-    >>> wait_for_each(len, ["a", "", "abc"])
+    >>> map_waiting(len, ["a", "", "abc"])
     [1, 0, 3]
     """
-    return list(in_turn(function, items))
+    return list(imap_unbuffered(function, items))
 
 
-def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the results of `wait_for_each` in order, each as soon as it is available.
+def imap_unbuffered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield the results of `map_waiting` in order, each as soon as it is available.
 
     The calls begin immediately, not when the first result is taken. If the caller stops taking
     results, calls that have not begun are cancelled.
 
     Examples
     --------
-    >>> next(in_turn(len, ["a", "", "abc"]))
+    >>> next(imap_unbuffered(len, ["a", "", "abc"]))
     1
     """
     threads = waiting_threads()
@@ -188,15 +188,15 @@ _MEANWHILE = _Meanwhile()
 
 
 @contextmanager
-def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Let this thread do some work when it first waits in the block (`wait_for_each`).
+def overlap_with_wait(work: Callable[[], object]) -> Iterator[None]:
+    """Let this thread do some work when it first waits in the block (`map_waiting`).
 
     The work is skipped if the thread never waits, so nothing may depend on it.
 
     Examples
     --------
-    >>> with meanwhile(lambda: print("waiting")):
-    ...     print(wait_for_each(len, ["a"]), wait_for_each(len, [""]))
+    >>> with overlap_with_wait(lambda: print("waiting")):
+    ...     print(map_waiting(len, ["a"]), map_waiting(len, [""]))
     waiting
     [1] [0]
     """
@@ -207,13 +207,13 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
         _MEANWHILE.work = None
 
 
-def has_work_meanwhile() -> bool:
+def has_overlap_work() -> bool:
     """True if this thread has work to do while it waits."""
     return _MEANWHILE.work is not None
 
 
 @contextmanager
-def in_flight(most: int = 1) -> Iterator[int]:
+def request_slots(most: int = 1) -> Iterator[int]:
     """Wait until this process may send one or more requests.
 
     Hold it only while the requests are in flight, not while waiting for anything else, such as
@@ -236,7 +236,7 @@ def in_flight(most: int = 1) -> Iterator[int]:
         _IN_FLIGHT.give_back(taken)
 
 
-def abreast(*functions: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*functions: Callable[[], Any]) -> list[Any]:
     """Call functions that wait for responses, each in a thread of its own; return the results.
 
     Raises
@@ -249,7 +249,7 @@ def abreast(*functions: Callable[[], Any]) -> list[Any]:
     return [future.result() for future in futures]
 
 
-def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
+def parallel_for(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
     """Call `function` on every item.
 
     Parameters
@@ -270,7 +270,7 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
     """
     check_count("threads", threads, "one per core")
     waiting = iter(items)
-    if threads == 1 or cores() == 1 or _THREAD.is_ours:
+    if threads == 1 or cpu_count() == 1 or _THREAD.is_ours:
         for item in waiting:
             function(item)
         return
@@ -279,7 +279,7 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
         for item in first:
             function(item)
         return
-    _side_by_side(function, chain(first, waiting), min(threads or cores(), cores()))
+    _side_by_side(function, chain(first, waiting), min(threads or cpu_count(), cpu_count()))
 
 
 def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: int) -> None:

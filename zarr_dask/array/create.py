@@ -11,7 +11,7 @@ import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
-from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
@@ -20,9 +20,9 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
-    Problem,
+    ValidationProblem,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
 from zarr_dask.formats.translate import TARGETS, translate
 from zarr_dask.grid.grid import Cells, Grid, Shape
@@ -31,16 +31,16 @@ from zarr_dask.indexing.basic import checked_cells, checked_shape
 __all__ = [
     "ArraySpec",
     "array_meta",
-    "as_stored",
     "auto_chunks",
-    "chunk_chain",
-    "converted",
+    "convert_metadata",
     "dividing_chunks",
+    "fast_chain",
     "given_names",
     "given_shape",
-    "plain_chain",
-    "quick_chain",
-    "regridded",
+    "same_bytes_metadata",
+    "uncompressed_chain",
+    "unsharded_chain",
+    "with_grid",
 ]
 
 _FORMAT = "v3"
@@ -93,7 +93,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
         raise MetadataError.of(at, chain)
     data_type = _named_by_codec(data_type, chain)
     if inner is not None:
-        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
+        chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
     meta = ArrayMeta(
         grid,
         data_type,
@@ -142,7 +142,7 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     return data_type, stored if same else data_type.dtype
 
 
-def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
+def _named_by_codec(data_type: DataType, chain: CodecChain) -> DataType:
     """Return the data type of an object array as given by its codec: texts for ``vlen-utf8``."""
     if data_type.name == "object" and isinstance(chain.serializer, ObjectSerializer):
         return chain.serializer.data_type
@@ -223,7 +223,7 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
     )
 
 
-def regridded(
+def with_grid(
     meta: ArrayMeta,
     node_format: Format,
     chunks: Cells | None,
@@ -251,7 +251,7 @@ def regridded(
     GridError, MetadataError
         If the grids do not fit together, or the codecs do not fit the grids.
     """
-    chain = chunk_chain(meta)
+    chain = unsharded_chain(meta)
     cells: Cells = present if chunks is None else chunks
     if shards is not None:
         outer = Grid.of(meta.shape, shards)
@@ -261,7 +261,7 @@ def regridded(
         elif any(length % size for length, size in zip(outer.common_cell, inner, strict=True)):
             itemsize = meta.data_type.typical_itemsize
             inner = dividing_chunks(outer.common_cell, itemsize, _INNER_CHUNK_BYTES)
-        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
+        chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
         cells = shards
     grid = Grid.of(meta.shape, cells)
     changed = replace(meta, grid=grid, codecs=chain)
@@ -271,7 +271,7 @@ def regridded(
     return changed
 
 
-def converted(
+def convert_metadata(
     meta: ArrayMeta,
     old: Format,
     new: Format,
@@ -304,7 +304,7 @@ def converted(
         If the new format lacks the data type or a codec, or the data type cannot hold the fill
         value.
     """
-    changed = replace(meta, codecs=chunk_chain(meta))
+    changed = replace(meta, codecs=unsharded_chain(meta))
     encoded_anew = codecs is not None or default_codecs
     if new != old:
         changed = _translated(changed, old, new, at, any_codecs=encoded_anew)
@@ -321,8 +321,8 @@ def converted(
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
     _check_convertible(changed.data_type, data_type, at)
-    fill = None if changed.fill is None else _fill(changed.fill[()], data_type, new, at)
-    return replace(changed, data_type=data_type, codecs=chain, fill=fill)
+    fill = None if changed.fill_value is None else _fill(changed.fill_value[()], data_type, new, at)
+    return replace(changed, data_type=data_type, codecs=chain, fill_value=fill)
 
 
 _KINDS = {**dict.fromkeys("biufc", "numbers"), "U": "texts", "S": "byte strings"}
@@ -340,7 +340,7 @@ def _check_convertible(old: DataType, new: DataType, at: str) -> None:
         )
 
 
-def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
+def same_bytes_metadata(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
     """Return metadata in another format that describe the same stored bytes.
 
     Parameters
@@ -365,7 +365,7 @@ def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta |
     meta.check_writable("codecs of the source")
     if new == old:
         return meta
-    if meta.codecs.serializer.divides and not new.has_shards:
+    if meta.codecs.serializer.is_sharding and not new.has_shards:
         return None
     try:
         return _translated(meta, old, new, at, any_codecs=False)
@@ -388,32 +388,34 @@ def _translated(
         if not isinstance(translation.meta, ArrayMeta):
             raise MetadataError.of(f"{at} (give other codecs=)", list(translation.problems))
         meta = translation.meta
-    elif meta.fill is None and not new.has_undefined_fill:
-        meta = replace(meta, fill=meta.data_type.zero)
+    elif meta.fill_value is None and not new.has_undefined_fill:
+        meta = replace(meta, fill_value=meta.data_type.zero)
     attributes = new.attributes(attributes, names)
-    return replace(meta, keys=keys, attributes=attributes, dimension_names=names, extra={})
+    return replace(
+        meta, chunk_key_encoding=keys, attributes=attributes, dimension_names=names, extra={}
+    )
 
 
-def _for_type(chain: Chain, data_type: DataType) -> Chain:
+def _for_type(chain: CodecChain, data_type: DataType) -> CodecChain:
     """Return the same codecs, with a byte order if elements grow from one byte to several."""
     if chain.serializer == Bytes(None) and data_type.itemsize > 1:
         return replace(chain, serializer=Bytes("little"))
     return chain
 
 
-def plain_chain(meta: ArrayMeta) -> Chain:
+def uncompressed_chain(meta: ArrayMeta) -> CodecChain:
     """Return the fastest codecs for the elements of an array, whatever its own codecs are."""
-    chain = chunk_chain(meta)
-    return chain if meta.data_type.variable else Chain((), Bytes("little"))
+    chain = unsharded_chain(meta)
+    return chain if meta.data_type.variable else CodecChain((), Bytes("little"))
 
 
-def quick_chain(meta: ArrayMeta) -> Chain:
+def fast_chain(meta: ArrayMeta) -> CodecChain:
     """Return codecs that shrink the elements of an array at little cost in time."""
-    plain = plain_chain(meta)
+    plain = uncompressed_chain(meta)
     return plain if meta.data_type.variable else replace(plain, bytes=(Blosc("lz4"),))
 
 
-def chunk_chain(meta: ArrayMeta) -> Chain:
+def unsharded_chain(meta: ArrayMeta) -> CodecChain:
     """Return the codecs of a chunk without sharding; array codecs around shards come first."""
     meta.check_writable("codecs of the source")
     codecs = meta.codecs.codecs
@@ -421,8 +423,8 @@ def chunk_chain(meta: ArrayMeta) -> Chain:
     while (inner := _serializer(codecs).inner_codecs) is not None:
         around += [codec for codec in codecs if isinstance(codec, ArrayCodec)]
         codecs = inner
-    chain = build([*around, *codecs])
-    if isinstance(chain, Problem):
+    chain = make_chain([*around, *codecs])
+    if isinstance(chain, ValidationProblem):
         raise MetadataError.of("codecs of the source", [chain])
     return chain
 
@@ -431,9 +433,9 @@ def _serializer(codecs: Sequence[Codec]) -> Serializer:
     return next(codec for codec in codecs if isinstance(codec, Serializer))
 
 
-def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeys:
+def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeyEncoding:
     keys = node_format.chunk_keys(wanted)
-    if isinstance(keys, Problem):
+    if isinstance(keys, ValidationProblem):
         raise MetadataError.of(at, [keys])
     return keys
 

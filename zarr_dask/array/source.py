@@ -11,7 +11,7 @@ from zarr_dask.array.view import SelectedArray, read_selection
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.indexing.basic import parse_basic
-from zarr_dask.indexing.plan import Gathering
+from zarr_dask.indexing.plan import SelectionPlan
 from zarr_dask.indexing.transform import IndexTransform, has_lists, parse_numpy
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.index_prefetch import can_read_ahead
@@ -91,8 +91,8 @@ class ArraySource:
         """Return the key of the single stored object that holds a region; None if several do."""
         wanted: Region | None = region
         if self.transform is not None:
-            wanted = Gathering(self.transform.within(region)).region
-        only = None if wanted is None else self.array.meta.grid.only_cell(wanted)
+            wanted = SelectionPlan(self.transform.within(region)).region
+        only = None if wanted is None else self.array.meta.grid.single_chunk(wanted)
         return None if only is None else self.array.reader.key_of(only[0])
 
     # --- methods that tasks call

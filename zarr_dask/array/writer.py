@@ -13,14 +13,14 @@ from typing import Protocol
 
 import numpy as np
 
-from zarr_dask.codecs.base import Reading
+from zarr_dask.codecs.base import DecodeOptions
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid.grid import Part, cut
+from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.streaming_put import put_pieces
+from zarr_dask.stores.streaming_put import put_stream
 
-__all__ = ["WrittenArray", "decoded", "write_cell", "write_part"]
+__all__ = ["WrittenArray", "decoded", "write_object", "write_object_part"]
 
 
 class WrittenArray(Protocol):
@@ -46,7 +46,7 @@ class WrittenArray(Protocol):
         ...
 
 
-def write_part(
+def write_object_part(
     array: WrittenArray,
     part: Part,
     values: np.ndarray,
@@ -88,13 +88,13 @@ def write_part(
         If existing elements are kept and do not decode.
     """
     array.meta.check_writable(array.where)
-    elements = cut(values, part.out)
+    elements = view_region(values, part.out)
     if elements.shape != array.meta.bound(part.coords).spec.shape:
         elements = _completed(array, part, elements, confirm)
-    return write_cell(array, part.coords, elements, note, waiting, fence)
+    return write_object(array, part.coords, elements, note, waiting, fence)
 
 
-def write_cell(
+def write_object(
     array: WrittenArray,
     coords: Sequence[int],
     elements: np.ndarray,
@@ -102,18 +102,18 @@ def write_cell(
     waiting: AbstractContextManager[None] | None = None,
     fence: Callable[[], None] | None = None,
 ) -> bool:
-    """Write as `write_part`, given all elements of an object, those beyond the array included.
+    """Write as `write_object_part`, given all elements of an object, beyond the array too.
 
     The caller must have checked that the array can be written.
     """
     key = array.key(coords)
-    if array.meta.is_unwritten(elements):
+    if array.meta.is_all_fill(elements):
         if fence is not None:
             fence()
         array.store.delete(key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
-    put_pieces(array.store, key, pieces, note, waiting, fence)
+    put_stream(array.store, key, pieces, note, waiting, fence)
     return True
 
 
@@ -152,10 +152,10 @@ def decoded(
         If it does not decode.
     """
     bound = meta.bound(coords)
-    chunk = meta.unwritten(bound.spec.shape)
+    chunk = meta.full_of_fill(bound.spec.shape)
     if stored is not None:
         try:
-            bound.decode(stored, None, chunk, Reading())
+            bound.decode(stored, None, chunk, DecodeOptions())
         except CorruptObjectError as error:
             raise error.at(where, key, tuple(coords)) from error
     return chunk

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Size
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, EncodedSize
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["Conditional"]
@@ -34,7 +34,7 @@ class Conditional(BytesCodec):
     header_bits: int | None = None
     name: ClassVar[str] = "conditional"
     may_alias: ClassVar[bool] = False
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -46,27 +46,27 @@ class Conditional(BytesCodec):
         """Bytes of the header."""
         return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Yield the problems of its codecs."""
         for position, codec in enumerate(self.codecs):
             for problem in codec.problems(spec):
                 place = f"configuration.codecs[{position}].{problem.field}".rstrip(".")
-                yield Problem(place, problem.found, problem.expected, problem.kind)
+                yield ValidationProblem(place, problem.found, problem.expected, problem.kind)
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         most = size
         for codec in self.codecs:
             most = codec.size(most)
-        return Size(None, max(size.most, most.most) + self._header)
+        return EncodedSize(None, max(size.most, most.most) + self._header)
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`: the codecs run one at a time."""
-        return max((codec.tables(nbytes) for codec in self.codecs), default=0)
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`: the codecs run one at a time."""
+        return max((codec.encoder_state_nbytes(nbytes) for codec in self.codecs), default=0)
 
-    def decoding(self, nbytes: int) -> int:
-        """See `BytesCodec.decoding`."""
-        return max((codec.decoding(nbytes) for codec in self.codecs), default=0)
+    def decoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.decoder_state_nbytes`."""
+        return max((codec.decoder_state_nbytes(nbytes) for codec in self.codecs), default=0)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
@@ -74,12 +74,12 @@ class Conditional(BytesCodec):
         for position, codec in enumerate(self.codecs):
             before = memoryview(buffer).nbytes
             encoded = codec.encode(buffer, itemsize)
-            if codec.size(Size.of(before)).exact is not None or len(encoded) < before:
+            if codec.size(EncodedSize.of(before)).exact is not None or len(encoded) < before:
                 mask |= 1 << position
                 buffer = encoded
         return b"".join((mask.to_bytes(self._header, "little"), buffer))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         view = memoryview(buffer)
         if len(view) < self._header:

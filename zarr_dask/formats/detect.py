@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
-from zarr_dask.formats.base import Format, Found, NodeMeta, ReadOptions, read_documents, where
+from zarr_dask.formats.base import (
+    FetchedDocuments,
+    Format,
+    NodeMeta,
+    ReadOptions,
+    read_documents,
+    where,
+)
 from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
@@ -27,7 +34,7 @@ from zarr_dask.formats.v3draft import (
     draft_for_new,
     existing_draft,
 )
-from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
     "FORMATS",
@@ -103,7 +110,7 @@ class FoundNode(NamedTuple):
 
     format: Format
     meta: NodeMeta
-    documents: Found
+    documents: FetchedDocuments
     """Documents that were fetched to read it, by key."""
 
 
@@ -144,10 +151,10 @@ def find_node(
         True to request the document with nothing but consolidated metadata as well, if the format
         may have one. This affects remote stores only, because requests cost nothing elsewhere.
     """
-    far = is_far(store)
+    far = is_remote(store)
     if format is not None:
         chosen = format_at(store, format, options)
-        found: Found = {}
+        found: FetchedDocuments = {}
         if far and consolidated and (besides := consolidated_key(path, chosen)) is not None:
             found = read_documents(store, [*chosen.node_keys(path), besides], options.limits)
         meta = chosen.read(store, path, options, found=found)

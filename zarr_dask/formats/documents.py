@@ -17,13 +17,13 @@ import jiter
 import numpy as np
 
 from zarr_dask.dtypes import VARIABLE_BYTES
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.stores.base import Buffer, Range, Store
 
 __all__ = [
     "DEFAULT_LIMITS",
     "Document",
-    "Found",
+    "FetchedDocuments",
     "Limits",
     "checked_attributes",
     "checked_documents",
@@ -38,7 +38,7 @@ __all__ = [
 
 Document = bytes | Mapping[str, Any]
 """A document as it is stored, or the JSON object parsed from it."""
-Found = Mapping[str, Document | None]
+FetchedDocuments = Mapping[str, Document | None]
 """Documents by key; None for absent ones."""
 
 
@@ -107,7 +107,7 @@ def checked_documents(
                 f"a document of at most {limits.metadata_bytes} bytes "
                 "(ReadOptions(limits=Limits(metadata_bytes=...)) sets another bound)"
             )
-            raise MetadataError(where(store, key), [Problem(key, "more bytes", expected)])
+            raise MetadataError(where(store, key), [ValidationProblem(key, "more bytes", expected)])
         documents[key] = None if value is None else bytes(value)
     return documents
 
@@ -150,7 +150,9 @@ def load_json(
 
 
 def _refusal(store: Store, key: str, found: object, expected: str) -> MetadataError:
-    return MetadataError(where(store, key), [Problem(key.rsplit("/", 1)[-1], found, expected)])
+    return MetadataError(
+        where(store, key), [ValidationProblem(key.rsplit("/", 1)[-1], found, expected)]
+    )
 
 
 def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
@@ -279,7 +281,7 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
         return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
     except (ValueError, TypeError, RecursionError) as error:
         expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
-        raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
+        raise MetadataError(at, [ValidationProblem("attributes", str(error), expected)]) from error
 
 
 def _json_value(value: object) -> object:

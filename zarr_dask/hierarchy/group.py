@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from zarr_dask._util.arguments import check_flags
-from zarr_dask._util.display import Tree, draw, facts_table
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import Tree, html_table, render_tree
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
@@ -44,21 +44,27 @@ from zarr_dask.formats.edit import with_attributes
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
     delete_node,
-    prepare_array_place,
-    prepare_place,
-    put_documents,
+    make_room_for_array,
+    make_room_for_node,
     rename_node,
     stale_paths,
+    write_documents,
 )
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.parents import format_around
-from zarr_dask.hierarchy.prefetch import site_of
-from zarr_dask.hierarchy.walk import Below, consolidated_above, read_as, read_or_imply, walk
-from zarr_dask.journal import explained
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.prefetch import prefetch_location
+from zarr_dask.hierarchy.walk import (
+    NodeOrError,
+    consolidated_above,
+    read_as,
+    read_node_or_implicit_group,
+    walk,
+)
+from zarr_dask.journal import explain_incomplete
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import ReadOnly, innermost
+from zarr_dask.stores.wrappers.base import ReadOnly, unwrap
 
 __all__ = [
     "Group",
@@ -136,7 +142,7 @@ class Group:
             meta = read_as(store, below, self.node_format, self.options)
         except NodeNotFoundError as error:
             if not isinstance(store, Consolidated):
-                raise explained(error, store, below) from None
+                raise explain_incomplete(error, store, below) from None
             meta = read_as(without_consolidated(store), below, self.node_format, self.options)
             store = without_consolidated(store)
             warn(
@@ -170,7 +176,7 @@ class Group:
         recursive
             True to include the groups below.
         """
-        check_flags(recursive=recursive)
+        check_bools(recursive=recursive)
         for path, meta in self._metas(recursive).items():
             if isinstance(meta, MetadataError):
                 yield path, meta
@@ -178,7 +184,7 @@ class Group:
                 below = join(self.path, path)
                 yield path, _node(self.store, below, meta, self.node_format, self.options)
 
-    def _metas(self, recursive: bool) -> dict[str, Below]:
+    def _metas(self, recursive: bool) -> dict[str, NodeOrError]:
         asked = self.path, self.node_format, self.options
         try:
             return walk(self.store, *asked, recursive=recursive)
@@ -225,12 +231,12 @@ class Group:
             A text that notebooks show as nested lists.
         """
         name = self.path.rsplit("/", 1)[-1] or "/"
-        return draw(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
+        return render_tree(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
 
     def _repr_html_(self) -> str:
         attributes = ", ".join(self.attributes) or "none"
         facts = {"format": self.format, "attributes": attributes}
-        return facts_table(f"zarr_dask.Group {self.where}", facts)
+        return html_table(f"zarr_dask.Group {self.where}", facts)
 
     def create_array(self, path: str, **options: Any) -> Array:
         """Create an array below this group.
@@ -338,7 +344,7 @@ class Group:
         return replace(self, meta=meta)
 
 
-def _summary(meta: Below) -> tuple[str, str]:
+def _summary(meta: NodeOrError) -> tuple[str, str]:
     """Return the separator after the name of a node, and its description, for a tree."""
     if isinstance(meta, MetadataError):
         return "  ", f"cannot be read: {'; '.join(map(str, meta.problems))}"
@@ -407,17 +413,17 @@ def open(
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format
     else:
-        store, path = node_place(url, path, storage_options)
+        store, path = resolve_node(url, path, storage_options)
     if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
     options = ReadOptions.given(read)
     consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
-        node_format, meta, found = read_or_imply(
+        node_format, meta, found = read_node_or_implicit_group(
             store, path, format, options, consolidated=consolidated
         )
     except NodeNotFoundError as error:
-        raise _of_a_file(explained(error, store, path), store) from None
+        raise _of_a_file(explain_incomplete(error, store, path), store) from None
     if consolidated:
         store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
@@ -425,7 +431,7 @@ def open(
 
 def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     """Return the error, with a hint if the given location seems to be a file, not a folder."""
-    place = innermost(store)
+    place = unwrap(store)
     remote = "::" not in place.url and "://" in place.url
     if isinstance(place, LocalStore) and Path(place.root).is_file():
         hint = f"{place.root} is a file, and no zip archive."
@@ -617,7 +623,7 @@ def create_array(
     >>> a.chunks, a.shards
     ((8, 8), (32, 32))
     """
-    check_flags(overwrite=overwrite)
+    check_bools(overwrite=overwrite)
     spec = ArraySpec(
         shape=shape,
         dtype=dtype,
@@ -631,13 +637,13 @@ def create_array(
         order=order,
         chunk_key_encoding=chunk_key_encoding,
     )
-    store, path = node_place(url, path, storage_options)
-    site = site_of(store, path)
-    node_format = format_for_new(store, format or format_around(site.store, path), path)
+    store, path = resolve_node(url, path, storage_options)
+    site = prefetch_location(store, path)
+    node_format = format_for_new(store, format or parent_format(site.store, path), path)
     meta = array_meta(replace(spec, format=node_format.name), where(store, path))
     documents = node_format.documents(meta, path)
-    prepare_array_place(store, path, node_format, meta, overwrite=overwrite, site=site)
-    put_documents(store, documents)
+    make_room_for_array(store, path, node_format, meta, overwrite=overwrite, site=site)
+    write_documents(store, documents)
     return Array(store, path, meta, node_format, shown=Shown(path))
 
 
@@ -674,16 +680,16 @@ def create_group(
     >>> group.path
     'runs/7'
     """
-    check_flags(overwrite=overwrite)
-    store, path = node_place(url, path, storage_options)
-    site = site_of(store, path, below=overwrite)
-    node_format = format_for_new(store, format or format_around(site.store, path), path)
+    check_bools(overwrite=overwrite)
+    store, path = resolve_node(url, path, storage_options)
+    site = prefetch_location(store, path, below=overwrite)
+    node_format = format_for_new(store, format or parent_format(site.store, path), path)
     meta = GroupMeta(
         checked_attributes({} if attributes is None else attributes, where(store, path))
     )
     documents = node_format.documents(meta, path)
-    prepare_place(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
-    put_documents(store, documents)
+    make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
+    write_documents(store, documents)
     return Group(store, path, meta, node_format)
 
 
@@ -720,7 +726,7 @@ def delete(
     >>> list(values)
     ['zarr.json']
     """
-    delete_node(*node_place(url, path, storage_options))
+    delete_node(*resolve_node(url, path, storage_options))
 
 
 def consolidate(
@@ -763,7 +769,7 @@ def consolidate(
     >>> [path for path, _ in group.arrays(recursive=True)]  # no request
     ['ocean/salt']
     """
-    store, path = node_place(url, path, storage_options)
+    store, path = resolve_node(url, path, storage_options)
     group = open_group(store, path, "r+")
     consolidate_group(store, path, group.node_format)
     return open_group(store, path)

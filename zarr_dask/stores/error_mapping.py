@@ -19,7 +19,7 @@ from zarr_dask.errors import StoreError, StoreUnavailableError
 __all__ = [
     "as_store_error",
     "codes_of",
-    "is_absence",
+    "is_not_found",
     "library_errors",
     "retry_after",
     "statuses_of",
@@ -131,7 +131,7 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     return passing
 
 
-def is_absence(error: BaseException) -> bool:
+def is_not_found(error: BaseException) -> bool:
     """True if an error that reports absence was not caused by another failure.
 
     fsspec's HTTP reports absence for any failure while it looks up the size of a value.
@@ -140,7 +140,7 @@ def is_absence(error: BaseException) -> bool:
     --------
     >>> refused = FileNotFoundError("http://host/a")
     >>> refused.__cause__ = ConnectionResetError("cut off")
-    >>> is_absence(refused), is_absence(FileNotFoundError("http://host/a"))
+    >>> is_not_found(refused), is_not_found(FileNotFoundError("http://host/a"))
     (False, True)
     """
     if not isinstance(error, FileNotFoundError):  # a folder

@@ -21,29 +21,29 @@ from zarr_dask.stores.option_mapping import (
     WEB,
     fsspec_configuration,
     in_reach_of_obstore,
+    obstore_supports,
     place_of,
-    serves,
 )
-from zarr_dask.stores.parse_url import absolute, spelled
-from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, policy_of
-from zarr_dask.stores.url_secrets import shown
-from zarr_dask.stores.wrappers.adapter import completed
-from zarr_dask.stores.wrappers.base import Below, Wrapper, innermost
+from zarr_dask.stores.parse_url import expand_path, parse_location
+from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
+from zarr_dask.stores.url_secrets import redact_url
+from zarr_dask.stores.wrappers.adapter import adapt_store
+from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
     "BACKEND",
     "Location",
     "backend_of",
-    "bare",
-    "beside",
-    "inside",
+    "canonical_location",
+    "contains_or_equal",
     "local_path",
-    "located",
-    "open_alike",
     "open_store",
-    "overlap",
-    "real_place",
+    "open_with_options_of",
+    "sibling_location",
+    "split_zarr_python_node",
+    "substore",
+    "unwrap_with_path",
 ]
 
 BACKEND = "ZARR_DASK_BACKEND"
@@ -83,7 +83,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     foreign = store_of_zarr_python(url)
     if foreign is not None:
         return _without_options(foreign, options)
-    own = completed(url)
+    own = adapt_store(url)
     if own is not None:
         return _without_options(own, options)
     if isinstance(url, MutableMapping):
@@ -95,13 +95,13 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
             "mapping."
         )
-    scheme, text = spelled(text)
+    scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
-        raise StoreError(f"{shown(text)!r} names no place: expected {scheme}://NAME/PATH.")
-    policy = policy_of(options.pop("retry", DEFAULT))
-    check_options(shown(text), options)
+        raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
+    policy = parse_retry_policy(options.pop("retry", DEFAULT))
+    check_options(redact_url(text), options)
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.backends.http import HTTPStore
 
@@ -110,7 +110,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     return _remote(text, options, policy)
 
 
-def open_alike(url: Location, like: Store) -> Store:
+def open_with_options_of(url: Location, like: Store) -> Store:
     """Return the store at a path or URL, with the options of another store of the same service.
 
     So journals, manifests and intermediate arrays can be put into the object store that a job
@@ -119,7 +119,7 @@ def open_alike(url: Location, like: Store) -> Store:
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
 
-    other = innermost(like)
+    other = unwrap(like)
     if isinstance(url, str) and "::" not in url and isinstance(other, FsspecStore | ObstoreStore):
         one, another = urlsplit(url), urlsplit(other.url)
         buckets = one.scheme in SCHEMES and one.scheme not in WEB
@@ -176,7 +176,7 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         )
     if chosen == "obstore" and not by_name and not in_reach_of_obstore(url):
         chosen = None  # the environment chooses only if there is a choice
-    if chosen == "obstore" or (chosen is None and serves(url, options)):
+    if chosen == "obstore" or (chosen is None and obstore_supports(url, options)):
         return ObstoreStore.from_url(url, options, policy)
     return FsspecStore.from_url(url, options, policy)
 
@@ -186,20 +186,20 @@ def backend_of(store: Store) -> str | None:
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
 
-    store = innermost(store)
+    store = unwrap(store)
     if isinstance(store, ObstoreStore):
         return "obstore"
     return "fsspec" if isinstance(store, FsspecStore) else None
 
 
-def located(url: Location, path: str) -> tuple[Location, str]:
+def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
     """Return the store and path of a location; a node of zarr-python may add to the path."""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
-    root = absolute(path)
+    root = expand_path(path)
     archive, folder = _archive_of(root)
     if archive:
         largest = {}
@@ -251,16 +251,16 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     return store
 
 
-def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
+def sibling_location(store: Store, suffix: str) -> tuple[Store, str] | None:
     """Return the parent of a store and a path in it, made of its name and a suffix; None if none.
 
     Examples
     --------
-    >>> beside(LocalStore("/data/a.zarr"), ".part")
+    >>> sibling_location(LocalStore("/data/a.zarr"), ".part")
     (LocalStore(root='/data', fsync=False), 'a.zarr.part')
     """
     if isinstance(store, Cache | Retrying):
-        return beside(store.store, suffix)
+        return sibling_location(store.store, suffix)
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         if "\\" in name or len(os.fsencode(name + suffix)) > _LONGEST_NAME:
@@ -286,30 +286,32 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{folder}", name
 
 
-def inside(store: Store, path: str) -> Store:
+def substore(store: Store, path: str) -> Store:
     """Return a store of its own for everything below a path of a store.
 
     Examples
     --------
-    >>> inside(LocalStore("/data"), "a.zarr")
+    >>> substore(LocalStore("/data"), "a.zarr")
     LocalStore(root='/data/a.zarr', fsync=False)
     """
     if isinstance(store, LocalStore):
         return LocalStore(f"{store.root}/{path}", store.fsync)
-    return Below(store, f"{path}/")
+    return PrefixStore(store, f"{path}/")
 
 
-def real_place(store: Store, path: str) -> str:
+def canonical_location(store: Store, path: str) -> str:
     """Return the location of a node, with links resolved and wrappers removed.
 
-    It does not depend on the root from which the node is named, so that `overlap` can compare two.
+    It does not depend on the root from which the node is named, so that `contains_or_equal` can
+    compare two.
 
     Examples
     --------
-    >>> real_place(LocalStore("/data"), "a/b") == real_place(LocalStore("/data/a"), "b")
+    >>> here = canonical_location(LocalStore("/data"), "a/b")
+    >>> here == canonical_location(LocalStore("/data/a"), "b")
     True
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     if isinstance(store, LocalStore):  # any part of the path may be a link
         return os.path.realpath(f"{store.root}/{path}")
     url, mark, options = store.identity.rpartition("#")
@@ -326,25 +328,25 @@ def local_path(store: Store, path: str) -> str | None:
     >>> local_path(LocalStore("/data"), "a.zarr")
     '/data/a.zarr'
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     return os.path.join(store.root, path).rstrip("/") if isinstance(store, LocalStore) else None
 
 
-def bare(store: Store, path: str) -> tuple[Store, str]:
+def unwrap_with_path(store: Store, path: str) -> tuple[Store, str]:
     """Return the store behind all wrappers, and the path in it."""
-    while isinstance(store, Wrapper):
-        if isinstance(store, Below):
+    while isinstance(store, StoreWrapper):
+        if isinstance(store, PrefixStore):
             path = join(store.prefix.rstrip("/"), path)
         store = store.store
     return store, path
 
 
-def overlap(a: str, b: str) -> bool:
+def contains_or_equal(a: str, b: str) -> bool:
     """True if one location is the other or lies within it.
 
     Examples
     --------
-    >>> overlap("/data/a", "/data/a/b"), overlap("/data/a", "/data/ab")
+    >>> contains_or_equal("/data/a", "/data/a/b"), contains_or_equal("/data/a", "/data/ab")
     (True, False)
     """
     return a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/")

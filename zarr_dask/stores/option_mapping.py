@@ -22,16 +22,16 @@ __all__ = [
     "SCHEMES",
     "UNIMPORTANT",
     "WEB",
-    "Place",
+    "BucketPath",
     "client_of",
-    "for_fsspec",
+    "environment_hash",
     "fsspec_configuration",
     "in_reach_of_obstore",
-    "in_words_of_fsspec",
+    "obstore_supports",
     "place_of",
-    "serves",
-    "surroundings",
-    "translated",
+    "to_fsspec_options",
+    "to_obstore_config",
+    "unknown_option_hint",
 ]
 
 _RETRY_SECONDS = 60
@@ -107,7 +107,7 @@ UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
 """Options for fsspec's instance caching and event loop, which do not affect the service."""
 
 
-class Place(NamedTuple):
+class BucketPath(NamedTuple):
     """The location of values."""
 
     scheme: str
@@ -121,7 +121,7 @@ class Place(NamedTuple):
         return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
 
-class Client(NamedTuple):
+class ClientConfig(NamedTuple):
     """Arguments for an obstore client."""
 
     kind: str
@@ -135,34 +135,35 @@ class Client(NamedTuple):
     """HTTP headers of every request."""
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> BucketPath:
     """Return the scheme, bucket and path of a URL.
 
     Examples
     --------
     >>> place_of("s3://bucket/data/a.zarr/")
-    Place(scheme='s3', bucket='bucket', path='data/a.zarr')
+    BucketPath(scheme='s3', bucket='bucket', path='data/a.zarr')
     """
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
-    return Place(scheme, bucket, path.strip("/"))
+    return BucketPath(scheme, bucket, path.strip("/"))
 
 
-def translated(url: str, options: Mapping[str, Any]) -> Client | None:
+def to_obstore_config(url: str, options: Mapping[str, Any]) -> ClientConfig | None:
     """Return obstore's arguments for serving a URL as fsspec would; None if it cannot.
 
     Examples
     --------
-    >>> translated("s3://bucket/a", {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}})
-    Client(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
-    >>> translated("s3://bucket/a", {"anon": True, "version_aware": True}) is None
+    >>> options = {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}}
+    >>> to_obstore_config("s3://bucket/a", options)
+    ClientConfig(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
+    >>> to_obstore_config("s3://bucket/a", {"anon": True, "version_aware": True}) is None
     True
     """
     client, left = _parted(url, options)
     return None if left else client
 
 
-def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[str, Any]]:
+def _parted(url: str, options: Mapping[str, Any]) -> tuple[ClientConfig | None, dict[str, Any]]:
     """Return obstore's arguments for a URL, if it can serve it, and untranslated options."""
     place = place_of(url)
     translate = SCHEMES.get(place.scheme)
@@ -194,7 +195,7 @@ def fsspec_configuration(scheme: str) -> dict[str, Any]:
     return dict(conf.get(scheme, {}))
 
 
-def surroundings(scheme: str) -> int:
+def environment_hash(scheme: str) -> int:
     """Return a hash of the settings outside of options, so that changing them makes a new client.
 
     It covers the environment and fsspec's configuration, as far as they concern services.
@@ -206,12 +207,12 @@ def surroundings(scheme: str) -> int:
 _READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # prefixes
 
 
-def serves(url: str, options: Mapping[str, Any]) -> bool:
+def obstore_supports(url: str, options: Mapping[str, Any]) -> bool:
     """True if obstore is installed and can serve a URL as fsspec would."""
-    return find_spec("obstore") is not None and translated(url, options) is not None
+    return find_spec("obstore") is not None and to_obstore_config(url, options) is not None
 
 
-def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
+def client_of(place: BucketPath, options: str, timeout: float, retries: int) -> Any:
     """Return an obstore client for a bucket.
 
     Parameters
@@ -279,7 +280,7 @@ def _names(options: Mapping[str, Any]) -> list[str]:
 # --- services -------------------------------------------------------------------------------------
 
 
-def _s3(left: dict[str, Any]) -> Client | None:
+def _s3(left: dict[str, Any]) -> ClientConfig | None:
     """Translate options of s3fs, removing those that were translated."""
     kwargs = dict(left.pop("client_kwargs", None) or {})
     config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
@@ -302,7 +303,9 @@ def _s3(left: dict[str, Any]) -> Client | None:
     region = config.get("region") or _first(_AWS_REGIONS) or (None if own else _region_of(profile))
     if not region or not (own or find_spec("boto3")):
         return None
-    return Client("S3Store", {**config, "region": region}, insecure, None if own else profile or "")
+    return ClientConfig(
+        "S3Store", {**config, "region": region}, insecure, None if own else profile or ""
+    )
 
 
 def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -351,7 +354,7 @@ def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001 
     return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else endpoint
 
 
-def _gcs(left: dict[str, Any]) -> Client | None:
+def _gcs(left: dict[str, Any]) -> ClientConfig | None:
     """Translate options of gcsfs."""
     config: dict[str, Any] = {}
     left.pop("project", None)  # only used to create buckets
@@ -377,7 +380,7 @@ def _gcs(left: dict[str, Any]) -> Client | None:
             return None
     elif token not in ("google_default", "cloud"):
         return None
-    return Client("GCSStore", config, str(endpoint).startswith("http:"))
+    return ClientConfig("GCSStore", config, str(endpoint).startswith("http:"))
 
 
 def _finds_google_credentials() -> bool:
@@ -404,7 +407,7 @@ def _nobody(base_url: str | None) -> str:
     return json.dumps({**account, **({"gcs_base_url": base_url} if base_url else {})})
 
 
-def _azure(left: dict[str, Any]) -> Client | None:
+def _azure(left: dict[str, Any]) -> ClientConfig | None:
     """Translate options of adlfs."""
     told = left.pop("connection_string", None) or _first(("AZURE_STORAGE_CONNECTION_STRING",))
     config = _taken(left, _AZURE_KEYS) | _connection(told)
@@ -417,7 +420,7 @@ def _azure(left: dict[str, Any]) -> Client | None:
         config["skip_signature"] = True
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         return None
-    return Client("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
+    return ClientConfig("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
 
 
 def _connection(text: str | None) -> dict[str, str]:
@@ -431,14 +434,14 @@ def _connection(text: str | None) -> dict[str, str]:
     return config
 
 
-def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def to_fsspec_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for fsspec's file systems, translating those that one of them lacks.
 
     Examples
     --------
-    >>> for_fsspec("gs://bucket/a", {"anon": True})
+    >>> to_fsspec_options("gs://bucket/a", {"anon": True})
     {'token': 'anon'}
-    >>> for_fsspec("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
+    >>> to_fsspec_options("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
     {'connection_string': 'BlobEndpoint=http://host;AccountName=n'}
     """
     given = {name: value for name, value in options.items() if name != "asynchronous"}
@@ -454,12 +457,12 @@ def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def in_words_of_fsspec(words: str) -> str:
+def unknown_option_hint(words: str) -> str:
     """Return a hint for the message of a library that does not know an option; else "".
 
     Examples
     --------
-    >>> in_words_of_fsspec("S() got an unexpected keyword argument 'access_key_id'")
+    >>> unknown_option_hint("S() got an unexpected keyword argument 'access_key_id'")
     ". The storage option 'access_key_id' is not known here: it is called key"
     """
     found = _UNKNOWN.search(words)
@@ -469,15 +472,15 @@ def in_words_of_fsspec(words: str) -> str:
     return f". The storage option {found[1]!r} is not known here{called}"
 
 
-def _http(left: dict[str, Any]) -> Client:
+def _http(left: dict[str, Any]) -> ClientConfig:
     """Translate options of `zarr_dask.stores.backends.http`."""
-    return Client("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
+    return ClientConfig("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
 
 
 WEB = {"http", "https"}
 """Schemes of servers that have no buckets, conditional requests or codes for missing objects."""
 
-SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
+SCHEMES: Mapping[str, Callable[[dict[str, Any]], ClientConfig | None]] = {
     "s3": _s3,
     "s3a": _s3,
     "gs": _gcs,

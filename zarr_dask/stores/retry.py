@@ -31,14 +31,14 @@ from zarr_dask.stores.base import (
     Buffer,
     Listing,
     Range,
-    Version,
+    TaggedBytes,
     VersionRequest,
+    etag_of,
+    get_ranges_if_match,
     list_sizes,
-    read_versions,
-    validator_of,
 )
-from zarr_dask.stores.compare_and_swap import conditional
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = [
     "DEFAULT",
@@ -47,13 +47,13 @@ __all__ = [
     "Retries",
     "RetryPolicy",
     "Retrying",
+    "call_with_retries",
+    "cas_put_with_retries",
     "counting_retries",
     "described_policy",
     "note_retries",
-    "policy_of",
-    "put_if",
-    "retried",
-    "time_to_send",
+    "parse_retry_policy",
+    "upload_timeout",
 ]
 
 _UNREACHABLE_ATTEMPTS = 2  # if nothing responds at all, so that a vanished server is reported soon
@@ -120,7 +120,7 @@ NEVER = RetryPolicy(attempts=1)
 """No retries."""
 
 
-def policy_of(option: Any) -> RetryPolicy:
+def parse_retry_policy(option: Any) -> RetryPolicy:
     """Return the policy given by ``storage_options["retry"]``.
 
     Parameters
@@ -135,7 +135,7 @@ def policy_of(option: Any) -> RetryPolicy:
 
     Examples
     --------
-    >>> policy_of({"attempts": 3}).attempts, policy_of(False).attempts
+    >>> parse_retry_policy({"attempts": 3}).attempts, parse_retry_policy(False).attempts
     (3, 1)
     """
     if isinstance(option, RetryPolicy):
@@ -153,19 +153,19 @@ def policy_of(option: Any) -> RetryPolicy:
 
 
 def described_policy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return a policy as a JSON object for `policy_of`; empty for the default."""
+    """Return a policy as a JSON object for `parse_retry_policy`; empty for the default."""
     default = asdict(DEFAULT)
     return {name: value for name, value in asdict(policy).items() if value != default[name]}
 
 
-def time_to_send(timeout: float, nbytes: int) -> float:
+def upload_timeout(timeout: float, nbytes: int) -> float:
     """Return the seconds to wait for a response from the start of sending a value.
 
     They are rounded up by doubling, so that there are only a few different ones.
 
     Examples
     --------
-    >>> time_to_send(30, 1000), time_to_send(30, 4 << 20), time_to_send(30, 64 << 20)
+    >>> upload_timeout(30, 1000), upload_timeout(30, 4 << 20), upload_timeout(30, 64 << 20)
     (30, 120.0, 960.0)
     """
     if nbytes <= _SMALL:
@@ -322,7 +322,7 @@ def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
     return final
 
 
-def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
+def call_with_retries(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
     """Call `attempt` until it succeeds, and return its result.
 
     Raises
@@ -345,7 +345,7 @@ def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
             return result
 
 
-def put_if(
+def cas_put_with_retries(
     policy: RetryPolicy,
     put: Callable[[], bool],
     look: Callable[[], Buffer | None],
@@ -377,9 +377,9 @@ def put_if(
             doubtful = True
             raise
 
-    if retried(policy, attempt):
+    if call_with_retries(policy, attempt):
         return True
-    return doubtful and retried(policy, look) == b"".join(buffers)
+    return doubtful and call_with_retries(policy, look) == b"".join(buffers)
 
 
 # --- around any store -----------------------------------------------------------------------------
@@ -397,7 +397,7 @@ class _RetriesItself(Protocol):
 
 
 @dataclass(frozen=True)
-class Retrying(Wrapper):
+class Retrying(StoreWrapper):
     """A wrapper that retries requests that failed for a transient reason.
 
     A store that retries by itself (those behind a network do) is given the policy instead. Of a
@@ -420,27 +420,27 @@ class Retrying(Wrapper):
     policy: RetryPolicy = DEFAULT
 
     def __post_init__(self) -> None:
-        if isinstance(self.store, _RetriesItself) and not isinstance(self.store, Wrapper):
+        if isinstance(self.store, _RetriesItself) and not isinstance(self.store, StoreWrapper):
             object.__setattr__(self, "store", self.store.with_policy(self.policy))
             object.__setattr__(self, "policy", NEVER)
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
-        return retried(self.policy, lambda: self.store.get(key))
+        return call_with_retries(self.policy, lambda: self.store.get(key))
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self._batch(self.store.get_ranges, requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
-        return self._batch(lambda some: [*read_versions(self.store, some)], requests)
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
+        return self._batch(lambda some: [*get_ranges_if_match(self.store, some)], requests)
 
     def _batch(
         self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], requests: Sequence[_AnyResult]
     ) -> list[_Result]:
         if len(requests) == 1 or self.policy.attempts == 1:
-            return retried(self.policy, lambda: ask(requests))
+            return call_with_retries(self.policy, lambda: ask(requests))
         try:
             return ask(requests)
         except StoreUnavailableError:
@@ -450,16 +450,16 @@ class Retrying(Wrapper):
     def _one(
         self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], request: _AnyResult
     ) -> _Result:
-        return retried(self.policy, lambda: ask([request]))[0]
+        return call_with_retries(self.policy, lambda: ask([request]))[0]
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        retried(self.policy, lambda: self.store.set(key, buffers))
+        call_with_retries(self.policy, lambda: self.store.set(key, buffers))
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        store = conditional(self.store)
-        return put_if(
+        store = as_cas_store(self.store)
+        return cas_put_with_retries(
             self.policy,
             lambda: store.set_if(key, buffers, tag),
             lambda: self.store.get(key),
@@ -468,32 +468,32 @@ class Retrying(Wrapper):
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return retried(self.policy, lambda: conditional(self.store).get_tagged(key))
+        return call_with_retries(self.policy, lambda: as_cas_store(self.store).get_tagged(key))
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`."""
-        return retried(self.policy, lambda: validator_of(self.store, key))
+        """See `zarr_dask.stores.base.etag_of`."""
+        return call_with_retries(self.policy, lambda: etag_of(self.store, key))
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        retried(self.policy, lambda: self.store.delete(key))
+        call_with_retries(self.policy, lambda: self.store.delete(key))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        retried(self.policy, lambda: self.store.delete_prefix(prefix))
+        call_with_retries(self.policy, lambda: self.store.delete_prefix(prefix))
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`; all keys are in memory at a time."""
-        return iter(retried(self.policy, lambda: [*self.store.list(prefix)]))
+        return iter(call_with_retries(self.policy, lambda: [*self.store.list(prefix)]))
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """See `zarr_dask.stores.base.SizesLister`."""
-        return iter(retried(self.policy, lambda: [*list_sizes(self.store, prefix)]))
+        """See `zarr_dask.stores.base.SupportsListSizes`."""
+        return iter(call_with_retries(self.policy, lambda: [*list_sizes(self.store, prefix)]))
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        return retried(self.policy, lambda: self.store.list_dir(prefix))
+        return call_with_retries(self.policy, lambda: self.store.list_dir(prefix))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        return retried(self.policy, lambda: self.store.size(key))
+        return call_with_retries(self.policy, lambda: self.store.size(key))

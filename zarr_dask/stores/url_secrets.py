@@ -20,9 +20,9 @@ __all__ = [
     "QUERY_DIGEST",
     "check_endpoints",
     "check_no_login",
-    "login_apart",
-    "shown",
-    "with_query",
+    "redact_url",
+    "restore_query",
+    "split_credentials",
 ]
 
 _QUERY = "token_query"
@@ -37,7 +37,7 @@ _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^/?#]*@")
 _USER = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.-]*)://([^/?#@]*)@")
 
 
-def login_apart(url: str) -> tuple[str, dict[str, str]]:
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return a URL without secrets, and these as options of a file system of fsspec.
 
     Parameters
@@ -52,9 +52,9 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
 
     Examples
     --------
-    >>> login_apart("ftp://me:hunter2@host/a.zarr")
+    >>> split_credentials("ftp://me:hunter2@host/a.zarr")
     ('ftp://host/a.zarr', {'username': 'me', 'password': 'hunter2'})
-    >>> login_apart("zip::https://host/a.zip?signature=1234")[0]
+    >>> split_credentials("zip::https://host/a.zip?signature=1234")[0]
     'zip::https://host/a.zip'
     """
     parts = urlsplit(url)
@@ -70,19 +70,19 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
     return place, {_QUERY: query, QUERY_DIGEST: sha256(query.encode()).hexdigest()[:16]}
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without logins and queries, fit to be shown.
 
     Examples
     --------
-    >>> shown("zip::https://me:hunter2@host/a.zip?signature=1234")
+    >>> redact_url("zip::https://me:hunter2@host/a.zip?signature=1234")
     'zip::https://host/a.zip'
     """
     return _LOGIN.sub(r"\1://", url).partition("?")[0]
 
 
-def with_query(url: str, options: dict[str, Any]) -> str:
-    """Return the URL as it was before `login_apart`, and remove its query from the options."""
+def restore_query(url: str, options: dict[str, Any]) -> str:
+    """Return the URL as it was before `split_credentials`; remove its query from the options."""
     options.pop(QUERY_DIGEST, None)
     query = options.pop(_QUERY, None)
     return url if query is None else f"{url}?{query}"

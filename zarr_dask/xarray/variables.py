@@ -19,7 +19,7 @@ from xarray.core import indexing
 
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     dimension_names,
@@ -98,7 +98,7 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
     present = None if array.dimension_names is None else list(array.dimension_names)
     if present is None and attribute is not None:
         present = array.attributes.get(attribute)
-    raise MetadataError(array.where, [Problem(place, present, expected)])
+    raise MetadataError(array.where, [ValidationProblem(place, present, expected)])
 
 
 def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:

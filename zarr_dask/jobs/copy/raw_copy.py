@@ -17,23 +17,23 @@ from typing import Any
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
-from zarr_dask.hierarchy.edit import is_free, put_documents
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.engine.rss import Memory, process_name, watched
-from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask.hierarchy.edit import can_create, write_documents
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
+from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.rechunk.copy_task import Records
+from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
-from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
+from zarr_dask.jobs.rechunk.plan import is_there_as_planned, metadata_hash, source_facts
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, collect, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.open import real_place
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.open import canonical_location
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.stores.wrappers.metered import Tally
+from zarr_dask.stores.wrappers.metered import MeteredStore
 
-__all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
+__all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
 
 _BATCH_BYTES = 1 << 26
 """Stored bytes per task, if objects are small."""
@@ -42,7 +42,7 @@ _NAMED = 10
 
 
 @dataclass(frozen=True)
-class MoveStage:
+class RawCopyStage:
     """Costs of the one stage of a move."""
 
     tasks: int
@@ -70,7 +70,7 @@ class MoveStage:
 
 
 @dataclass(frozen=True)
-class MovePlan:
+class RawCopyPlan:
     """Plan to copy the stored objects of an array."""
 
     source: Array
@@ -95,7 +95,7 @@ class MovePlan:
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Notes for users."""
 
-    boxed = ()
+    copy_stages = ()
     """No stage copies boxes."""
 
     @property
@@ -104,12 +104,12 @@ class MovePlan:
         return self.stored
 
     @property
-    def stages(self) -> tuple[MoveStage, ...]:
+    def stages(self) -> tuple[RawCopyStage, ...]:
         """The only stage."""
         tasks = ceil(self.target.meta.grid.ncells / self.batch)
         peak = self.largest * self.abreast + OVERHEAD
         costs = Costs(reads=self.asked, writes=self.objects, read=self.stored, stored=self.stored)
-        return (MoveStage(tasks, self.busy, peak, costs, self.abreast),)
+        return (RawCopyStage(tasks, self.busy, peak, costs, self.abreast),)
 
     @property
     def tasks(self) -> int:
@@ -125,7 +125,7 @@ class MovePlan:
         """Return a short description of the copy."""
         if not self.listed:
             return "as it is stored, whatever there is"
-        objects = counted(self.objects, "stored object")
+        objects = pluralize(self.objects, "stored object")
         return f"as it is stored: {objects}, {format_bytes(self.stored)}"
 
     @property
@@ -133,10 +133,10 @@ class MovePlan:
         """Token that is equal for plans that copy the same objects to the same location."""
         facts = (
             "move",
-            real_place(self.source.store, self.source.path),
-            digest(self.source),
-            real_place(self.target.store, self.target.path),
-            digest(self.target),
+            canonical_location(self.source.store, self.source.path),
+            metadata_hash(self.source),
+            canonical_location(self.target.store, self.target.path),
+            metadata_hash(self.target),
         )
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -152,7 +152,7 @@ class MovePlan:
             "job": "move",
             "source": source_facts(source),
             "target": {
-                "store": describe(target.store),
+                "store": to_config(target.store),
                 "path": target.path,
                 "format": target.format,
                 "documents": {key: text.decode() for key, text in documents.items()},
@@ -167,13 +167,13 @@ class MovePlan:
             "asked": self.asked,
         }
 
-    def bound(self, creation: str, journal: Journal | None) -> MoveJob:
+    def bound(self, creation: str, journal: Journal | None) -> RawCopyJob:
         """Return the job with its receipts."""
-        return MoveJob(self, creation, journal)
+        return RawCopyJob(self, creation, journal)
 
-    def matching(self, threads: int) -> MoveMatching:  # noqa: ARG002  (two objects are little)
+    def matching(self, threads: int) -> RawCopyVerification:  # noqa: ARG002  (two objects are little)
         """Return the comparison of source and target."""
-        return MoveMatching(self)
+        return RawCopyVerification(self)
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -186,14 +186,14 @@ class MovePlan:
 
     def keys(self, number: int) -> Iterator[str]:
         """Return the keys of the objects that a task copies, below the target's prefix."""
-        return map(self.target.meta.keys.key, self.coords(number))
+        return map(self.target.meta.chunk_key_encoding.key, self.coords(number))
 
     def task_of(self, coords: Sequence[int]) -> int:
         """Return the number of the task that copies the object at some coordinates."""
         return self.target.meta.grid.number_of(coords) // self.batch
 
 
-def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
+def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
     """Plan to copy the stored objects of an array.
 
     Parameters
@@ -211,7 +211,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     grid = source.meta.grid
     cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
     try:
-        found = _Found.of(source)
+        found = _ListedObjects.of(source)
         objects, stored, largest, listed = found.objects, found.stored, found.largest, True
     except ListingError:
         found = None
@@ -223,7 +223,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
             "the threads of a process): raise max_mem, or use fewer threads per process."
         )
     policy = source.store.coalescing
-    room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)
+    room = min(policy.max_bytes_in_flight, budget - OVERHEAD) // max(largest, 1)
     mean = max(stored // max(objects, 1), 1)
     together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
     density = objects / max(grid.ncells, 1)  # of a nearly empty grid, few objects per cell
@@ -231,11 +231,11 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     busy, asked = (
         (ceil(grid.ncells / batch), grid.ncells) if found is None else found.batches(batch)
     )
-    return MovePlan(
+    return RawCopyPlan(
         source=source,
         target=target,
         batch=batch,
-        abreast=max(min(policy.requests, room), 1),
+        abreast=max(min(policy.max_concurrent_requests, room), 1),
         objects=objects,
         stored=stored,
         largest=largest,
@@ -246,7 +246,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ListedObjects:
     """Stored objects of an array, from a listing."""
 
     cells: Sequence[int]
@@ -256,7 +256,7 @@ class _Found:
     largest: int
 
     @classmethod
-    def of(cls, array: Array) -> _Found:
+    def of(cls, array: Array) -> _ListedObjects:
         grid = array.meta.grid
         cells: list[int] = []
         stored = largest = 0
@@ -286,7 +286,7 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
         If the store cannot list.
     """
     prefix = array.node_format.data_prefix(array.path)
-    below = prefix + array.meta.keys.folder(array.ndim)
+    below = prefix + array.meta.chunk_key_encoding.folder(array.ndim)
     for key, size in list_sizes(array.store, below):
         coords = array.meta.coords(key[len(prefix) :])
         if coords is not None:
@@ -297,26 +297,26 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
 
 
 @dataclass(frozen=True)
-class Mover:
+class RawCopyTask:
     """Runner for the tasks; small, because it is a part of each task."""
 
-    plan: MovePlan
-    records: Records | None
+    plan: RawCopyPlan
+    records: CopyReceipts | None
 
-    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Copy the objects of a task; `stop` is called before each object."""
         begun = perf_counter()
         if self.records is not None:
             check_job_seen_once(self.records.journal, self.plan.target)
-        with watched(self.plan.target.where) as memory, counting_retries() as retries:
+        with measure_rss(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
-        process = Process(process_name(), memory.idle, memory.peak)
+        process = ProcessMemory(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
-    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
         target = self.plan.target
-        tally = Tally(self.plan.source.store)
+        tally = MeteredStore(self.plan.source.store)
         confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
@@ -325,7 +325,7 @@ class Mover:
             memory.look()
             if stop is not None and stop():
                 break
-            key = target.meta.keys.key(coords)
+            key = target.meta.chunk_key_encoding.key(coords)
             if value is None:
                 confirm()
                 empty.append(key)
@@ -338,9 +338,9 @@ class Mover:
             journal = self.records.journal
             # if the source can be listed, absent objects are known
             absent = () if self.plan.listed else tuple(empty)
-            journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
+            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), absent))
         nbytes = sum(item.nbytes for item in written)
-        return Copied(
+        return CopyResult(
             nbytes,
             nbytes,
             len(written),
@@ -362,18 +362,20 @@ class Mover:
 
 
 @dataclass(frozen=True, eq=False)
-class MoveJob:
+class RawCopyJob:
     """A move and the receipts of its tasks."""
 
-    plan: MovePlan
-    creation: str
+    plan: RawCopyPlan
+    run_id: str
     journal: Journal | None
     stages = 1
 
-    def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
+    def stage(self, number: int) -> RawCopyTask:  # noqa: ARG002  (there is one)
         """Return the runner."""
         journal = self.journal
-        return Mover(self.plan, None if journal is None else Records(journal, self.creation))
+        return RawCopyTask(
+            self.plan, None if journal is None else CopyReceipts(journal, self.run_id)
+        )
 
     def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
         """Return the valid receipts."""
@@ -385,14 +387,14 @@ class MoveJob:
         target = self.plan.target
         prefix = target.node_format.data_prefix(target.path)
         sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
-        return collect(kept, self.creation, sizes)
+        return collect(kept, self.run_id, sizes)
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
         """Return the numbers of tasks with an object that has no valid receipt."""
         plan = self.plan
         done = self.done(stage, receipts)
         if plan.listed:
-            key = plan.target.meta.keys.key
+            key = plan.target.meta.chunk_key_encoding.key
             return sorted({plan.task_of(at) for at in self._present if key(at) not in done})
         if not len(done):
             return range(plan.tasks)
@@ -413,7 +415,7 @@ class MoveJob:
     def is_ours(self) -> bool:
         """True if no other job has put anything at the target since this job started."""
         target = self.plan.target
-        if is_free(target.store, target.path, target.node_format):
+        if can_create(target.store, target.path, target.node_format):
             return True
         return self.plan.is_finished() and not self.missing(0)
 
@@ -422,7 +424,7 @@ class MoveJob:
         missing = () if self.journal is None else self.missing(0, receipts)
         if missing:
             raise ResumeError(
-                f"{self.plan.target.where} is not complete: {counted(len(missing), 'task')} of "
+                f"{self.plan.target.where} is not complete: {pluralize(len(missing), 'task')} of "
                 f"{self.plan.tasks} left no valid receipt. Run the plan again; it does what is "
                 "missing."
             )
@@ -430,7 +432,7 @@ class MoveJob:
     def publish(self) -> None:
         """Make the target visible."""
         target = self.plan.target
-        put_documents(target.store, target.node_format.documents(target.meta, target.path))
+        write_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def remove_intermediates(self) -> None:
         """Do nothing: there are no intermediate arrays."""
@@ -443,7 +445,7 @@ class MoveJob:
 
 
 @dataclass(frozen=True)
-class MovedObjects:
+class RawCopyDiff:
     """Result of comparing some objects."""
 
     nbytes: int
@@ -453,10 +455,10 @@ class MovedObjects:
 
 
 @dataclass(frozen=True)
-class MoveMatching:
+class RawCopyVerification:
     """A comparison of stored objects, byte by byte; called with the number of a task."""
 
-    plan: MovePlan
+    plan: RawCopyPlan
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -468,7 +470,7 @@ class MoveMatching:
         sides = (objects_of(one) for one in (plan.source, plan.target))
         return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
 
-    def __call__(self, number: int) -> MovedObjects:
+    def __call__(self, number: int) -> RawCopyDiff:
         """Compare some objects."""
         plan, nbytes, found = self.plan, 0, []
         confirm = plan.source.confirmation()
@@ -482,9 +484,9 @@ class MoveMatching:
                 if old != new:
                     start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
                     found.append((start, _shown(old), _shown(new)))
-        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
+        return RawCopyDiff(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
 
-    def check(self, results: Sequence[MovedObjects]) -> None:
+    def check(self, results: Sequence[RawCopyDiff]) -> None:
         """Refuse a target that differs from the source.
 
         Raises

@@ -10,12 +10,12 @@ import numpy as np
 from zarr_dask.errors import GridError, SelectionError
 from zarr_dask.grid.grid import Cells, Region, Shape
 from zarr_dask.indexing.basic import expanded
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.plan import pluralize
 
-__all__ = ["cells_given", "check_not_empty", "cut_off", "region_given"]
+__all__ = ["check_not_empty", "clipped_slices", "parse_chunks_argument", "parse_region_argument"]
 
 
-def cells_given(
+def parse_chunks_argument(
     given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, where: str
 ) -> Cells:
     """Return the lengths or sizes of the cells of a grid.
@@ -41,7 +41,8 @@ def cells_given(
 
     Examples
     --------
-    >>> cells_given({"t": -1, 1: 5}, (10, 20, 30), ("t", "y", "x"), (1, 2, 3), "chunks", "here")
+    >>> names, default = ("t", "y", "x"), (1, 2, 3)
+    >>> parse_chunks_argument({"t": -1, 1: 5}, (10, 20, 30), names, default, "chunks", "here")
     (10, 5, 3)
     """
     ndim = len(shape)
@@ -65,7 +66,7 @@ def cells_given(
     )
 
 
-def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> Any:
+def parse_region_argument(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> Any:
     """Return a region as an index of slices; `given` may name dimensions, and may have integers.
 
     Parameters
@@ -89,9 +90,9 @@ def region_given(given: Any, shape: Shape, names: Sequence[str | None], where: s
 
     Examples
     --------
-    >>> region_given({"y": slice(3)}, (5, 4), ("t", "y"), "here")
+    >>> parse_region_argument({"y": slice(3)}, (5, 4), ("t", "y"), "here")
     (slice(None, None, None), slice(None, 3, None))
-    >>> region_given((..., -1), (5, 4), (), "here")
+    >>> parse_region_argument((..., -1), (5, 4), (), "here")
     (slice(None, None, None), slice(3, 4, None))
     """
     ndim = len(shape)
@@ -176,23 +177,23 @@ def check_not_empty(
             continue
         raise SelectionError(
             f"region {_said(item)} holds nothing of the dimension {_name(names, axis)!r} of "
-            f"{where}, which has {counted(length, 'element')}. Give a slice within 0:{length}."
+            f"{where}, which has {pluralize(length, 'element')}. Give a slice within 0:{length}."
         )
 
 
-def cut_off(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> list[str]:
+def clipped_slices(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> list[str]:
     """Return the slices of a region that reach beyond an array, in words; an index would cut them.
 
     Examples
     --------
-    >>> cut_off({"t": slice(8, 12)}, (10, 4), ("t", "y"), "here")
+    >>> clipped_slices({"t": slice(8, 12)}, (10, 4), ("t", "y"), "here")
     ["8:12 reaches beyond the 10 elements of the dimension 't'"]
     """
     if isinstance(given, Mapping):
-        given = region_given(given, shape, names, where)
+        given = parse_region_argument(given, shape, names, where)
     items = given if isinstance(given, tuple) else () if given is None else (given,)
     return [
-        f"{_said(item)} reaches beyond the {counted(shape[axis], 'element')} of the dimension "
+        f"{_said(item)} reaches beyond the {pluralize(shape[axis], 'element')} of the dimension "
         f"{_name(names, axis)!r}"
         for axis, item in enumerate(expanded(items, shape))
         if isinstance(item, slice) and _reaches_beyond(item, shape[axis])

@@ -15,13 +15,13 @@ from typing import Protocol, TypeVar
 
 from zarr_dask.errors import ListingError, NodeExistsError, ResumeError
 from zarr_dask.journal import (
-    Job,
+    JobRecord,
     Journal,
-    Place,
+    JournalLocation,
     check_resumable,
-    creating,
     default_place,
     given_place,
+    jobs_creating,
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
@@ -29,7 +29,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import ConditionalStore
 from zarr_dask.stores.open import Location
 
-__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "held", "resume"]
+__all__ = ["BoundJob", "JobPlan", "job_lock", "join_job", "resume", "start_job"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -40,7 +40,7 @@ class BoundJob(Protocol):
     """A plan and the receipts of its tasks."""
 
     @property
-    def creation(self) -> str:
+    def run_id(self) -> str:
         """Identifier that separates the output of this job from later output at its location."""
         ...
 
@@ -71,7 +71,7 @@ class JobPlan(Protocol[J_co]):
         ...
 
     @property
-    def creation(self) -> str:
+    def run_id(self) -> str:
         """Identifier that separates the output of this plan from later output at its location."""
         ...
 
@@ -106,12 +106,12 @@ class JobPlan(Protocol[J_co]):
         """Return the job with its receipts; `journal` is None if there is no location for them."""
         ...
 
-    def described(self) -> Job:
+    def described(self) -> JobRecord:
         """Return the description of the job for its journal."""
         ...
 
 
-def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
+def start_job(plan: JobPlan[J], journal: Location | None = None) -> J:
     """Start a new job; anything that another job has left at the target is removed.
 
     Raises
@@ -135,14 +135,14 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
         other.check_not_held(plan.where)
     for other, job in others:
         if job.kind == plan.kind:
-            plan.bound(job.creation, other).remove_intermediates()
+            plan.bound(job.run_id, other).remove_intermediates()
         other.remove()
     plan.make_room(keep_journals=False)
     if place is None:
-        return plan.bound(plan.creation, None)
+        return plan.bound(plan.run_id, None)
     kept = _journal(plan, place)
     kept.begin(_job(plan, ready=True))
-    return plan.bound(plan.creation, kept)
+    return plan.bound(plan.run_id, kept)
 
 
 def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
@@ -168,7 +168,7 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     for other, job in journals_at(place, needed=True):
         if job.kind == plan.kind and job.token == plan.token:
             other.merge()
-            found = plan.bound(job.creation, other)
+            found = plan.bound(job.run_id, other)
             if found.is_ours():
                 return found
             plan.check_room()
@@ -178,7 +178,7 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     return None
 
 
-def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
+def join_job(plan: JobPlan[J], journal: Location | None = None) -> J:
     """Start the job of a plan file, which several processes may start at the same time.
 
     The first process makes room at the target; the others wait for it.
@@ -193,7 +193,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
     """
     found = resume(plan, journal)
     place = _place(plan, journal)
-    if found is not None and found.creation != plan.creation:
+    if found is not None and found.run_id != plan.run_id:
         raise ResumeError(
             f"another run of this plan was begun at {plan.where} and has not ended. Use its plan "
             "file, or remove its journal."
@@ -210,7 +210,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
             plan.make_room(keep_journals=True)
             kept.note(_job(plan, ready=True))
     _wait_until_ready(kept, plan)
-    job = plan.bound(plan.creation, kept)
+    job = plan.bound(plan.run_id, kept)
     if not job.is_ours():
         raise NodeExistsError(
             f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "
@@ -219,19 +219,19 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
     return job
 
 
-def held(journal: Journal | None) -> AbstractContextManager[object]:
+def job_lock(journal: Journal | None) -> AbstractContextManager[object]:
     """Hold the journal of a job within a ``with`` statement: this process works on the job."""
     return nullcontext() if journal is None else closing(journal.hold())
 
 
-def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
+def _check_alone(plan: JobPlan[J], place: JournalLocation | None) -> None:
     """Refuse to start while another job is open: both would write to the same objects."""
     found = [] if place is None else journals_at(place)
     with suppress(ListingError):  # without listing, no journal can exist there
         for target in dict.fromkeys((plan.home, *plan.targets)):
-            found += creating(*target)
+            found += jobs_creating(*target)
     for other, job in found:
-        if job.creation != plan.creation:
+        if job.run_id != plan.run_id:
             raise ResumeError(
                 f"another job that writes to {plan.where} was begun at {job.begun} and has not "
                 "ended, so that values of both could be mixed. End it, choose another target, or "
@@ -239,7 +239,7 @@ def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
             )
 
 
-def _is_first(journal: Journal, job: Job) -> bool:
+def _is_first(journal: Journal, job: JobRecord) -> bool:
     """Note a job, unless another process has just done so."""
     if isinstance(journal.store, ConditionalStore):
         return journal.note_if_none(job)
@@ -251,7 +251,7 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
     deadline = monotonic() + _PATIENCE
     while True:
         job = journal.job()
-        if job is not None and job.facts.get(_READY):
+        if job is not None and job.extra.get(_READY):
             return
         if monotonic() > deadline:
             raise NodeExistsError(
@@ -262,7 +262,7 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
         sleep(_POLL)
 
 
-def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
+def _place(plan: JobPlan[BoundJob], journal: Location | None) -> JournalLocation | None:
     if journal is None:
         return default_place(*plan.home)
     for target in plan.targets:
@@ -270,10 +270,10 @@ def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
     return given_place(journal, *plan.home)
 
 
-def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:
-    return replace(new_journal(place, _job(plan, ready=False)), creation=plan.creation)
+def _journal(plan: JobPlan[BoundJob], place: JournalLocation) -> Journal:
+    return replace(new_journal(place, _job(plan, ready=False)), run_id=plan.run_id)
 
 
-def _job(plan: JobPlan[BoundJob], *, ready: bool) -> Job:
+def _job(plan: JobPlan[BoundJob], *, ready: bool) -> JobRecord:
     job = plan.described()
-    return replace(job, facts={**job.facts, _READY: ready})
+    return replace(job, extra={**job.extra, _READY: ready})

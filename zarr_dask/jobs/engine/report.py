@@ -1,7 +1,7 @@
 """Reports of rechunkings: actual work beside the predictions of the plan.
 
-`Ledger` adds up the results of tasks. `Measured` is the common part of all reports, of one array,
-several arrays or a dask array: predicted and actual costs of each stage.
+`TaskStatistics` adds up the results of tasks. `ReportBase` is the common part of all reports, of
+one array, several arrays or a dask array: predicted and actual costs of each stage.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from html import escape
 from time import perf_counter
 from typing import Any
 
-from zarr_dask._util.display import printable
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask._util.display import escape_control_chars
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 
 __all__ = [
-    "ArrayReport",
-    "Expected",
+    "ArrayCopyReport",
     "JointReport",
-    "Ledger",
-    "Measured",
     "Progress",
     "RechunkReport",
+    "ReportBase",
+    "StageEstimate",
     "StageReport",
+    "TaskStatistics",
 ]
 
 Table = tuple[str, list[tuple[str, str, str]]]
@@ -53,7 +53,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class StageEstimate:
     """Predicted work of a stage."""
 
     tasks: int
@@ -97,7 +97,7 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ReportBase:
     """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float
@@ -179,12 +179,14 @@ class Measured:
         body = "".join(
             f"<tr><th colspan='3'>{escape(title)}</th></tr>"
             + "".join(
-                "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
+                "<tr>"
+                + "".join(f"<td>{escape(escape_control_chars(cell))}</td>" for cell in row)
+                + "</tr>"
                 for row in rows
             )
             for title, rows in self._tables()
         )
-        title = escape(printable(str(self)))
+        title = escape(escape_control_chars(str(self)))
         return f"<table><caption>{title}</caption>{head}{body}</table>"
 
     def to_json(self) -> dict[str, Any]:
@@ -203,7 +205,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RechunkReport(Measured):
+class RechunkReport(ReportBase):
     """Result of a rechunking."""
 
     nbytes: int
@@ -223,11 +225,11 @@ class RechunkReport(Measured):
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         of_array = {"nbytes": self.nbytes, "stored": self.stored, "objects": self.objects}
-        return {**of_array, **Measured.to_json(self)}
+        return {**of_array, **ReportBase.to_json(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayReport:
+class ArrayCopyReport:
     """Result for one array among others."""
 
     target: str
@@ -241,10 +243,10 @@ class ArrayReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointReport(Measured):
+class JointReport(ReportBase):
     """Result of a job of several arrays; each stage includes all arrays that have this many."""
 
-    arrays: tuple[ArrayReport, ...]
+    arrays: tuple[ArrayCopyReport, ...]
 
     @property
     def nbytes(self) -> int:
@@ -258,8 +260,8 @@ class JointReport(Measured):
 
     def __str__(self) -> str:
         return (
-            f"{counted(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
-            f"({format_bytes(self.stored)} stored) by {counted(self.tasks, 'task')} in "
+            f"{pluralize(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
+            f"({format_bytes(self.stored)} stored) by {pluralize(self.tasks, 'task')} in "
             f"{self.seconds:.1f} s ({rate(self.nbytes, self.seconds)})"
         )
 
@@ -270,7 +272,7 @@ class JointReport(Measured):
             (
                 one.target,
                 f"{format_bytes(one.nbytes)}, {format_bytes(one.stored)} stored, "
-                f"{counted(one.tasks, 'task')}",
+                f"{pluralize(one.tasks, 'task')}",
                 "",
             )
             for one in most
@@ -283,7 +285,7 @@ class JointReport(Measured):
         """Return the report as JSON values."""
         arrays = [asdict(one) for one in self.arrays]
         totals = {"nbytes": self.nbytes, "stored": self.stored}
-        return {**totals, **Measured.to_json(self), "arrays": arrays}
+        return {**totals, **ReportBase.to_json(self), "arrays": arrays}
 
 
 def rate(nbytes: int, seconds: float) -> str:
@@ -291,7 +293,7 @@ def rate(nbytes: int, seconds: float) -> str:
     return f"{format_bytes(nbytes / seconds)}/s" if seconds else "-/s"
 
 
-class Ledger:
+class TaskStatistics:
     """Sums of the results of a job's tasks so far.
 
     Parameters
@@ -318,7 +320,7 @@ class Ledger:
         """Count a task that a worker has started."""
         self.begun += 1
 
-    def note(self, array: int, stage: int, one: Copied) -> None:
+    def note(self, array: int, stage: int, one: CopyResult) -> None:
         """Add the result of a finished task of an array."""
         now = perf_counter()
         if self._first[stage] is None:
@@ -333,7 +335,7 @@ class Ledger:
         self._stored[array, stage] += one.stored
         self._note_memory(one.process)
 
-    def _note_memory(self, process: Process) -> None:
+    def _note_memory(self, process: ProcessMemory) -> None:
         if process.peak:
             above = process.peak - process.idle
             self._peaks[process.name] = max(above, self._peaks.get(process.name, 0))
@@ -345,7 +347,7 @@ class Ledger:
 
     @property
     def peaks(self) -> dict[str, int]:
-        """See `Measured.peaks`."""
+        """See `ReportBase.peaks`."""
         return dict(self._peaks)
 
     def tasks_of(self, array: int) -> int:
@@ -356,7 +358,7 @@ class Ledger:
         """Return the encoded bytes that the tasks of a stage of an array have written."""
         return self._stored[array, stage]
 
-    def stages(self, expected: Sequence[Expected]) -> tuple[StageReport, ...]:
+    def stages(self, expected: Sequence[StageEstimate]) -> tuple[StageReport, ...]:
         """Return the report of each stage, beside its predictions."""
         return tuple(
             StageReport(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from zarr_dask.stores.base import Store
 
-__all__ = ["abreast", "waiting_for"]
+__all__ = ["listing_concurrency", "map_concurrently"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,12 +18,12 @@ _AT_A_TIME = 16
 """As many as a walk uses to list groups."""
 
 
-def waiting_for(store: Store) -> int:
+def listing_concurrency(store: Store) -> int:
     """Return the number of concurrent listings for a store: 1 if its requests have no latency."""
-    return 1 if store.coalescing.requests == 1 else _AT_A_TIME
+    return 1 if store.coalescing.max_concurrent_requests == 1 else _AT_A_TIME
 
 
-def abreast(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> list[R]:
+def map_concurrently(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> list[R]:
     """Call a function on each item concurrently, and return the results in order.
 
     Parameters
@@ -42,7 +42,7 @@ def abreast(function: Callable[[T], R], items: Iterable[T], at_a_time: int) -> l
 
     Examples
     --------
-    >>> abreast(len, ["a", "", "abc"], 2)
+    >>> map_concurrently(len, ["a", "", "abc"], 2)
     [1, 0, 3]
     """
     if at_a_time == 1:

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 
-from zarr_dask._util.threads import for_each
-from zarr_dask.errors import MetadataChangedError, MigrationError, Problem, StoreError
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
-from zarr_dask.formats.consolidated import consolidated_key, warn_of_stale
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
-    Move,
+    KeyMove,
+    MigrationOptions,
     NodePlan,
-    Route,
     consolidated_node,
     moves,
     node_plans,
@@ -51,12 +51,12 @@ class MigrationReport:
     seconds: float
 
     def __str__(self) -> str:
-        objects = counted(self.objects, "stored object")
+        objects = pluralize(self.objects, "stored object")
         copied = f", {objects} copied ({format_bytes(self.nbytes)})" if self.objects else ""
-        removed = f", {counted(self.removed, 'old key')} removed" if self.removed else ""
+        removed = f", {pluralize(self.removed, 'old key')} removed" if self.removed else ""
         return (
-            f"{counted(self.nodes, 'node')}, {counted(self.documents, 'document')} written{copied}"
-            f"{removed} in {self.seconds:.1f} s"
+            f"{pluralize(self.nodes, 'node')}, {pluralize(self.documents, 'document')} "
+            f"written{copied}{removed} in {self.seconds:.1f} s"
         )
 
 
@@ -64,7 +64,7 @@ class MigrationReport:
 class MigrationPlan:
     """Everything that a migration will do; made by `plan_migration`."""
 
-    route: Route
+    route: MigrationOptions
     """Source, target and manner of the migration."""
     nodes: tuple[NodePlan, ...]
     """Plans of the nodes by path, parents before children."""
@@ -72,7 +72,7 @@ class MigrationPlan:
     """True if the old metadata and keys are removed at the end."""
 
     @property
-    def refusals(self) -> tuple[tuple[str, Problem], ...]:
+    def refusals(self) -> tuple[tuple[str, ValidationProblem], ...]:
         """Paths of nodes, each with a reason why it cannot be migrated."""
         return tuple((node.path, problem) for node in self.nodes for problem in node.problems)
 
@@ -103,8 +103,8 @@ class MigrationPlan:
         lines = [
             f"migrate {self.where} from {route.source_format.name} to {route.target_format.name}",
             f"  place      {place}",
-            f"  nodes      {counted(groups, 'group')}, {counted(arrays, 'array')}",
-            f"  documents  {counted(len(self._unwritten), 'new document')}",
+            f"  nodes      {pluralize(groups, 'group')}, {pluralize(arrays, 'array')}",
+            f"  documents  {pluralize(len(self._unwritten), 'new document')}",
             f"  data       {self._data_line()}",
             f"  old        {self._old_line()}",
         ]
@@ -124,7 +124,7 @@ class MigrationPlan:
         if self.route.data == "keep":
             return "stored objects stay where they are, untouched"
         how = "under new keys beside the old ones" if self.route.in_place else "into the new place"
-        objects = f"{counted(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
+        objects = f"{pluralize(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
         return f"{objects} copied byte for byte {how}"
 
     def _old_line(self) -> str:
@@ -183,9 +183,9 @@ class MigrationPlan:
         If the new metadata of a node exists, its objects do too, and may have been written since.
         They are never replaced. If the old objects are to be removed, both are compared.
         """
-        tally = _Tally()
+        tally = _CopyTotals()
 
-        def copy(move: Move) -> None:
+        def copy(move: KeyMove) -> None:
             nbytes = self._copy_object(move)
             tally.add(nbytes)
             if progress is not None:
@@ -193,12 +193,12 @@ class MigrationPlan:
 
         for node in self.nodes:
             if not node.is_written:
-                for_each(copy, moves(self.route, node), None)
+                parallel_for(copy, moves(self.route, node), None)
             elif self.remove_old:
-                for_each(self._check_object, moves(self.route, node), None)
+                parallel_for(self._check_object, moves(self.route, node), None)
         return tally.objects, tally.nbytes
 
-    def _copy_object(self, move: Move) -> int:
+    def _copy_object(self, move: KeyMove) -> int:
         """Copy and verify one stored object, unless it is copied already; return its bytes."""
         source, target = self.route.source, self.route.target
         value = source.get(move.old)
@@ -216,7 +216,7 @@ class MigrationPlan:
                 )
         return len(value)
 
-    def _check_object(self, move: Move) -> None:
+    def _check_object(self, move: KeyMove) -> None:
         """Raise if an old object differs from the new one."""
         source, target = self.route.source, self.route.target
         if source.get(move.old) != target.get(move.new):
@@ -283,7 +283,7 @@ class MigrationPlan:
             for prefix in route.source_format.prefixes(""):
                 _remove_empty_folder(route.target, prefix.partition("/")[0] + "/")
         elif route.path:
-            warn_of_stale(route.target, route.path, route.source_format)
+            warn_stale_consolidated(route.target, route.path, route.source_format)
         return removed + self._remove_keys([key + BACKUP for key in route.replaced])
 
     @property
@@ -305,14 +305,14 @@ class MigrationPlan:
         return len(present)
 
     def _remove_objects(self, node: NodePlan) -> int:
-        tally = _Tally()
+        tally = _CopyTotals()
 
-        def remove(move: Move) -> None:
+        def remove(move: KeyMove) -> None:
             self._check_object(move)
             self.route.target.delete(move.old)
             tally.add(0)
 
-        for_each(remove, moves(self.route, node), None)
+        parallel_for(remove, moves(self.route, node), None)
         if self.route.data != "keep" and isinstance(node.before, ArrayMeta):
             prefix = node.node_format.data_prefix(node.path)
             for below in self.route.target.list_dir(prefix).prefixes:
@@ -320,7 +320,7 @@ class MigrationPlan:
         return tally.objects
 
 
-class _Tally:
+class _CopyTotals:
     """Stored objects and bytes, counted by several threads."""
 
     def __init__(self) -> None:

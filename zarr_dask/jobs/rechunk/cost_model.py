@@ -110,7 +110,7 @@ class Layout:
     chunk: Shape
     """Shape of the unit of decoding."""
     itemsize: int
-    working: int = 0
+    workspace_nbytes: int = 0
     """Bytes that the codecs hold besides a chunk and its encoded form."""
     decode: float = 3.0e9
     """Decoded bytes per second that a thread decodes."""
@@ -140,25 +140,29 @@ class Layout:
     """True for an intermediate array that is compressed, which needs memory for a chunk."""
     in_flight: int = 0
     """Maximum encoded bytes in flight from the store; 0 if objects are read one by one."""
-    in_pieces: bool = False
+    streams_chunks: bool = False
     """True if the chunks of a stored object are sent to the store one by one, as they are
     encoded.
     """
-    tables: int = 0
+    encoder_state_nbytes: int = 0
     """Additional bytes that its codecs hold while encoding, to look for repetitions."""
-    decoding: int = 0
+    decoder_state_nbytes: int = 0
     """Additional bytes that its codecs hold while decoding, for blocks."""
-    reading: int | None = None
-    """The same as `working`, but while chunks are decoded; None if it is equal."""
-    block: int = 0
+    decode_workspace_nbytes: int | None = None
+    """The same as `workspace_nbytes`, but while chunks are decoded; None if it is equal."""
+    partial_decode_nbytes: int = 0
     """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
-    turned: int = 0
+    byteswap_nbytes: int = 0
     """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
 
     @property
     def working_to_read(self) -> int:
         """Bytes that the codecs hold besides a chunk and its encoded form while they decode."""
-        return self.working if self.reading is None else self.reading
+        return (
+            self.workspace_nbytes
+            if self.decode_workspace_nbytes is None
+            else self.decode_workspace_nbytes
+        )
 
     @property
     def object_shape(self) -> Shape:
@@ -183,12 +187,12 @@ class Layout:
     @property
     def encoded_bytes(self) -> int:
         """Maximum encoded bytes held while an object is written, as if nothing were compressed."""
-        return self.chunk_bytes if self.in_pieces else self.object_bytes
+        return self.chunk_bytes if self.streams_chunks else self.object_bytes
 
     @property
     def waiting(self) -> int:
         """Encoded bytes of small chunks that wait to be sent to the store together."""
-        return min(TOGETHER, self.object_bytes) if self.in_pieces else 0
+        return min(TOGETHER, self.object_bytes) if self.streams_chunks else 0
 
     @property
     def sharded(self) -> bool:
@@ -212,9 +216,9 @@ class Layout:
             self,
             grid=Grid.regular(shape, cell),
             chunk=cell,
-            working=nbytes if self.compressed else self.working,
-            tables=min(self.tables, BLOCKS * nbytes),
-            decoding=min(self.decoding, BLOCKS * nbytes),
+            workspace_nbytes=nbytes if self.compressed else self.workspace_nbytes,
+            encoder_state_nbytes=min(self.encoder_state_nbytes, BLOCKS * nbytes),
+            decoder_state_nbytes=min(self.decoder_state_nbytes, BLOCKS * nbytes),
         )
 
     def fits_into(self, box: Shape) -> bool:
@@ -237,9 +241,9 @@ class Layout:
         """
         taken = tuple(map(min, box, self.chunk))
         axis = next((axis for axis, length in enumerate(self.chunk) if length > 1), None)
-        if not self.block or axis is None:
+        if not self.partial_decode_nbytes or axis is None:
             return None
-        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.block
+        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.partial_decode_nbytes
         return rows if rows <= self.chunk_bytes // 2 else None
 
     def whole_in(self, box: Shape) -> int:
@@ -339,19 +343,19 @@ class StagePlan:
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
         reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
-        writing = target.working - target.chunk_bytes * target.fits_into(box)
+        writing = target.workspace_nbytes - target.chunk_bytes * target.fits_into(box)
         encoded = self._encoded(box)
         if part is not None:
-            reading, encoded = part, 2 * max(source.block, PIECE)
+            reading, encoded = part, 2 * max(source.partial_decode_nbytes, PIECE)
         encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
         room = max(reading, writing, 0)
         # an object in the other data type, and one padded beyond the edge of the array
         objects = target.padded + (source.kind != target.kind)
         made = objects * target.object_bytes + target.encoded_bytes
-        made += max(source.decoding, target.tables)
+        made += max(source.decoder_state_nbytes, target.encoder_state_nbytes)
         if source.kind != target.kind:  # one byte per element tells whether it fits
             made += prod(target.object_shape)
-        made += target.turned
+        made += target.byteswap_nbytes
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
         return copied + encoded + room + made + kept + OVERHEAD
@@ -439,10 +443,10 @@ def block_memory(written: Layout, nbytes: int) -> int:
     nbytes
         Size of the block.
     """
-    made = written.padded * written.object_bytes + written.tables
-    made += written.encoded_bytes + written.waiting + written.turned
+    made = written.padded * written.object_bytes + written.encoder_state_nbytes
+    made += written.encoded_bytes + written.waiting + written.byteswap_nbytes
     kept = min(KEPT_AT_MOST, nbytes // 4)
-    return nbytes + max(written.working, 0) + made + kept + OVERHEAD
+    return nbytes + max(written.workspace_nbytes, 0) + made + kept + OVERHEAD
 
 
 def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
@@ -467,7 +471,7 @@ _SMALL, _SHARE = 1 << 25, 16
 BLOCKS = 2
 """Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
-"""Maximum bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
+"""Maximum bytes of the codecs' freed buffers that malloc keeps (`buffers.malloc_keep_freed`), as
 measured; small boxes have small buffers.
 """
 KEPT_AT_LEAST = 1 << 21

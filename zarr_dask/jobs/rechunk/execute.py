@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from zarr_dask._util.arguments import check_flags
-from zarr_dask._util.threads import cores, for_each
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.threads import cpu_count, parallel_for
 from zarr_dask.errors import MemoryBudgetError, StoreError
 from zarr_dask.jobs.engine import Workers, find_workers, run_tasks
-from zarr_dask.jobs.engine.lifecycle import BoundJob, JobPlan, begin_anew, held, resume
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.lifecycle import BoundJob, JobPlan, job_lock, resume, start_job
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
-from zarr_dask.jobs.engine.report import Expected, Ledger, Progress
+from zarr_dask.jobs.engine.report import Progress, StageEstimate, TaskStatistics
 from zarr_dask.jobs.rechunk.cost_model import CostModel, Working, held_by_process, seconds
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calls",
-    "Numbered",
-    "Ran",
-    "called",
-    "carry_out",
-    "check_memory",
-    "matched",
-    "matched_here",
+    "Execution",
+    "IndexedTask",
+    "call_indexed",
+    "check_process_memory",
+    "execute_plan",
+    "verify_copies",
+    "verify_copies_locally",
 ]
 
 Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
@@ -45,7 +45,7 @@ Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class Numbered:
+class IndexedTask:
     """Tasks of one array, by their numbers."""
 
     array: int
@@ -79,7 +79,7 @@ class Matched(Protocol):
         ...
 
 
-class Comparison(Protocol):
+class VerificationTask(Protocol):
     """The comparison of a source and its target; called with the number of a task."""
 
     @property
@@ -137,7 +137,7 @@ class Runnable(Protocol[J_co]):
     @property
     def totals(self) -> Sequence[int]: ...
     @property
-    def depths(self) -> Sequence[int]: ...
+    def stage_counts(self) -> Sequence[int]: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -148,24 +148,24 @@ class Runnable(Protocol[J_co]):
     def model(self) -> CostModel: ...
     @property
     def writes_to(self) -> Sequence[Store]: ...
-    def matchings(self, threads: int) -> Sequence[Comparison]: ...
+    def matchings(self, threads: int) -> Sequence[VerificationTask]: ...
     def withdraw(self) -> None: ...
     def as_job(self) -> JobPlan[J_co]: ...
 
 
 @dataclass(frozen=True)
-class Ran:
+class Execution:
     """Result of running a plan."""
 
     measured: Mapping[str, Any]
-    """The members of `zarr_dask.jobs.engine.report.Measured`."""
+    """The members of `zarr_dask.jobs.engine.report.ReportBase`."""
     tasks: tuple[int, ...]
     """Number of tasks that were run for each array."""
     stored: tuple[int, ...]
     """Encoded bytes of each target, including those written by an earlier run of the job."""
 
 
-def carry_out(
+def execute_plan(
     plan: Runnable[J],
     client: Client | None,
     progress: Callable[[Progress], None] | Literal[True] | None,
@@ -173,18 +173,18 @@ def carry_out(
     resuming: bool,
     journal: Location | None,
     verify: bool,
-) -> Ran:
+) -> Execution:
     """Run a plan; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
-    check_flags(resume=resuming, verify=verify)
+    check_bools(resume=resuming, verify=verify)
     if progress not in (None, True) and not callable(progress):
         raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
     begun = perf_counter()
     workers = find_workers(client)
-    check_memory(plan, workers)
+    check_process_memory(plan, workers)
     comparisons = plan.matchings(workers.threads_per_process) if verify else []
     if progress is True:
         with rechunk_bars(plan.totals, verify=plan.nbytes if verify else None) as advance:
-            return carry_out(
+            return execute_plan(
                 plan, client, advance, resuming=resuming, journal=journal, verify=verify
             )
     with counting_retries() as retries:  # tasks count their own retries
@@ -192,7 +192,7 @@ def carry_out(
             plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
         )
     expected = [
-        Expected(stage.busy, stage.costs, seconds(stage, workers.threads, plan.model))
+        StageEstimate(stage.busy, stage.costs, seconds(stage, workers.threads, plan.model))
         for stage in plan.stages
     ]
     measured = {
@@ -203,24 +203,26 @@ def carry_out(
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
     }
-    return Ran(measured, tuple(map(ledger.tasks_of, range(len(plan.depths)))), tuple(stored))
+    return Execution(
+        measured, tuple(map(ledger.tasks_of, range(len(plan.stage_counts)))), tuple(stored)
+    )
 
 
 def _carry_out(
     plan: Runnable[Any],
     workers: Workers,
     progress: Callable[[Progress], None] | None,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[VerificationTask],
     *,
     resuming: bool,
     journal: Location | None,
     verify: bool,
-) -> tuple[Ledger, Sequence[int]]:
+) -> tuple[TaskStatistics, Sequence[int]]:
     """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
     found = resume(plan.as_job(), journal) if resuming else None
-    job = begin_anew(plan.as_job(), journal) if found is None else found
+    job = start_job(plan.as_job(), journal) if found is None else found
     run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
-    with held(job.journal):
+    with job_lock(job.journal):
         try:
             run.copy()
             run.compare(comparisons)
@@ -231,17 +233,17 @@ def _carry_out(
             with suppress(StoreError):
                 plan.withdraw()
             raise
-        arrays = range(len(plan.depths))
+        arrays = range(len(plan.stage_counts))
         ledger = run.ledger
         if found is None or job.journal is None:
-            stored = [ledger.stored_of(array, plan.depths[array] - 1) for array in arrays]
+            stored = [ledger.stored_of(array, plan.stage_counts[array] - 1) for array in arrays]
         else:
             stored = job.stored()
         job.finish()
     return ledger, stored
 
 
-def check_memory(plan: Runnable[Any], workers: Workers) -> None:
+def check_process_memory(plan: Runnable[Any], workers: Workers) -> None:
     """Refuse to run if more tasks share a process than the plan was made for.
 
     Raises
@@ -252,7 +254,7 @@ def check_memory(plan: Runnable[Any], workers: Workers) -> None:
     needed = held_by_process(plan.stages, workers.threads_per_process)
     if needed > plan.max_mem:
         raise MemoryBudgetError(
-            f"the plan was made for {counted(plan.threads_per_process, 'thread')} per process; "
+            f"the plan was made for {pluralize(plan.threads_per_process, 'thread')} per process; "
             f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
             f"max_mem={format_bytes(plan.max_mem)}. Make the plan again for these workers."
         )
@@ -268,10 +270,10 @@ class _Run:
     progress: Callable[[Progress], None] | None
     steps: int
     """Number of stages, including the comparison if there is one."""
-    ledger: Ledger = field(init=False)
+    ledger: TaskStatistics = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(len(self.plan.stages))
+        self.ledger = TaskStatistics(len(self.plan.stages))
 
     def copy(self) -> None:
         """Run all remaining tasks, stage by stage."""
@@ -292,22 +294,22 @@ class _Run:
         into = self.plan.writes_to
         run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
 
-    def compare(self, comparisons: Sequence[Comparison]) -> None:
+    def compare(self, comparisons: Sequence[VerificationTask]) -> None:
         """Compare sources and targets."""
 
         def note(one: Matched) -> None:
             self.ledger.retried_comparing += one.retried
             self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
 
-        matched(comparisons, self.workers, note)
+        verify_copies(comparisons, self.workers, note)
 
     def _tell(self, stage: int, nbytes: int, total: int) -> None:
         if self.progress is not None:
             self.progress(Progress(stage, self.steps, nbytes, total))
 
 
-def matched(
-    comparisons: Sequence[Comparison], workers: Workers, note: Callable[[Matched], None]
+def verify_copies(
+    comparisons: Sequence[VerificationTask], workers: Workers, note: Callable[[Matched], None]
 ) -> None:
     """Compare sources and targets, of all arrays concurrently.
 
@@ -337,7 +339,7 @@ def matched(
         comparison.check(found)
 
 
-def matched_here(
+def verify_copies_locally(
     plan: Runnable[Any], threads: int | None = None, stop: Callable[[], bool] | None = None
 ) -> bool:
     """Compare sources and targets on threads of this process, without dask.
@@ -372,15 +374,17 @@ def matched_here(
             array, found = function(call)
             results[array].append(found)
 
-    for_each(compare, calls, count)
+    parallel_for(compare, calls, count)
     for comparison, found in zip(comparisons, results, strict=True):
         comparison.check(found)
     return stop is None or not stop()
 
 
-def _side_by_side(plan: Runnable[Any], threads: int | None) -> tuple[int, Sequence[Comparison]]:
+def _side_by_side(
+    plan: Runnable[Any], threads: int | None
+) -> tuple[int, Sequence[VerificationTask]]:
     """Return the number of threads for the comparison, and the comparisons."""
-    count = threads or cores()
+    count = threads or cpu_count()
     while True:
         try:
             return count, plan.matchings(count)
@@ -390,19 +394,19 @@ def _side_by_side(plan: Runnable[Any], threads: int | None) -> tuple[int, Sequen
             count //= 2
 
 
-def _calls(comparisons: Sequence[Comparison]) -> Calls:
+def _calls(comparisons: Sequence[VerificationTask]) -> Calls:
     if len(comparisons) == 1:
-        return Numbered(0, comparisons[0]), comparisons[0].numbers
+        return IndexedTask(0, comparisons[0]), comparisons[0].numbers
 
-    def calls() -> Iterator[tuple[int, Comparison, int]]:
+    def calls() -> Iterator[tuple[int, VerificationTask, int]]:
         for array, comparison in enumerate(comparisons):
             for number in comparison.numbers:
                 yield array, comparison, number
 
-    return called, calls()
+    return call_indexed, calls()
 
 
-def called(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
+def call_indexed(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
     """Run a task of one array among others; return the number of the array and the result."""
     array, function, number = call
     return array, function(number)

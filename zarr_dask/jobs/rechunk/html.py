@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import escape_control_chars
 from zarr_dask.grid.grid import Dimension, Grid, Shape
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 
 __all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
@@ -143,7 +143,7 @@ def _head(names: Sequence[str]) -> str:
 
 def _array_rows(one: ArrayRow, *, pictured: bool) -> str:
     """Return a row for each stage of an array, or one row for the whole array."""
-    words = (escape(printable(one.name)), escape(printable(one.how)))
+    words = (escape(escape_control_chars(one.name)), escape(escape_control_chars(one.how)))
     if not pictured:
         return _cells((*words, "", "", "", _work(one.costs)))
     if not one.stages:
@@ -178,7 +178,7 @@ def _memory(stage: SharedStage | StagePlan, max_mem: int, threads: int) -> str:
 def _work(costs: Costs) -> str:
     return (
         f"decodes {format_bytes(costs.decoded)}<br>encodes {format_bytes(costs.written)}, about "
-        f"{format_bytes(costs.stored)} stored<br>{counted(costs.requests, 'request')}"
+        f"{format_bytes(costs.stored)} stored<br>{pluralize(costs.requests, 'request')}"
     )
 
 

@@ -17,29 +17,29 @@ from functools import cached_property
 from typing import Protocol
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import plain_chain, quick_chain
+from zarr_dask.array.create import fast_chain, uncompressed_chain
 from zarr_dask.errors import ListingError, ResumeError
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, ReadOptions, prefix_of
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import (
-    check_place,
-    is_free,
-    prepare_array_place,
-    prepare_place,
-    put_documents,
+    can_create,
+    check_can_create,
+    make_room_for_array,
+    make_room_for_node,
+    write_documents,
 )
 from zarr_dask.jobs.engine import lifecycle as beginning
-from zarr_dask.jobs.engine.plan import counted
-from zarr_dask.jobs.engine.zip_targets import beside_archive
-from zarr_dask.jobs.rechunk.copy_task import Records, Stage
+from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.zip_targets import archive_sibling
+from zarr_dask.jobs.rechunk.copy_task import CopyReceipts, CopyStage
 from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
-from zarr_dask.jobs.rechunk.execute import Calls, Numbered
-from zarr_dask.journal import LAST, STAGES, Job, Journal
+from zarr_dask.jobs.rechunk.execute import Calls, IndexedTask
+from zarr_dask.journal import LAST, STAGES, JobRecord, Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.stores.open import Location, beside, open_alike
+from zarr_dask.stores.open import Location, open_with_options_of, sibling_location
 
-__all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
+__all__ = ["Lone", "RechunkJob", "join_rechunk", "resume", "smaller_dtype_array", "start_rechunk"]
 
 
 _LARGE_FOLDER = 10_000
@@ -62,7 +62,7 @@ class Planned(Protocol):
     @property
     def temp(self) -> Location | None: ...
     @property
-    def creation(self) -> str: ...
+    def run_id(self) -> str: ...
     @property
     def token(self) -> str: ...
     def is_finished(self) -> bool: ...
@@ -73,7 +73,7 @@ class RechunkJob:
     """A plan and the receipts of its tasks."""
 
     plan: Planned
-    creation: str
+    run_id: str
     """Identifier that separates the output of this job from later output at its location."""
     journal: Journal | None
     """Journal with the receipts; None if there is no location for one."""
@@ -88,7 +88,7 @@ class RechunkJob:
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
         """The source, the intermediate arrays, and the target."""
-        kept = narrower(self.plan.source, self.plan.target).meta
+        kept = smaller_dtype_array(self.plan.source, self.plan.target).meta
         between = []
         for stage in self.plan.stages[:-1]:
             store, folder = self._temporary_place()
@@ -97,19 +97,21 @@ class RechunkJob:
                 stage.target.grid,
                 kept.data_type,
                 None,
-                quick_chain(kept) if stage.target.compressed else plain_chain(kept),
+                fast_chain(kept) if stage.target.compressed else uncompressed_chain(kept),
                 _keys(stage.target),
             )
             strict = ReadOptions(missing="error")  # every object of it was written
             between.append(Array(store, path, meta, self.plan.target.node_format, strict))
         return (self.plan.source, *between, self.plan.target)
 
-    def stage(self, number: int) -> Stage:
+    def stage(self, number: int) -> CopyStage:
         """Return a stage, bound to its source, target and receipts."""
         plan = self.plan
         origin = tuple(s.start if number == 0 else 0 for s in plan.region)
-        records = None if self.journal is None else Records(self.journal, self._creation(number))
-        return Stage(
+        records = (
+            None if self.journal is None else CopyReceipts(self.journal, self._creation(number))
+        )
+        return CopyStage(
             plan.stages[number],
             self.arrays[number],
             self.arrays[number + 1],
@@ -120,7 +122,7 @@ class RechunkJob:
 
     def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
         """Return a function for tasks of a stage, and its arguments."""
-        return Numbered(0, self.stage(stage).copy), numbers
+        return IndexedTask(0, self.stage(stage).copy), numbers
 
     def stored(self) -> list[int]:
         """Return the encoded bytes of the target that have valid receipts."""
@@ -131,7 +133,7 @@ class RechunkJob:
         """Return an identifier of a stage's receipts, also unique among plans with other stages."""
         between = self.plan.stages[stage].target
         is_last = stage + 1 == len(self.plan.stages)
-        return f"{self.creation}{LAST if is_last else f'-{_name(between)}'}"
+        return f"{self.run_id}{LAST if is_last else f'-{_name(between)}'}"
 
     # --- what is left -----------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class RechunkJob:
         visible.
         """
         target = self.plan.target
-        if is_free(target.store, target.path, target.node_format):
+        if can_create(target.store, target.path, target.node_format):
             return True
         return self.plan.is_finished() and not self.missing(len(self.plan.stages) - 1)
 
@@ -199,7 +201,7 @@ class RechunkJob:
             missing = self.missing(last, receipts)
             if missing:
                 raise ResumeError(
-                    f"{target.where} is not complete: {counted(len(missing), 'task')} of "
+                    f"{target.where} is not complete: {pluralize(len(missing), 'task')} of "
                     f"{self.plan.stages[last].tasks} of the last stage left no valid receipt, the "
                     f"first of them number {missing[0]}. Run the plan again; it does what is "
                     "missing."
@@ -224,18 +226,18 @@ class RechunkJob:
     def publish(self) -> None:
         """Make the target visible."""
         target = self.plan.target
-        put_documents(target.store, target.node_format.documents(target.meta, target.path))
+        write_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def _temporary_place(self) -> tuple[Store, str]:
         """Return the location of intermediate arrays, which is the same in all processes."""
-        name = f"zarr-dask-temporary-{self.creation[:12]}"
+        name = f"zarr-dask-temporary-{self.run_id[:12]}"
         if self.plan.temp is not None:
-            return open_alike(self.plan.temp, self.plan.target.store), name
+            return open_with_options_of(self.plan.temp, self.plan.target.store), name
         store = self.plan.target.store
-        archive = beside_archive(store)
+        archive = archive_sibling(store)
         if archive is not None:
             return archive[0], f"{archive[1]}.{name}"
-        return beside(store, f".{name}") or (store, f".{name}")
+        return sibling_location(store, f".{name}") or (store, f".{name}")
 
     def remove_intermediates(self) -> None:
         """Remove the intermediate arrays of this plan, or of another plan of the same job."""
@@ -252,19 +254,19 @@ class RechunkJob:
             array.store.delete_prefix(prefix_of(array.path))
 
 
-def narrower(source: Array, target: Array) -> Array:
+def smaller_dtype_array(source: Array, target: Array) -> Array:
     """Return the array with the narrower data type, which intermediate arrays have too."""
     sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
     return target if next(sizes) > next(sizes) else source
 
 
-def _keys(between: Layout) -> ChunkKeys:
+def _keys(between: Layout) -> ChunkKeyEncoding:
     """Return keys that put all objects of an array in one folder, unless there are many.
 
     A folder for each coordinate would have to be made and removed, which may take longer than a
     file.
     """
-    return ChunkKeys("default", "." if between.grid.ncells <= _LARGE_FOLDER else "/")
+    return ChunkKeyEncoding("default", "." if between.grid.ncells <= _LARGE_FOLDER else "/")
 
 
 def _name(between: Layout) -> str:
@@ -290,9 +292,9 @@ class Lone:
         return self.plan.token
 
     @property
-    def creation(self) -> str:
+    def run_id(self) -> str:
         """Creation of the plan."""
-        return self.plan.creation
+        return self.plan.run_id
 
     @property
     def where(self) -> str:
@@ -317,42 +319,42 @@ class Lone:
         """Refuse to write where something exists that may not be replaced."""
         target = self.plan.target
         overwrite = self.plan.overwrite
-        check_place(target.store, target.path, target.node_format, overwrite=overwrite)
+        check_can_create(target.store, target.path, target.node_format, overwrite=overwrite)
 
     def make_room(self, *, keep_journals: bool) -> None:
         """Remove an existing node at the target, and create the parent groups."""
         target, overwrite = self.plan.target, self.plan.overwrite
         place = (target.store, target.path, target.node_format)
         if keep_journals:
-            prepare_place(*place, overwrite=overwrite, is_group=False)
+            make_room_for_node(*place, overwrite=overwrite, is_group=False)
         else:
-            prepare_array_place(*place, target.meta, overwrite=overwrite)
+            make_room_for_array(*place, target.meta, overwrite=overwrite)
 
     def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
         """Return the job with its receipts."""
         return RechunkJob(self.plan, creation, journal)
 
-    def described(self) -> Job:
+    def described(self) -> JobRecord:
         """Return the description of the job for its journal."""
         target = self.plan.target
         prefix = target.node_format.data_prefix(target.path)
         documents = target.node_format.documents(target.meta, target.path)
-        return Job(
+        return JobRecord(
             kind=self.kind,
             token=self.token,
-            creation=self.creation,
+            run_id=self.run_id,
             resume="token",
             creates=True,
             data="" if prefix == prefix_of(target.path) else prefix,
             objects=target.meta.grid.ncells,
             documents={key: text.decode() for key, text in documents.items()},
-            facts={STAGES: len(self.plan.stages)},
+            extra={STAGES: len(self.plan.stages)},
         )
 
 
-def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """Start a new job; see `zarr_dask.jobs.engine.lifecycle.begin_anew`."""
-    return beginning.begin_anew(Lone(plan), journal)
+def start_rechunk(plan: Planned, journal: Location | None = None) -> RechunkJob:
+    """Start a new job; see `zarr_dask.jobs.engine.lifecycle.start_job`."""
+    return beginning.start_job(Lone(plan), journal)
 
 
 def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
@@ -360,6 +362,6 @@ def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
     return beginning.resume(Lone(plan), journal)
 
 
-def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """Start the job of a plan file; see `zarr_dask.jobs.engine.lifecycle.begin_shared`."""
-    return beginning.begin_shared(Lone(plan), journal)
+def join_rechunk(plan: Planned, journal: Location | None = None) -> RechunkJob:
+    """Start the job of a plan file; see `zarr_dask.jobs.engine.lifecycle.join_job`."""
+    return beginning.join_job(Lone(plan), journal)

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 
 from zarr_dask.array.array import Array
 from zarr_dask.jobs.engine.plan import Costs
-from zarr_dask.jobs.engine.task_result import Copied
-from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.engine.task_result import CopyResult
+from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan
-from zarr_dask.jobs.rechunk.execute import Calls, called
+from zarr_dask.jobs.rechunk.execute import Calls, call_indexed
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts
 
@@ -29,11 +29,11 @@ __all__ = ["JointJob", "JointStage"]
 T = TypeVar("T")
 
 
-class Copier(Protocol):
+class TaskFunction(Protocol):
     """Runner for the tasks of one stage of one array."""
 
-    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
-        """Do one task; see `zarr_dask.jobs.rechunk.copy_task.Stage.copy`."""
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
+        """Do one task; see `zarr_dask.jobs.rechunk.copy_task.CopyStage.copy`."""
         ...
 
 
@@ -45,7 +45,7 @@ class MemberJob(Protocol):
         """Number of stages."""
         ...
 
-    def stage(self, number: int) -> Copier:
+    def stage(self, number: int) -> TaskFunction:
         """Return a stage, bound to its source, target and receipts."""
         ...
 
@@ -105,7 +105,7 @@ class Member(Protocol):
     @property
     def stages(self) -> Sequence[StageLike]: ...
     @property
-    def boxed(self) -> Sequence[StagePlan]: ...
+    def copy_stages(self) -> Sequence[StagePlan]: ...
     @property
     def costs(self) -> Costs: ...
     @property
@@ -131,23 +131,23 @@ class JointPlanned(Protocol):
 class JointStage:
     """A stage of several arrays, whose tasks are numbered consecutively."""
 
-    copiers: tuple[tuple[int, Copier], ...]
+    copiers: tuple[tuple[int, TaskFunction], ...]
     """Number of each array that has the stage, and the runner for its tasks."""
     starts: tuple[int, ...]
     """Number of the first task of each array, and the total number of tasks."""
 
-    def _own(self, number: int) -> tuple[int, Copier, int]:
+    def _own(self, number: int) -> tuple[int, TaskFunction, int]:
         """Return the array of a task, its runner, and the task's number in that array."""
         which = bisect_right(self.starts, number) - 1
         array, copier = self.copiers[which]
         return array, copier, number - self.starts[which]
 
-    def call(self, number: int) -> tuple[int, Callable[[int], Copied], int]:
-        """Return the argument of `zarr_dask.jobs.rechunk.execute.called` for a task."""
+    def call(self, number: int) -> tuple[int, Callable[[int], CopyResult], int]:
+        """Return the argument of `zarr_dask.jobs.rechunk.execute.call_indexed` for a task."""
         array, copier, own = self._own(number)
         return array, copier.copy, own
 
-    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Do one task."""
         _, copier, own = self._own(number)
         return copier.copy(own, stop)
@@ -158,7 +158,7 @@ class JointJob:
     """A plan of several arrays and the receipts of its tasks."""
 
     plan: JointPlanned
-    creation: str
+    run_id: str
     """Identifier that separates the output of this job from later output at its location."""
     journal: Journal | None
     """Journal with the receipts of all arrays; None if there is no location for one."""
@@ -172,7 +172,7 @@ class JointJob:
     @cached_property
     def creations(self) -> tuple[str, ...]:
         """Identifiers that separate the receipts of the arrays."""
-        names = (f"{self.creation}/{n}" for n in range(len(self.plan.members)))
+        names = (f"{self.run_id}/{n}" for n in range(len(self.plan.members)))
         return tuple(sha256(name.encode()).hexdigest()[:32] for name in names)
 
     @property
@@ -188,7 +188,7 @@ class JointJob:
 
     def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
         """Return a function for tasks of a stage, and its arguments."""
-        return called, map(self.stage(stage).call, numbers)
+        return call_indexed, map(self.stage(stage).call, numbers)
 
     def _having(self, stage: int) -> list[int]:
         members = enumerate(self.plan.members)
@@ -206,7 +206,7 @@ class JointJob:
             return None
         found: dict[str, list[Receipt]] = {}
         for receipt in self.journal.receipts():
-            found.setdefault(receipt.creation[:32], []).append(receipt)
+            found.setdefault(receipt.run_id[:32], []).append(receipt)
         return found
 
     def left(self) -> list[Sequence[int]]:
@@ -261,8 +261,8 @@ class JointJob:
 
         members = self.plan.members
         stores = (store for one in members for store in (one.source.store, one.target.store))
-        at_a_time = max(map(waiting_for, stores), default=1)
-        return abreast(of_one, range(len(members)) if which is None else which, at_a_time)
+        at_a_time = max(map(listing_concurrency, stores), default=1)
+        return map_concurrently(of_one, range(len(members)) if which is None else which, at_a_time)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -18,20 +18,25 @@ from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import escape_control_chars
 from zarr_dask.errors import PlanError
-from zarr_dask.hierarchy.edit import check_place, prepare_array_place, prepare_place, withdraw
-from zarr_dask.jobs.engine import check_in_reach
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.engine.report import ArrayReport, JointReport
-from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.hierarchy.edit import (
+    check_can_create,
+    make_room_for_array,
+    make_room_for_node,
+    rollback_metadata,
+)
+from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.report import ArrayCopyReport, JointReport
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.cost_model import CostModel, held_by_process, seconds
-from zarr_dask.jobs.rechunk.execute import carry_out
+from zarr_dask.jobs.rechunk.execute import execute_plan
 from zarr_dask.jobs.rechunk.html import ArrayRow, joint_html
 from zarr_dask.jobs.rechunk.joint_job import JointJob, Member, MemberJob, StageLike
 from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_joint
-from zarr_dask.journal import STAGES, TARGETS, Job, Journal
+from zarr_dask.journal import STAGES, TARGETS, JobRecord, Journal
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
@@ -89,7 +94,7 @@ class JointPlan(ABC):
     """Maximum number of concurrent tasks."""
     threads_per_process: int
     overwrite: bool = False
-    creation: str = field(default_factory=lambda: token_hex(16), compare=False)
+    run_id: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Identifier that separates the output of this plan from later output at its location."""
     model: CostModel = field(default_factory=CostModel, compare=False)
     """Cost model, for predictions in the report."""
@@ -147,7 +152,7 @@ class JointPlan(ABC):
         return [stage.nbytes for stage in self.stages]
 
     @property
-    def depths(self) -> list[int]:
+    def stage_counts(self) -> list[int]:
         """Number of stages of each array."""
         return [len(member.stages) for member in self.members]
 
@@ -217,7 +222,7 @@ class JointPlan(ABC):
                 name=self.name_of(member),
                 how=member.how(),
                 nbytes=member.nbytes,
-                stages=member.boxed,
+                stages=member.copy_stages,
                 grid=member.target.meta.grid,
                 names=member.target.dimension_names,
                 costs=member.costs,
@@ -228,8 +233,8 @@ class JointPlan(ABC):
     def _memory_line(self) -> str:
         return (
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({counted(self.threads_per_process, 'thread')}), "
-            f"{counted(self.threads, 'task')} at a time"
+            f"({pluralize(self.threads_per_process, 'thread')}), "
+            f"{pluralize(self.threads, 'task')} at a time"
         )
 
     # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------
@@ -259,7 +264,7 @@ class JointPlan(ABC):
     def withdraw(self) -> None:
         """Undo metadata changes that were made before the values, because the job has failed."""
         for member in self.members:
-            withdraw(member.target.store, member.target.path)
+            rollback_metadata(member.target.store, member.target.path)
 
     def bound(self, creation: str, journal: Journal | None) -> JointJob:
         """Return the job with its receipts; `journal` is None if there is no location for them."""
@@ -269,21 +274,21 @@ class JointPlan(ABC):
         """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
         return self
 
-    def described(self) -> Job:
+    def described(self) -> JobRecord:
         """Return the description of the job for the journal."""
-        return Job(
+        return JobRecord(
             kind=self.kind,
             token=self.token,
-            creation=self.creation,
+            run_id=self.run_id,
             resume="token",
             creates=True,
             objects=sum(member.target.meta.grid.ncells for member in self.members),
-            facts={STAGES: len(self.stages), "arrays": len(self.members)},
+            extra={STAGES: len(self.stages), "arrays": len(self.members)},
         )
 
     # --- running ----------------------------------------------------------------------------------
 
-    @ends_archives(lambda plan: plan.writes_to)
+    @closes_zip_targets(lambda plan: plan.writes_to)
     def run(
         self,
         client: Client | None = None,
@@ -325,12 +330,12 @@ class JointPlan(ABC):
             If a source cannot be read or a target not be written.
         """
         for member in self.members:
-            check_in_reach(member.source.store, client)
-            check_in_reach(member.target.store, client)
-        ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
+            check_reachable_from_workers(member.source.store, client)
+            check_reachable_from_workers(member.target.store, client)
+        ran = execute_plan(self, client, progress, resuming=resume, journal=journal, verify=verify)
         return JointReport(
             arrays=tuple(
-                ArrayReport(member.target.where, member.target.nbytes, stored, tasks)
+                ArrayCopyReport(member.target.where, member.target.nbytes, stored, tasks)
                 for member, stored, tasks in zip(self.members, ran.stored, ran.tasks, strict=True)
             ),
             **ran.measured,
@@ -364,7 +369,7 @@ class JointRechunkPlan(JointPlan):
     def where(self) -> str:
         """The targets, for messages."""
         first, *others = (member.target.where for member in self.members)
-        return f"{first} and {counted(len(others), 'other')}" if others else first
+        return f"{first} and {pluralize(len(others), 'other')}" if others else first
 
     @property
     def home(self) -> tuple[Store, str]:
@@ -381,15 +386,15 @@ class JointRechunkPlan(JointPlan):
         """Targets of all arrays, which may be in several stores."""
         return [(member.target.store, member.target.path) for member in self.members]
 
-    def described(self) -> Job:
+    def described(self) -> JobRecord:
         """Return the description of the job for the journal."""
         job = super().described()
         targets = [member.target.path for member in self.members]
-        return replace(job, facts={**job.facts, TARGETS: targets})
+        return replace(job, extra={**job.extra, TARGETS: targets})
 
     def title(self) -> str:
         """Return a one-line summary."""
-        return f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"
+        return f"rechunk {pluralize(len(self.members), 'array')}, {format_bytes(self.nbytes)}"
 
     def name_of(self, member: Member) -> str:
         """Return the name of an array among the others: its path, or else its location."""
@@ -400,11 +405,11 @@ class JointRechunkPlan(JointPlan):
         lines = [self.title()]
         lines.append(self._memory_line())
         for number, stage in enumerate(self.stages, 1):
-            lines.append(f"  stage {number}: {counted(stage.tasks, 'task')} of all arrays")
+            lines.append(f"  stage {number}: {pluralize(stage.tasks, 'task')} of all arrays")
         return "\n".join([*lines, *(member.explain() for member in self.members)])
 
     def _repr_html_(self) -> str:
-        said = [printable(note) for member in self.members for note in member.notes]
+        said = [escape_control_chars(note) for member in self.members for note in member.notes]
         return super()._repr_html_() + "".join(f"<p>{escape(note)}</p>" for note in said)
 
     def check_room(self) -> None:
@@ -412,7 +417,7 @@ class JointRechunkPlan(JointPlan):
         for member in self.members:
             target = member.target
             place = (target.store, target.path, target.node_format)
-            check_place(*place, overwrite=self.overwrite)
+            check_can_create(*place, overwrite=self.overwrite)
 
     def make_room(self, *, keep_journals: bool) -> None:
         """Remove existing nodes at the targets, and create the parent groups."""
@@ -420,9 +425,9 @@ class JointRechunkPlan(JointPlan):
             target = member.target
             place = (target.store, target.path, target.node_format)
             if keep_journals:
-                prepare_place(*place, overwrite=self.overwrite, is_group=False)
+                make_room_for_node(*place, overwrite=self.overwrite, is_group=False)
             else:
-                prepare_array_place(*place, target.meta, overwrite=self.overwrite)
+                make_room_for_array(*place, target.meta, overwrite=self.overwrite)
 
     def to_json(self) -> str:
         """Return the plans as JSON, which `zarr_dask.load_plan` can load.
@@ -447,7 +452,7 @@ class JointRechunkPlan(JointPlan):
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
                 "model": self.model.facts(),
-                "creation": self.creation,
+                "run_id": self.run_id,
                 "explained": self.explain().splitlines(),
             },
             indent=1,

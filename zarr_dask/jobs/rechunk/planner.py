@@ -26,7 +26,7 @@ import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.rechunk.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
@@ -40,13 +40,13 @@ from zarr_dask.jobs.rechunk.cost_model import (
 )
 from zarr_dask.stores.streaming_put import TOGETHER
 
-__all__ = ["Alternative", "alternatives", "plan_stages"]
+__all__ = ["CandidatePlan", "alternatives", "plan_stages"]
 
 _MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class CandidatePlan:
     """A sequence of stages from one layout to another, and its time by the model."""
 
     name: str
@@ -74,7 +74,7 @@ def alternatives(
     model: CostModel,
     middles: Sequence[Layout] = (),
     threads_per_process: int = 1,
-) -> list[Alternative]:
+) -> list[CandidatePlan]:
     """Return alternatives from one layout to another that fit into the budget, the cheapest first.
 
     Parameters
@@ -112,8 +112,8 @@ def alternatives(
             f"a stored object of {target.object_shape} and what reading it takes need "
             f"{smallest:,} bytes, but a task may hold {budget:,} (its share of max_mem), which is "
             f"too little in several stages, too: raise max_mem (to {enough:,} for processes of "
-            f"{counted(threads_per_process, 'thread')}), use fewer threads per process, or choose "
-            "smaller chunks or shards."
+            f"{pluralize(threads_per_process, 'thread')}), use fewer threads per process, or "
+            "choose smaller chunks or shards."
         )
     return sorted(found, key=lambda alternative: alternative.seconds)
 
@@ -133,9 +133,9 @@ def _reads_once(stage: StagePlan) -> bool:
 
 def _direct(
     source: Layout, target: Layout, budget: int, threads: int, model: CostModel
-) -> Alternative | None:
+) -> CandidatePlan | None:
     boxes = _candidates(source, target)
-    peak, cost = _judge(_Side(source), _Side(target), boxes, threads, model)
+    peak, cost = _judge(_StageSide(source), _StageSide(target), boxes, threads, model)
     boxes, cost = boxes[peak <= budget], cost[peak <= budget]
     if not len(boxes):
         return None
@@ -143,7 +143,7 @@ def _direct(
     best = np.lexsort((*-boxes.T, cost.round(6)))[0]
     stage = StagePlan(source, target, _shape(boxes[best]))
     name = "directly, each source object read once" if _reads_once(stage) else "directly"
-    return Alternative(name, (stage,), seconds(stage, threads, model))
+    return CandidatePlan(name, (stage,), seconds(stage, threads, model))
 
 
 def _candidates(source: Layout, target: Layout) -> np.ndarray:
@@ -199,7 +199,7 @@ def _staged(
     budget: int,
     threads: int,
     model: CostModel,
-) -> Iterator[Alternative]:
+) -> Iterator[CandidatePlan]:
     """Yield the best plan for each number of stages, with regular, unsharded intermediates."""
     shape = source.grid.shape
     # the memory for reading or writing an intermediate array is known only for a sequence of boxes,
@@ -219,7 +219,11 @@ def _staged(
     last = np.tile(writes, (len(reads), 1))
     for count in range(2, _MOST_STAGES + 1):
         boxes, cells = _between(first, last, count)
-        sides = [_Side(source), *(_Side(encoded, grid) for grid in cells), _Side(target)]
+        sides = [
+            _StageSide(source),
+            *(_StageSide(encoded, grid) for grid in cells),
+            _StageSide(target),
+        ]
         judged = [
             _judge(reading, writing, box, threads, model)
             for (reading, writing), box in zip(pairwise(sides), boxes, strict=True)
@@ -227,13 +231,13 @@ def _staged(
         fits = np.all([peak <= budget for peak, _ in judged], axis=0)
         if not fits.any():
             continue
-        removed = np.sum([_Side(encoded, grid).objects(shape) for grid in cells], axis=0)
+        removed = np.sum([_StageSide(encoded, grid).objects(shape) for grid in cells], axis=0)
         total = np.sum([cost for _, cost in judged], axis=0) + removed * model.listing
         best = int(np.argmin(np.where(fits, total, np.inf)))
         stages = _stages_of(source, target, encoded, boxes, cells, best)
         if all(stage.peak <= budget for stage in stages):
             name = f"in {count} stages{', compressed between' if encoded.compressed else ''}"
-            yield Alternative(name, stages, float(total[best]))
+            yield CandidatePlan(name, stages, float(total[best]))
 
 
 def _between(
@@ -296,7 +300,7 @@ _MOST_KEPT = 24
 # --- many stages at once --------------------------------------------------------------------------
 
 
-class _Side:
+class _StageSide:
     """Source or target of stages: one layout, or one regular grid for each row."""
 
     def __init__(self, layout: Layout, cells: np.ndarray | None = None) -> None:
@@ -306,15 +310,15 @@ class _Side:
         self.cells = shape.astype(np.int64)
         self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
         self.sharded = layout.sharded and cells is None
-        self.working, self.reading = (
+        self.workspace_nbytes, self.decode_workspace_nbytes = (
             _volume(self.chunks) * layout.itemsize if layout.compressed else np.array(float(held))
-            for held in (layout.working, layout.working_to_read)
+            for held in (layout.workspace_nbytes, layout.working_to_read)
         )
-        self.tables, self.decoding = (
+        self.encoder_state_nbytes, self.decoder_state_nbytes = (
             np.array(float(held))
             if cells is None
             else np.minimum(held, BLOCKS * _volume(self.chunks) * layout.itemsize)
-            for held in (layout.tables, layout.decoding)
+            for held in (layout.encoder_state_nbytes, layout.decoder_state_nbytes)
         )
         ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
         self.padded = (
@@ -408,7 +412,7 @@ class _Side:
 
 
 def _judge(
-    source: _Side, target: _Side, boxes: np.ndarray, threads: int, model: CostModel
+    source: _StageSide, target: _StageSide, boxes: np.ndarray, threads: int, model: CostModel
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `StagePlan.peak` and `seconds` of many stages."""
     read, written = source.layout, target.layout
@@ -417,21 +421,21 @@ def _judge(
     new_item = float(written.itemsize)
     held = np.minimum(boxes, shape)
     copied = _volume(held) * item
-    reading = source.reading - _volume(source.chunks) * item * source.fit_into(held)
-    writing = target.working - _volume(target.chunks) * new_item * target.fit_into(held)
+    reading = source.decode_workspace_nbytes - _volume(source.chunks) * item * source.fit_into(held)
+    writing = target.workspace_nbytes - _volume(target.chunks) * new_item * target.fit_into(held)
     room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
-    encoded = _volume(target.chunks) * new_item if written.in_pieces else object_bytes
-    waiting = np.minimum(TOGETHER, object_bytes) * written.in_pieces
+    encoded = _volume(target.chunks) * new_item if written.streams_chunks else object_bytes
+    waiting = np.minimum(TOGETHER, object_bytes) * written.streams_chunks
     peak = (
         copied
         + np.maximum(source.held(held) * item, waiting)
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)
-        + written.turned
+        + written.byteswap_nbytes
         + encoded
-        + np.maximum(source.decoding, target.tables)
+        + np.maximum(source.decoder_state_nbytes, target.encoder_state_nbytes)
         + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))
         + OVERHEAD
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import escape_control_chars
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
 
@@ -78,7 +78,7 @@ def plot_rechunk(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
             f"{format_bytes(stage.peak)} each\n"
             f"decodes {format_bytes(costs.decoded)}, writes {costs.writes} objects of "
-            f"{_by(stage.target.object_shape)}; {counted(costs.requests, 'request')}",
+            f"{_by(stage.target.object_shape)}; {pluralize(costs.requests, 'request')}",
             loc="left",
             fontsize=9,
         )
@@ -145,7 +145,7 @@ def plot_joint(
         )
     figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3, frameon=False)
     left = len(arrays) - rows
-    figure.suptitle(title + (f"\nand {counted(left, 'smaller array')}" if left else ""))
+    figure.suptitle(title + (f"\nand {pluralize(left, 'smaller array')}" if left else ""))
     return figure
 
 
@@ -160,11 +160,11 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
             "written": (plan.target.grid, _TARGET),
             "task": (plan.boxes, TASK_COLOUR),
         }
-        said[1:] = [f"{counted(plan.tasks, 'task')} of {_by(plan.box)}", _work(plan.costs)]
+        said[1:] = [f"{pluralize(plan.tasks, 'task')} of {_by(plan.box)}", _work(plan.costs)]
     elif stage:
         axis.set_axis_off()
         return
-    axis.set_title("\n".join(map(printable, said)), loc="left", fontsize=8)
+    axis.set_title("\n".join(map(escape_control_chars, said)), loc="left", fontsize=8)
     seen = telling_dimensions([grid for grid, _ in grids.values()])
     if not seen:
         axis.set_axis_off()
@@ -173,7 +173,10 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
     for name, (grid, colour) in grids.items():
         _draw(axis, grid, colour, pair, name)
     named = one.names or (None,) * one.grid.ndim
-    label_axes(axis, ["" if d is None else printable(named[d] or f"dimension {d}") for d in pair])
+    label_axes(
+        axis,
+        ["" if d is None else escape_control_chars(named[d] or f"dimension {d}") for d in pair],
+    )
 
 
 def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held: int) -> None:
@@ -184,7 +187,7 @@ def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held
     axis.set_xlabel("MB of each process")
     axis.spines[:].set_visible(False)
     axis.set_title(
-        f"stage {number} of all arrays: {counted(stage.busy, 'task')}\n{_work(stage.costs)}",
+        f"stage {number} of all arrays: {pluralize(stage.busy, 'task')}\n{_work(stage.costs)}",
         loc="left",
         fontsize=9,
     )
@@ -193,7 +196,7 @@ def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held
 def _work(costs: Costs) -> str:
     return (
         f"decodes {format_bytes(costs.decoded)}, about {format_bytes(costs.stored)} stored, "
-        f"{counted(costs.requests, 'request')}"
+        f"{pluralize(costs.requests, 'request')}"
     )
 
 

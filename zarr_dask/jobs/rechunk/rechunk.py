@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_count, check_flags, check_given, check_resume
+from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
 from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
@@ -30,12 +30,12 @@ from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkRepor
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.rechunk.target_spec import (
-    Resources,
-    Wanted,
-    format_to_come,
+    RechunkBudget,
+    TargetSpec,
+    make_rechunk_plan,
     memory_budget,
     new_array,
-    planned,
+    target_format,
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
@@ -208,17 +208,17 @@ def plan_rechunk(
     >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
     262144
     """
-    check_flags(overwrite=overwrite)
+    check_bools(overwrite=overwrite)
     check_count("threads", threads, "those of the workers")
-    check_given("model", model, CostModel, "zarr_dask.CostModel(...)")
+    check_type("model", model, CostModel, "zarr_dask.CostModel(...)")
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
-    resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
+    resources = RechunkBudget(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     if not isinstance(source, list | tuple):
-        wanted = Wanted(chunks, shards, dtype, codecs, format, region)
+        wanted = TargetSpec(chunks, shards, dtype, codecs, format, region)
         place = archives.place(target, path, storage_options)
         if is_dask(source):
-            form = format_for_new(place[0], format or format_around(*place), place[1])
+            form = format_for_new(place[0], format or parent_format(*place), place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
         return _plan(source, *place, wanted, resources, overwrite=overwrite)
     each = [
@@ -236,7 +236,7 @@ def plan_rechunk(
         _plan(
             one,
             *archives.place(place, below, storage_options),
-            Wanted(cells, outer, kind, codecs, format, part),
+            TargetSpec(cells, outer, kind, codecs, format, part),
             resources,
             overwrite=overwrite,
         )
@@ -270,18 +270,18 @@ def _plan(
     source: Location | Array,
     store: Store,
     path: str,
-    wanted: Wanted,
-    resources: Resources,
+    wanted: TargetSpec,
+    resources: RechunkBudget,
     *,
     overwrite: bool,
 ) -> RechunkPlan:
     """Return the plan of one array."""
     array = _opened(source)
-    node_format = format_to_come(array, store, path, wanted)
+    node_format = target_format(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
-    check_apart(array, new.array)
-    check_place(store, path, node_format, overwrite=overwrite)
-    return planned(array, new, resources, overwrite=overwrite)
+    check_source_not_target(array, new.array)
+    check_can_create(store, path, node_format, overwrite=overwrite)
+    return make_rechunk_plan(array, new, resources, overwrite=overwrite)
 
 
 def _opened(source: Any) -> Array:
@@ -362,7 +362,7 @@ def rechunk(
     >>> float(zd.open_array(target)[...].sum())
     1024.0
     """
-    check_flags(overwrite=overwrite, verify=verify)
+    check_bools(overwrite=overwrite, verify=verify)
     check_resume(resume)
     plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
         source,
@@ -387,7 +387,7 @@ def rechunk(
     return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
 
 
-def check_apart(source: Array, target: Array) -> None:
+def check_source_not_target(source: Array, target: Array) -> None:
     """Refuse a target that is, contains or lies within the source.
 
     Raises
@@ -395,7 +395,7 @@ def check_apart(source: Array, target: Array) -> None:
     SourceIsTargetError
         If it does.
     """
-    if meet((source.store, source.path), (target.store, target.path)):
+    if locations_overlap((source.store, source.path), (target.store, target.path)):
         raise SourceIsTargetError(
             f"the target {target.where} is the source, or one lies within the other, so that "
             "writing would destroy what is still to be read. Choose another target, and replace "
@@ -406,9 +406,9 @@ def check_apart(source: Array, target: Array) -> None:
 def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
     """Refuse targets that conflict with each other, or with another array's source."""
     for one, other in permutations(plans, 2):
-        check_apart(one.source, other.target)
+        check_source_not_target(one.source, other.target)
     for one, other in combinations(plans, 2):
-        if meet(*((plan.target.store, plan.target.path) for plan in (one, other))):
+        if locations_overlap(*((plan.target.store, plan.target.path) for plan in (one, other))):
             raise NodeExistsError(
                 f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
                 "replace the other. Give each a place of its own."

@@ -41,7 +41,7 @@ from zarr_dask.journal.manifest import Manifest, ManifestPlace
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Sum", "added", "digest", "digest_text", "sum_of"]
+__all__ = ["Sum", "add_hashes", "digest", "digest_text", "sum_of"]
 
 Sum = tuple[int, int]
 """Sums of the two words of all hashes, each modulo 2^64."""
@@ -111,7 +111,7 @@ def digest(
 
     def add(share: Sum) -> None:
         nonlocal total
-        total = added(total, share)
+        total = add_hashes(total, share)
 
     boxes = boxes_for(array.shape, array.dtype, [stored] if stored is not None else [])
     run_boxes(partial(sum_of, shape=tuple(array.shape)), array, boxes, add, client, "digest")
@@ -128,7 +128,7 @@ def digest_text(shape: Shape, dtype: np.dtype[Any], total: Sum) -> str:
     return f"zd1-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
 
-def added(a: Sum, b: Sum) -> Sum:
+def add_hashes(a: Sum, b: Sum) -> Sum:
     """Return the sum of two sums."""
     return (a[0] + b[0]) & _WORD, (a[1] + b[1]) & _WORD
 
@@ -154,7 +154,7 @@ def sum_of(block: np.ndarray, region: Region, shape: Shape) -> Sum:
             along *= np.uint64(strides[axis] & _WORD)
             positions = positions + along.reshape((-1,) + (1,) * (block.ndim - 1 - axis))
         words = list(_words(block[slab] if slab else block))
-        total = added(total, _summed(np.ravel(positions), words))
+        total = add_hashes(total, _summed(np.ravel(positions), words))
     return total
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:
@@ -178,14 +178,15 @@ class VerifyReport:
         nbytes = format_bytes(sum(array.nbytes for array in self.arrays))
         lines = [
             f"verify {self.where} ({self.deep})",
-            f"  {counted(len(self.arrays), 'array')}, {nbytes}; objects: {_numbers(self.objects)}",
+            f"  {pluralize(len(self.arrays), 'array')}, {nbytes}; "
+            f"objects: {_numbers(self.objects)}",
         ]
         if any(self.chunks.values()):
             lines.append(f"  chunks in shards: {_numbers(self.chunks)}")
         if self.unpublished:
             lines.append(
-                f"  {counted(self.unpublished, 'stored object')} of steps that an open output has "
-                "not published yet"
+                f"  {pluralize(self.unpublished, 'stored object')} of steps that an open output "
+                "has not published yet"
             )
         for array in self.arrays:
             if not array.ok:
@@ -198,7 +199,7 @@ class VerifyReport:
         if not self.listed:
             lines.append("  the store cannot list: keys that belong to nothing are not known")
         if self.swept:
-            lines.append(f"  {counted(self.swept, 'temporary file')} removed")
+            lines.append(f"  {pluralize(self.swept, 'temporary file')} removed")
         lines.append(f"  {'nothing is wrong' if self.ok else _numbers(self.counts)}")
         return "\n".join(lines)
 

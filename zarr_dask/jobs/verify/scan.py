@@ -25,15 +25,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.codecs.base import ABSENT_PLACE, Inside, Reading
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.base import ABSENT_PLACE, DecodeOptions, ShardIndex
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.codecs.fetch import Fetch, answer, window
+from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer, Range, read_ranges
 
-__all__ = ["STATES", "Batch", "Cells", "Census", "Depth", "Finding", "State"]
+__all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
 
 Depth = Literal["index", "decode", "receipts"]
 State = Literal["ok", "empty", "absent", "torn", "checksum", "undecodable"]
@@ -67,27 +67,27 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellRuns:
     """Numbers of some cells of a grid, in C order, as runs of consecutive numbers."""
 
     runs: tuple[tuple[int, int], ...]
     """First number, and length of the run."""
 
     @staticmethod
-    def of(numbers: Sequence[int] | np.ndarray) -> Cells:
+    def of(numbers: Sequence[int] | np.ndarray) -> CellRuns:
         """Return the cells with some numbers, given in any order.
 
         Examples
         --------
-        >>> Cells.of([7, 3, 4, 5]).runs
+        >>> CellRuns.of([7, 3, 4, 5]).runs
         ((3, 3), (7, 1))
         """
         ordered = np.unique(np.asarray(numbers, np.int64))
         if not ordered.size:
-            return Cells(())
+            return CellRuns(())
         starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 2) != 1)
         lengths = np.diff(starts, append=ordered.size)
-        return Cells(tuple(zip(ordered[starts].tolist(), lengths.tolist(), strict=True)))
+        return CellRuns(tuple(zip(ordered[starts].tolist(), lengths.tolist(), strict=True)))
 
     @property
     def count(self) -> int:
@@ -99,7 +99,7 @@ class Cells:
 
         Examples
         --------
-        >>> list(Cells(((3, 3), (7, 1))).part(2, 4))
+        >>> list(CellRuns(((3, 3), (7, 1))).part(2, 4))
         [5, 7]
         """
         ends = list(accumulate(length for _, length in self.runs))
@@ -111,7 +111,7 @@ class Cells:
             yield from range(start + max(first - before, 0), start + min(stop - before, length))
 
 
-class Summed(NamedTuple):
+class ObjectChecksum(NamedTuple):
     """Size and checksums of a stored object."""
 
     nbytes: int
@@ -120,7 +120,7 @@ class Summed(NamedTuple):
     """SHA-256 in hexadecimal digits, if requested."""
 
 
-class Batch(NamedTuple):
+class ScanResult(NamedTuple):
     """Result of a task."""
 
     array: int
@@ -133,17 +133,17 @@ class Batch(NamedTuple):
     """Number of chunks inside shards by state, if they were checked."""
     nbytes: int
     """Bytes that were read, or sizes that were looked up."""
-    sums: list[Summed | None]
+    sums: list[ObjectChecksum | None]
     """Checksums of each object, if requested; None if it is absent."""
     findings: list[Finding]
 
 
 @dataclass(frozen=True)
-class Census:
+class ObjectScan:
     """The tasks for some arrays; called with the number of a task."""
 
     arrays: tuple[Array, ...]
-    cells: tuple[Cells, ...]
+    cells: tuple[CellRuns, ...]
     """The stored objects of each array to check."""
     depth: Depth
     sha256: bool = False
@@ -162,7 +162,7 @@ class Census:
         nbytes = prod(array.write_chunks) * array.meta.data_type.typical_itemsize
         return max(1, min(_MOST_PER_TASK, _BYTES_PER_TASK // max(nbytes, 1)))
 
-    def __call__(self, number: int) -> Batch:
+    def __call__(self, number: int) -> ScanResult:
         """Run one task."""
         ends = list(accumulate(self.batches))
         which = bisect_right(ends, number)
@@ -170,7 +170,7 @@ class Census:
         first = (number - (ends[which - 1] if which else 0)) * size
         array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
         states, chunks = bytearray(), Counter[State]()
-        sums: list[Summed | None] = []
+        sums: list[ObjectChecksum | None] = []
         findings: list[Finding] = []
         nbytes = 0
         confirm = array.confirmation()
@@ -184,7 +184,7 @@ class Census:
             nbytes += found.nbytes
             sums.append(found.summed)
             findings.extend(found.findings[: _MOST_NAMED - len(findings)])
-        return Batch(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
+        return ScanResult(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
 
 
 _MOST_PER_TASK = 256
@@ -216,7 +216,7 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
         size, view = array.store.size(key), memoryview(b"")
         read: _Read = lambda wanted: read_ranges(array.store, key, wanted)  # noqa: E731
     else:
-        value = array.store.borrow(key)
+        value = array.store.get_transient(key)
         size = None if value is None else len(value)
         view = memoryview(value or b"")
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
@@ -226,7 +226,7 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
     look.nbytes = size
     if depth == "receipts":
         digest = sha256(view).hexdigest() if with_sha256 else None
-        look.summed = Summed(size, crc32c(view), digest)
+        look.summed = ObjectChecksum(size, crc32c(view), digest)
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(array.meta.bound(coords), read, size, valid, ())
@@ -242,7 +242,7 @@ class _Look:
         self.state: State = "ok"
         self.chunks = Counter[State]()
         self.nbytes = 0
-        self.summed: Summed | None = None
+        self.summed: ObjectChecksum | None = None
         self.findings: list[Finding] = []
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:
@@ -254,7 +254,12 @@ class _Look:
         return state
 
     def at(
-        self, bound: BoundChain, read: _Read, size: int, valid: Region, inside: tuple[Shape, ...]
+        self,
+        bound: BoundCodecChain,
+        read: _Read,
+        size: int,
+        valid: Region,
+        inside: tuple[Shape, ...],
     ) -> State:
         """Check a chunk, or a shard and the chunks in it.
 
@@ -276,7 +281,7 @@ class _Look:
             wanted = "some" if expected is None else f"{expected}"
             return self.blame("torn", inside, f"it has {size} bytes, expected {wanted}")
         try:
-            found = answer(bound.inside(), read)
+            found = drive_fetch(bound.read_index(), read)
         except CorruptObjectError as error:
             return self.blame("torn", inside, error.reason)
         if found is not None:
@@ -286,14 +291,14 @@ class _Look:
         if self.decoding:
             out = np.empty(bound.spec.shape, bound.spec.dtype)
             try:
-                answer(bound.read(None, out, _READING, whole=True), read)
+                drive_fetch(bound.read(None, out, _READING, whole=True), read)
             except ChecksumError as error:
                 return self.blame("checksum", (*inside, *error.coords), error.reason)
             except CorruptObjectError as error:
                 return self.blame("undecodable", (*inside, *error.coords), error.reason)
         return "ok"
 
-    def _overlaps(self, found: Inside, size: int, inside: tuple[Shape, ...]) -> State:
+    def _overlaps(self, found: ShardIndex, size: int, inside: tuple[Shape, ...]) -> State:
         """Record chunks that overlap each other, or the index, according to the index.
 
         Two chunks may lie at exactly the same position: equal bytes need to be stored only once.
@@ -317,8 +322,8 @@ class _Look:
     def _chunks(
         self,
         places: np.ndarray,
-        chunk: BoundChain,
-        bound: BoundChain,
+        chunk: BoundCodecChain,
+        bound: BoundCodecChain,
         read: _Read,
         size: int,
         valid: Region,
@@ -364,7 +369,7 @@ class _Look:
         return worst
 
 
-_READING = Reading()
+_READING = DecodeOptions()
 
 
 def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
@@ -376,7 +381,7 @@ def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
 
 def _within(read: _Read, start: int, length: int) -> _Read:
     """Return a reader for parts of a range within a longer value."""
-    return lambda wanted: answer(window(_asking(wanted), start, length), read)
+    return lambda wanted: drive_fetch(fetch_within(_asking(wanted), start, length), read)
 
 
 def _asking(wanted: Sequence[Range]) -> Fetch[Sequence[Buffer] | None]:

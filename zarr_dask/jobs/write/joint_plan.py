@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from zarr_dask.jobs.engine import check_in_reach
-from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
+from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
-from zarr_dask.jobs.write.running import end_of, run_plans
+from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import StoredWrite
+    from zarr_dask.graph import WriteCollection
 
 __all__ = ["JointWritePlan"]
 
@@ -75,17 +75,17 @@ class JointWritePlan:
         """Plot a panel for each array; see `WritePlan.plot`."""
         return plot_writes([plan.panel() for plan in self.plans])
 
-    def collection(self, topic: str = "") -> StoredWrite:
+    def collection(self, topic: str = "") -> WriteCollection:
         """Return the tasks of all, after making room at the targets; see `WritePlan.collection`."""
         from zarr_dask.graph import join_writes
 
         for plan in self.plans:
-            check_outlives(plan.target.store)
-            check_in_reach(plan.target.store, merges=False)
+            check_archive_open(plan.target.store)
+            check_reachable_from_workers(plan.target.store, merges=False)
         begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
-        return join_writes([one.write for one in begun], end_of(begun))
+        return join_writes([one.write for one in begun], make_finalizer(begun))
 
-    @ends_archives(lambda plan: [one.target.store for one in plan.plans])
+    @closes_zip_targets(lambda plan: [one.target.store for one in plan.plans])
     def run(
         self,
         client: Client | None = None,

@@ -16,7 +16,7 @@ from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 
-__all__ = ["WriteMode", "WriteRequest", "one_by_one"]
+__all__ = ["WriteMode", "WriteRequest", "split_request"]
 
 WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
@@ -69,7 +69,7 @@ class WriteRequest:
             )
 
 
-def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
+def split_request(request: WriteRequest, count: int) -> list[WriteRequest]:
     """What is asked of each of several arrays."""
     if request.on_conflict == "wait":
         raise ValueError(

@@ -12,19 +12,19 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
-from zarr_dask.array.resize import appended, resized
+from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.edit import current
+from zarr_dask.formats.edit import reload_metadata
 from zarr_dask.formats.v3 import V3
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.prefetch import Site, site_of_array
-from zarr_dask.jobs.engine.grid_arguments import cells_given
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_array
+from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
@@ -33,14 +33,14 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["axis_of", "existing_array", "grown", "new_array"]
+__all__ = ["append_target", "axis_of", "existing_array", "new_array"]
 
 
 def existing_array(
     url: Location | Array | Group,
     component: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[Array, Site]:
+) -> tuple[Array, PrefetchedLocation]:
     """Return an array to write into, and the content of its location.
 
     Raises
@@ -55,13 +55,13 @@ def existing_array(
     if isinstance(url, Array) and not component:
         target = url
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
-        site = site_of_array(url.store, url.path, url.node_format, url.options)
+        site = prefetch_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
-        site = site_of_array(target.store, target.path, target.node_format, target.options)
+        site = prefetch_array(target.store, target.path, target.node_format, target.options)
     else:
-        store, path = node_place(url, component or "", storage_options)
-        site = site_of_array(store, path, V3)
+        store, path = resolve_node(url, component or "", storage_options)
+        site = prefetch_array(store, path, V3)
         target = replace(open_array(site.store, path, "r+"), store=store)
     if isinstance(target.store, ReadOnly):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
@@ -69,7 +69,9 @@ def existing_array(
     return target, site
 
 
-def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tuple[Array, Region]:
+def append_target(
+    target: Array, values: da.Array, along: int | str, site: PrefetchedLocation
+) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
     `site` is the location of the array as it is now.
@@ -82,9 +84,11 @@ def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tupl
         If the array in the store is a different one by now.
     """
     axis = axis_of(target, along)
-    meta = current(site.store, target.path, target.node_format, target.meta, target.options)
-    shape, region = appended(meta.shape, values.shape, axis)
-    longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
+    meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
+    shape, region = append_region(meta.shape, values.shape, axis)
+    longer = replace(
+        meta, grid=resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
+    )
     problems = list(longer.problems())
     if problems:
         raise MetadataError.of(target.where, problems)
@@ -184,7 +188,7 @@ def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any
     shape = spec.shape
     names = list(given_names(spec.dimension_names, len(shape)) or ())
     names += [None] * (len(shape) - len(names))
-    return cells_given(given, shape, names, present, what, at)
+    return parse_chunks_argument(given, shape, names, present, what, at)
 
 
 def _dividing(sizes: tuple[int, ...]) -> int:
@@ -224,10 +228,10 @@ def _data_type_of_copied(values: da.Array) -> DataType | None:
 
     Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
     """
-    from zarr_dask.graph import sources_of
+    from zarr_dask.graph import find_sources
 
     if len(values.__dask_graph__().layers) != 1:
         return None
-    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
+    found = {source.array.meta.data_type for source in find_sources(values, ArraySource)}
     data_type = found.pop() if len(found) == 1 else None
     return None if data_type is None or data_type.name == "object" else data_type

@@ -16,23 +16,23 @@ from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group, open_array
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.parents import format_around
-from zarr_dask.hierarchy.prefetch import Site, site_of
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.indexing.basic import checked_region
-from zarr_dask.jobs.engine.grid_arguments import region_given
-from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
+from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
-    check_apart,
+    check_disjoint_targets,
     check_existing,
     check_fits,
     check_not_read,
@@ -41,14 +41,14 @@ from zarr_dask.jobs.write.checks import (
 )
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import Partial, WritePlan
-from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
+from zarr_dask.jobs.write.request import WriteMode, WriteRequest, split_request
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting
-from zarr_dask.jobs.write.target_array import axis_of, existing_array, grown, new_array
+from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, check_no_output
-from zarr_dask.journal.swap import Swap, is_halfway, plan_swap
-from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
+from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
     """
-    check_flags(overwrite=overwrite, sha256=sha256)
+    check_bools(overwrite=overwrite, sha256=sha256)
     replaces = (overwrite or mode == "w") and not component
     place, options = Archives(replaces=replaces).instead_of(url, storage_options)
     request = WriteRequest(
@@ -240,22 +240,22 @@ def plan_write(
     )
     if not isinstance(arr, list | tuple):
         return _plan(arr, request)
-    requests = one_by_one(request, len(arr))
+    requests = split_request(request, len(arr))
     first, *others = zip(arr, requests, strict=True)
     plans = [_plan(*first)]
     ended = plans[0].resume.ended_with  # its journal is the last one to go
     for values, asked in others:
         plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
-    check_apart(plans)
+    check_disjoint_targets(plans)
     return JointWritePlan(tuple(plans))
 
 
-class _Aim(NamedTuple):
+class _ResolvedTarget(NamedTuple):
     """Destination of the values."""
 
     target: Array
     region: Region
-    site: Site
+    site: PrefetchedLocation
     """Content of the location."""
     before: ArrayMeta | None = None
     """Metadata of the array now, if it grows."""
@@ -263,26 +263,26 @@ class _Aim(NamedTuple):
     """The region, if a job that has ended already appended the same values."""
 
 
-def _aim(values: da.Array, request: WriteRequest) -> _Aim:
+def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
-        store, path = node_place(request.url, request.component or "", request.storage_options)
-        site = site_of(store, path)
-        around = format_around(site.store, path)
+        store, path = resolve_node(request.url, request.component or "", request.storage_options)
+        site = prefetch_location(store, path)
+        around = parent_format(site.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
-        return _Aim(target, checked_region(None, target.shape), site)
+        return _ResolvedTarget(target, checked_region(None, target.shape), site)
     target, site = existing_array(request.url, request.component, request.storage_options)
     check_existing(target, request)
     if request.append is None:
-        return _Aim(target, _region_in(target, request.region), site)
+        return _ResolvedTarget(target, _region_in(target, request.region), site)
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
-    target, region = grown(target, values, request.append, site)
-    ended = grown_before(values, replace(target, meta=before), region, request.resume)
+    target, region = append_target(target, values, request.append, site)
+    ended = find_finished_append(values, replace(target, meta=before), region, request.resume)
     if ended is not None:  # only its journal is left
-        return _Aim(replace(target, meta=before), ended, site, None, ended)
-    return _Aim(target, region, site, before)
+        return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
+    return _ResolvedTarget(target, region, site, before)
 
 
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
@@ -318,7 +318,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap = replace(swap, token=resume.resumed[1].swap)
     over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
-        check_place(site.store, target.path, target.node_format, overwrite=replaces)
+        check_can_create(site.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
         target=target,
@@ -329,15 +329,15 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         overwrite=replaces,
         before=before,
         casting=request.casting,
-        compares=request.partial == "compare",
+        uses_cas=request.partial == "compare",
         resume=resume,
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
-    if plan.partial and plan.compares:
-        conditional(target.store).check_conditional(target.key(plan.partial[0]))
+    if plan.partial and plan.uses_cas:
+        as_cas_store(target.store).check_conditional(target.key(plan.partial[0]))
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
@@ -346,11 +346,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
 def _region_in(target: Array, given: Any) -> Region:
     """Return the region of an array to write into."""
     if isinstance(given, Mapping):
-        given = region_given(given, target.shape, target.dimension_names or (), target.where)
+        given = parse_region_argument(
+            given, target.shape, target.dimension_names or (), target.where
+        )
     return checked_region(given, target.shape)
 
 
-def _swap(target: Array) -> Swap | None:
+def _swap(target: Array) -> AtomicReplace | None:
     """Return the swap that replaces an array at once; None if there is no array yet."""
     formats = [target.node_format]
     try:
@@ -415,7 +417,7 @@ def to_zarr(
 
     Returns
     -------
-    WriteReport or StoredWrite or dask.array.Array
+    WriteReport or WriteCollection or dask.array.Array
         As `compute` and `return_stored` say. For several arrays a tuple of reports, one collection
         whose ``compute()`` returns that tuple, or a tuple of dask arrays.
 
@@ -438,7 +440,7 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
-    check_flags(compute=compute, return_stored=return_stored)
+    check_bools(compute=compute, return_stored=return_stored)
     plan = plan_write(
         arr,
         url,

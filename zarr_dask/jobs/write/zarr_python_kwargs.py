@@ -15,7 +15,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
-from zarr_dask.stores.open import Location, located
+from zarr_dask.stores.open import Location, split_zarr_python_node
 
 __all__ = ["spec_from_keywords", "target_of"]
 
@@ -51,7 +51,7 @@ def target_of(
     if not isinstance(url, Array | Group) and place_in_zarr_python(url) is not None:
         if hasattr(url, "shape") and not component:
             return open_array(url, mode="r+"), None, keywords
-        return (*located(url, component or ""), keywords)
+        return (*split_zarr_python_node(url, component or ""), keywords)
     return url, component, keywords
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from zarr_dask._util.threads import in_flight
+from zarr_dask._util.threads import request_slots
 from zarr_dask.errors import (
     ConditionalWriteError,
     ListingError,
@@ -31,19 +31,24 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ZarrDaskError,
 )
-from zarr_dask.stores.backends.http_ranges import Span, is_part
+from zarr_dask.stores.backends.http_ranges import ContentRange, range_satisfied
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
     Listing,
     Range,
-    Version,
+    TaggedBytes,
     check_key,
     join,
 )
-from zarr_dask.stores.conditional_get import Versioned
-from zarr_dask.stores.option_mapping import WEB, Place, place_of, surroundings
-from zarr_dask.stores.retry import RetryPolicy, put_if, retried, time_to_send
+from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
+from zarr_dask.stores.retry import (
+    RetryPolicy,
+    call_with_retries,
+    cas_put_with_retries,
+    upload_timeout,
+)
 
 __all__ = ["ObstoreRequests", "forked_from"]
 
@@ -84,7 +89,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class ObstoreRequests(Versioned):
+class ObstoreRequests(ConditionalGetMixin):
     """The requests behind the methods of a store.
 
     Parameters
@@ -113,7 +118,7 @@ class ObstoreRequests(Versioned):
         return None if found is None else int(found["size"])
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the ETag of a value."""
+        """See `zarr_dask.stores.base.etag_of`: the ETag of a value."""
         found = self._head(key)
         return None if found is None else _tag(found)
 
@@ -167,7 +172,7 @@ class ObstoreRequests(Versioned):
         pieces = _flat(buffers)
 
         def put() -> bool:
-            with self._reporting("write", key), in_flight():
+            with self._reporting("write", key), request_slots():
                 obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
                     obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
@@ -175,7 +180,7 @@ class ObstoreRequests(Versioned):
                     return False
             return True
 
-        return put_if(self.policy, put, lambda: self.get(key), pieces)
+        return cas_put_with_retries(self.policy, put, lambda: self.get(key), pieces)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -254,11 +259,11 @@ class ObstoreRequests(Versioned):
         values has a longer one. There are only a few different clients.
         """
         place = place_of(self.url)
-        timeout = time_to_send(self.policy.timeout, sent)
+        timeout = upload_timeout(self.policy.timeout, sent)
         found = self._clients.get((timeout, retries))
         if found is None:
             bucket = place._replace(path="")
-            found = _client(bucket, self.options, timeout, retries, surroundings(place.scheme))
+            found = _client(bucket, self.options, timeout, retries, environment_hash(place.scheme))
             self._clients[timeout, retries] = found
         return (*found, place.path)
 
@@ -277,10 +282,10 @@ class ObstoreRequests(Versioned):
         """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result:
-            with self._reporting(doing, key), in_flight(most) as at_once:
+            with self._reporting(doing, key), request_slots(most) as at_once:
                 return ask(at_once)
 
-        return retried(self.policy, attempt)
+        return call_with_retries(self.policy, attempt)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """Return the result of a request; None if the key is missing from an existing bucket."""
@@ -319,7 +324,7 @@ class ObstoreRequests(Versioned):
     def _try_head(self, key: str) -> Mapping[str, Any] | None:
         return self._asked(key, lambda obs, client, at: obs.head(client, at))
 
-    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         """Return a part of a value, with its tag; without content if the value has another tag."""
         start, stop = wanted
         if stop is not None and start >= stop:
@@ -327,11 +332,11 @@ class ObstoreRequests(Versioned):
             return None if found is None else _checked(b"", found, tag)
         return self._do("read", key, lambda: self._try_version(key, wanted, tag))
 
-    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         try:
             found = self._answer(key, wanted, tag)
         except _errors("PreconditionError"):
-            return Version(None, None)  # the value was replaced
+            return TaggedBytes(None, None)  # the value was replaced
         except _errors("NotSupportedError"):  # Azure does not support ranges from the end
             return self._end(key, -wanted.start, tag)
         except _errors("GenericError") as error:
@@ -357,15 +362,15 @@ class ObstoreRequests(Versioned):
             return None
         value, meta = memoryview(found.bytes()), found.meta  # created on each access
         first, stop = found.range
-        span = Span(first, stop, int(meta["size"]))
+        span = ContentRange(first, stop, int(meta["size"]))
         problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
-        if not is_part(wanted, span):
+        if not range_satisfied(wanted, span):
             raise StoreError(f"could not read {key!r} in {self.url}: {problem}.")
         if len(value) != span.stop - span.first:
             raise StoreUnavailableError(f"could not read {key!r} in {self.url}: {problem}.")
         return value, meta
 
-    def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
+    def _end(self, key: str, nbytes: int, tag: Hashable) -> TaggedBytes | None:
         """Return the last bytes of a value, found through its size, in a second request."""
         for _ in range(_ATTEMPTS):
             head = self._try_head(key)
@@ -448,10 +453,12 @@ def _tag(meta: Mapping[str, Any]) -> Hashable:
     return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
 
 
-def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
+def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> TaggedBytes:
     """Return a part of a value if its tag matches; some services ignore conditions."""
     found = _tag(meta)
-    return Version(None, None) if tag is not None and found != tag else Version(content, found)
+    return (
+        TaggedBytes(None, None) if tag is not None and found != tag else TaggedBytes(content, found)
+    )
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -497,7 +504,7 @@ def _failed(what: str, error: Exception) -> StoreError:
 # --- the clients of a process ---------------------------------------------------------------------
 
 
-class _Ancestry:
+class _ForkDetector:
     """The parent of this process, if that had used the library before the fork."""
 
     def __init__(self) -> None:
@@ -510,7 +517,7 @@ class _Ancestry:
         _client.cache_clear()
 
 
-_ANCESTRY = _Ancestry()
+_ANCESTRY = _ForkDetector()
 
 
 def forked_from() -> int | None:
@@ -520,7 +527,7 @@ def forked_from() -> int | None:
 
 @lru_cache(maxsize=64)
 def _client(
-    place: Place,
+    place: BucketPath,
     options: str,
     timeout: float,
     retries: int,
