@@ -7,7 +7,7 @@ elements all have the fill value is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.streaming_put import put_stream
 
-__all__ = ["WrittenArray", "decoded", "write_object", "write_object_part"]
+__all__ = ["WrittenArray", "decoded", "updated", "write_object", "write_object_part"]
 
 
 class WrittenArray(Protocol):
@@ -89,9 +89,20 @@ def write_object_part(
     """
     array.meta.check_writable(array.where)
     elements = view_region(values, part.out)
-    if elements.shape != array.meta.bound(part.coords).spec.shape:
-        elements = _completed(array, part, elements, confirm)
-    return write_object(array, part.coords, elements, note, waiting, fence)
+    bound = array.meta.bound(part.coords)
+    if elements.shape == bound.spec.shape:
+        return write_object(array, part.coords, elements, note, waiting, fence)
+    key = array.key(part.coords)
+    stored = None if part.whole else array.store.get(key)
+    if stored is None and not part.whole and confirm is not None:
+        confirm()
+    pieces = None if stored is None else updated(array, part, elements, stored)
+    if pieces is not None:
+        put_stream(array.store, key, pieces, note, waiting, fence)
+        return True
+    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk[part.inside] = elements
+    return write_object(array, part.coords, chunk, note, waiting, fence)
 
 
 def write_object(
@@ -117,17 +128,44 @@ def write_object(
     return True
 
 
-def _completed(
-    array: WrittenArray, part: Part, elements: np.ndarray, confirm: Callable[[], None] | None
-) -> np.ndarray:
-    """All elements of a stored object: what is there, or nothing yet, with these in their place."""
-    key = array.key(part.coords)
-    stored = None if part.whole else array.store.get(key)
-    if stored is None and not part.whole and confirm is not None:
-        confirm()
-    chunk = decoded(array.meta, part.coords, stored, array.where, key)
-    chunk[part.inside] = elements
-    return chunk
+def updated(
+    array: WrittenArray, part: Part, elements: np.ndarray, stored: Buffer
+) -> Iterator[Buffer] | None:
+    """Return the bytes of an object after a part of it has changed; None if all must be decoded.
+
+    Chunks of a shard outside the part are not decoded: their bytes are copied.
+
+    Parameters
+    ----------
+    array
+        Array that the object belongs to.
+    part
+        The object, and the part of it that changes.
+    elements
+        New elements of the part.
+    stored
+        Bytes of the object as it is.
+
+    Raises
+    ------
+    CorruptObjectError
+        If an index, or a chunk that changes in part, does not decode; while pieces are taken, too.
+    """
+    key, coords = array.key(part.coords), tuple(part.coords)
+    try:
+        pieces = array.meta.bound(coords).updated(stored, part.inside, elements)
+    except CorruptObjectError as error:
+        raise error.at(array.where, key, coords) from error
+    return None if pieces is None else _located(pieces, array.where, key, coords)
+
+
+def _located(
+    pieces: Iterator[Buffer], where: str, key: str, coords: tuple[int, ...]
+) -> Iterator[Buffer]:
+    try:
+        yield from pieces
+    except CorruptObjectError as error:
+        raise error.at(where, key, coords) from error
 
 
 def decoded(

@@ -291,6 +291,30 @@ class BoundSerializer(ABC):
         """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         return self.encode(array)
 
+    def updated(
+        self,
+        buffer: Buffer,  # noqa: ARG002  (only what holds chunks of its own can keep some)
+        region: Region,  # noqa: ARG002
+        elements: np.ndarray,  # noqa: ARG002
+    ) -> Iterator[Buffer] | None:
+        """Return the bytes after some elements have changed, without decoding what stays.
+
+        Parameters
+        ----------
+        buffer
+            All bytes of the chunk as it is.
+        region
+            Region of the chunk that changes.
+        elements
+            New elements of the region.
+
+        Returns
+        -------
+        iterator of buffers, or None
+            Pieces as of `pieces`; None if the chunk must be decoded and encoded as a whole.
+        """
+        return None
+
     @abstractmethod
     def decode(
         self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions

@@ -284,6 +284,14 @@ class BoundCodecChain:
         array = self._changed(array)
         return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
 
+    def updated(
+        self, buffer: Buffer, region: Region, elements: np.ndarray
+    ) -> Iterator[Buffer] | None:
+        """See `BoundSerializer.updated`; array codecs would have to encode parts of a chunk."""
+        if not self.partial or self._stages:
+            return None
+        return self._serializer.updated(buffer, region, elements)
+
     def _changed(self, array: np.ndarray) -> np.ndarray:
         """Return a chunk after the array codecs."""
         for codec, spec in self._stages:

@@ -7,10 +7,11 @@ region of it is fetched in two rounds: the index, and then the chunks that the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -199,19 +200,28 @@ class _BoundSharding(BoundSerializer):
 
     def pieces(self, array: np.ndarray) -> Iterator[Buffer]:
         index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        return self._with_index(self._chunks(array, index), index)
+
+    def _with_index(self, chunks: Iterator[Buffer], index: np.ndarray) -> Iterator[Buffer]:
+        """Yield the bytes of chunks and of their index, which is complete when they are."""
         if not self._index_first:
-            yield from self._chunks(array, index, 0)
+            yield from chunks
             yield from self._index.encode(index)
             return
         with SegmentedBuffer() as gathered:
-            for piece in self._chunks(array, index, self._index_size):
+            for piece in chunks:
                 gathered.add(piece)
         yield from self._index.encode(index)
         yield from gathered.buffers()
 
-    def _chunks(self, array: np.ndarray, index: np.ndarray, offset: int) -> Iterator[Buffer]:
+    @property
+    def _first_byte(self) -> int:
+        """Offset of the first chunk."""
+        return self._index_size if self._index_first else 0
+
+    def _chunks(self, array: np.ndarray, index: np.ndarray) -> Iterator[Buffer]:
         """Yield the bytes of the stored chunks in order, and note their positions in the index."""
-        places = index.reshape(-1, 2)
+        places, offset = index.reshape(-1, 2), self._first_byte
         for number, chunk in self._stored_chunks(array):
             start = offset
             for piece in self._inner.pieces(chunk):
@@ -232,6 +242,86 @@ class _BoundSharding(BoundSerializer):
                     for number in numbers:
                         yield first + number, chunks[number, ...]
             first += len(run)
+
+    # --- changing some chunks -------------------------------------------------------------------
+
+    def updated(
+        self, buffer: Buffer, region: Region, elements: np.ndarray
+    ) -> Iterator[Buffer] | None:
+        """See `BoundSerializer.updated`: the bytes of chunks outside the region stay as they are.
+
+        None if there are no such chunks, or the index does not place them within the shard.
+        """
+        shard = memoryview(buffer)
+        places = self._decode_index(self._cut_index(shard)).reshape(-1, 2)
+        parts = {self._number(part.coords): part for part in self._grid.parts(region)}
+        kept = (places != _ABSENT).any(axis=1)
+        kept[list(parts)] = False
+        if not kept.any() or not _lie_within(places[kept], len(shard)):
+            return None
+        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        return self._with_index(
+            self._updated_chunks(shard, places, kept, parts, elements, index), index
+        )
+
+    def _updated_chunks(
+        self,
+        shard: memoryview,
+        places: np.ndarray,
+        kept: np.ndarray,
+        parts: Mapping[int, Part],
+        elements: np.ndarray,
+        index: np.ndarray,
+    ) -> Iterator[Buffer]:
+        """Yield the bytes of all chunks in their order, kept and changed, and note their places."""
+        noted, offset, done = index.reshape(-1, 2), self._first_byte, 0
+        for number in (*sorted(parts), len(places)):
+            numbers = np.flatnonzero(kept[done:number]) + done
+            lengths = places[numbers, 1]
+            noted[numbers, 0] = offset + np.cumsum(lengths) - lengths
+            noted[numbers, 1] = lengths
+            for first, stop in _joined_ranges(places[numbers]):
+                offset += stop - first
+                yield shard[first:stop]
+            done = number + 1
+            if number == len(places):
+                return
+            pieces = self._changed_chunk(shard, places[number], parts[number], elements)
+            if pieces is not None:
+                start = offset
+                for piece in pieces:
+                    offset += len(piece)
+                    yield piece
+                noted[number] = start, offset - start
+
+    def _changed_chunk(
+        self, shard: memoryview, place: np.ndarray, part: Part, elements: np.ndarray
+    ) -> Iterable[Buffer] | None:
+        """Return the bytes of one chunk after a part of it has changed; None if it is all fill."""
+        spec, chunk = self._inner.spec, view_region(elements, part.out)
+        if chunk.shape != spec.shape:
+            new, found = chunk, self._checked_place(part.coords, place)
+            chunk = np.empty(spec.shape, spec.dtype)
+            if found is None:
+                chunk[...] = spec.data_type.fill_or_zero(spec.fill_value)
+            else:
+                stored = shard[found[0] : sum(found)]
+                try:
+                    check_length(stored, *found)
+                    pieces = self._inner.updated(stored, part.inside, new)
+                    if pieces is not None:
+                        return pieces
+                    self._inner.decode(stored, None, chunk, DecodeOptions())
+                except CorruptObjectError as error:
+                    raise error.inside(part.coords) from error
+            chunk[part.inside] = new
+        if spec.fill_value is not None and which_are_full_of(chunk[np.newaxis], spec.fill_value)[0]:
+            return None
+        return self._inner.pieces(chunk)
+
+    def _number(self, coords: Coords) -> int:
+        """Return the position of a chunk in the index."""
+        return int(np.ravel_multi_index(coords, self._grid.counts)) if coords else 0
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:
@@ -435,7 +525,10 @@ class _BoundSharding(BoundSerializer):
 
     def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
         """Return the offset and length of a chunk; None if it is absent."""
-        offset, nbytes = index[coords].tolist()
+        return self._checked_place(coords, index[coords])
+
+    def _checked_place(self, coords: Coords, place: np.ndarray) -> tuple[int, int] | None:
+        offset, nbytes = place.tolist()
         if offset == nbytes == _ABSENT:
             return None
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
@@ -475,6 +568,27 @@ def _arrived(
         except CorruptObjectError as error:
             raise error.inside(part.coords) from error
         yield part, buffer
+
+
+def _lie_within(places: np.ndarray, nbytes: int) -> bool:
+    """True if ranges of bytes lie within a shard, and are not longer than it all together.
+
+    Ranges that overlap could make a new shard of any size.
+    """
+    offsets, lengths = places.T
+    if (offsets > nbytes).any() or (lengths > nbytes).any():  # so that no sum overflows
+        return False
+    return bool((offsets + lengths <= nbytes).all()) and int(lengths.sum()) <= nbytes
+
+
+def _joined_ranges(places: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of bytes in their order, those as one that lie one behind the other."""
+    if not len(places):
+        return
+    offsets, stops = places[:, 0], places.sum(axis=1)
+    breaks = np.flatnonzero(offsets[1:] != stops[:-1]) + 1
+    for first, last in pairwise((0, *breaks.tolist(), len(places))):
+        yield int(offsets[first]), int(stops[last - 1])
 
 
 def _removed() -> CorruptObjectError:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask.array.array import Array
-from zarr_dask.array.writer import decoded
+from zarr_dask.array.writer import decoded, updated
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer
@@ -66,11 +67,9 @@ def cas_update_part(
         stored, tag = store.get_tagged(key)
         if stored is None:
             confirm()
-        chunk = decoded(array.meta, part.coords, stored, array.where, key)
-        chunk[part.inside] = own
-        if stored is None and array.meta.is_all_fill(chunk):
+        buffers = _changed(array, part, own, stored)
+        if buffers is None:
             return None
-        buffers = array.meta.bound(part.coords).encode(chunk)
         if fence is not None:
             fence()
         if store.set_if(key, buffers, tag):
@@ -79,3 +78,21 @@ def cas_update_part(
         f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
         "while this one tried to. Run the job again when they have ended."
     )
+
+
+def _changed(
+    array: Array, part: Part, own: np.ndarray, stored: Buffer | None
+) -> list[Buffer] | None:
+    """Return the bytes of an object after a part has changed; None if nothing is to be stored."""
+    pieces = None if stored is None else updated(array, part, own, stored)
+    if pieces is not None:
+        with SegmentedBuffer() as gathered:
+            for piece in pieces:
+                gathered.add(piece)
+        return gathered.buffers()
+    key = array.key(part.coords)
+    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk[part.inside] = own
+    if stored is None and array.meta.is_all_fill(chunk):
+        return None
+    return array.meta.bound(part.coords).encode(chunk)
