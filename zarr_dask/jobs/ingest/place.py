@@ -15,7 +15,7 @@ from typing import Any
 
 from zarr_dask.errors import IngestError, StoreError
 from zarr_dask.stores.base import Buffer, Range, Store, list_sizes, validator_of
-from zarr_dask.stores.urls import open_store
+from zarr_dask.stores.open import open_store
 
 __all__ = ["Place", "find_files", "natural"]
 
