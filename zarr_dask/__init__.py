@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
     from zarr_dask.jobs.inventory.inventory import survey
+    from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr
@@ -73,6 +74,7 @@ __all__ = [
     "digest",
     "errors",
     "from_zarr",
+    "ingest",
     "load_plan",
     "migrate",
     "ome",
@@ -83,6 +85,7 @@ __all__ = [
     "open_group",
     "owners",
     "plan_copy",
+    "plan_ingest",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
@@ -101,7 +104,9 @@ _JOBS = {
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
+    "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",
+    "plan_ingest": "zarr_dask.jobs.ingest.ingest",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
     "owners": "zarr_dask.jobs.simulation.decomposition",

@@ -18,7 +18,16 @@ from zarr_dask.jobs.ingest.file_store import meta_of
 from zarr_dask.jobs.ingest.header import Header, Variable, encoded, plain
 from zarr_dask.jobs.ingest.times import between_units, is_time
 
-__all__ = ["Combination", "Combined", "Order", "Piece", "combine", "compared_variables"]
+__all__ = [
+    "Combination",
+    "Combined",
+    "Order",
+    "Piece",
+    "combine",
+    "compared_variables",
+    "inferred_concat",
+    "new_ends",
+]
 
 Order = Literal["given", "name", "coordinate"]
 
@@ -150,6 +159,11 @@ def _ends(header: Header, concat: str, reference: Variable | None) -> tuple[floa
     scale, offset = change
     first, last, least, most = (float(Fraction(v) * scale + offset) for v in one.values[:4])
     return (first, last, least, most, one.values[4])
+
+
+def new_ends(header: Header, concat: str, first: Header) -> tuple[float, ...]:
+    """Return the ends of a file's coordinate in the units of the first file; empty if unknown."""
+    return _ends(header, concat, _coordinate(first, concat))
 
 
 def _ordered(

@@ -7,6 +7,7 @@ converted, and handed on without filters. Either way, the codec ``conditional`` 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from zarr_dask.jobs.ingest.file_store import (
 from zarr_dask.jobs.ingest.header import Header
 from zarr_dask.jobs.ingest.place import Place
 from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.secrets import packed, unpacked
 
 __all__ = ["DatasetStore"]
 
@@ -46,18 +48,19 @@ class DatasetStore(ReadOnlyKeys):
     arrays
         The arrays by path.
     options
-        Options of the stores of remote files; they may hold secrets.
+        Options of the stores of remote files as JSON text; they may hold secrets.
     """
 
     headers: tuple[Header, ...]
     groups: Mapping[str, Mapping[str, Any]]
     arrays: Mapping[str, Combined]
-    options: Mapping[str, Any]
+    options: str = "{}"
 
     @staticmethod
     def of(found: Combination, options: Mapping[str, Any] | None) -> DatasetStore:
         """Return the store of files whose differences are settled."""
-        return DatasetStore(found.headers, found.groups, found.arrays, dict(options or {}))
+        text = json.dumps(dict(options or {}), sort_keys=True)
+        return DatasetStore(found.headers, found.groups, found.arrays, text)
 
     def __repr__(self) -> str:
         return f"DatasetStore({len(self.headers)} files)"
@@ -93,16 +96,17 @@ class DatasetStore(ReadOnlyKeys):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("headers", "groups", "arrays", "options")
-        return {name: self.__dict__[name] for name in names}
+        names = ("headers", "groups", "arrays")
+        return {**{name: self.__dict__[name] for name in names}, "options": packed(self.options)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
+        self.__dict__["options"] = unpacked(state["options"], self.url)
 
     def file(self, number: int) -> FileArrays:
         """Return the arrays of one file."""
         header = self.headers[number]
-        return file_arrays(Place.of(header.url, self.options), header)
+        return file_arrays(Place.of(header.url, json.loads(self.options)), header)
 
     # --- keys -------------------------------------------------------------------------------------
 
