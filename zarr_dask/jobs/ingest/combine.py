@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
 from zarr_dask.jobs.ingest.differences import Difference
 from zarr_dask.jobs.ingest.file_store import meta_of
-from zarr_dask.jobs.ingest.header import Header, Variable, encoded, plain
+from zarr_dask.jobs.ingest.header import Header, Variable, decoded, encoded, plain
 from zarr_dask.jobs.ingest.times import between_units, is_time
 
 __all__ = [
@@ -127,7 +128,17 @@ def inferred_concat(headers: Sequence[Header]) -> str | None:
         return None
     found: list[str] = []
     for name in headers[0].dimensions:
-        ones = [next((v for p, v in h.variables.items() if p.rpartition("/")[2] == name and v.dims == (name,)), None) for h in headers]
+        ones = [
+            next(
+                (
+                    v
+                    for p, v in h.variables.items()
+                    if p.rpartition("/")[2] == name and v.dims == (name,)
+                ),
+                None,
+            )
+            for h in headers
+        ]
         facts = {(one.shape, one.digest) if one else None for one in ones}
         lengths = {h.dimensions.get(name) for h in headers}
         if len(facts) > 1 or len(lengths) > 1:
@@ -196,9 +207,16 @@ def _check_order(
     sign = -1 if falling else 1
     for one, ends in files:
         if ends[4] != sign and ends[0] != ends[1]:
-            work.choice("order", one, concat, "its own values neither rise nor fall throughout"
-                        if ends[4] == 0 else "its values run the other way", ("keep",))
-    for (before, a), (one, b) in zip(files, files[1:], strict=False):
+            work.choice(
+                "order",
+                one,
+                concat,
+                "its own values neither rise nor fall throughout"
+                if ends[4] == 0
+                else "its values run the other way",
+                ("keep",),
+            )
+    for (before, a), (one, b) in pairwise(files):
         if (b[0] - a[0]) * sign < 0:
             text = f"begins at {b[0]:g}, before {before.url} ({a[0]:g}): order='coordinate' sorts"
             work.choice("order", one, concat, text, ("keep",))
@@ -213,12 +231,13 @@ def _gaps(
     files: Sequence[tuple[Header, tuple[float, ...]]], concat: str, sign: int
 ) -> Iterator[str]:
     """Yield gaps between files of which each has regular steps, or one element."""
-    steps = sorted(abs(b[0] - a[1]) for (_, a), (_, b) in zip(files, files[1:], strict=False))
+    steps = sorted(abs(b[0] - a[1]) for (_, a), (_, b) in pairwise(files))
     usual = steps[len(steps) // 2] if steps else 0
-    for (before, a), (one, b) in zip(files, files[1:], strict=False):
+    for (before, a), (one, b) in pairwise(files):
         step = (b[0] - a[1]) * sign
         if len(steps) > 1 and usual and step > 1.5 * usual:
-            yield f"a gap along {concat}: {before.url} ends at {a[1]:g}, {one.url} begins at {b[0]:g}"
+            ends = f"{before.url} ends at {a[1]:g}, {one.url} begins at {b[0]:g}"
+            yield f"a gap along {concat}: {ends}"
 
 
 # --- the arrays -----------------------------------------------------------------------------------
@@ -315,7 +334,8 @@ def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
             first = found.setdefault(path, dict(attrs))
             if first != attrs:
                 names = sorted(k for k in {*first, *attrs} if first.get(k) != attrs.get(k))
-                work.note(f"attributes of {path or 'the files'} differ ({', '.join(names)}): the first file's stay")
+                what = f"{path or 'the files'} differ ({', '.join(names)})"
+                work.note(f"attributes of {what}: the first file's stay")
     return {path: {k: plain("", v) for k, v in attrs.items()} for path, attrs in found.items()}
 
 
@@ -364,10 +384,13 @@ class _Array:
     def _is_equal_coordinate(self, having: Sequence[int]) -> bool:
         """True for a variable that others name as a coordinate, and that is equal in all files."""
         name = self.path.rpartition("/")[2]
-        named = any(
-            name in str(v.attribute("coordinates") or "").split()
-            for v in self.files[0].variables.values()
-        ) or name in str(self.files[0].groups.get("", {}).get("coordinates", "")).split()
+        named = (
+            any(
+                name in str(v.attribute("coordinates") or "").split()
+                for v in self.files[0].variables.values()
+            )
+            or name in str(self.files[0].groups.get("", {}).get("coordinates", "")).split()
+        )
         digests = {self._variable(n).digest for n in having}
         return named and len(digests) == 1 and "" not in digests and len(having) == len(self.files)
 
@@ -392,11 +415,16 @@ class _Array:
         for number in having[1:]:
             one = self._variable(number)
             if one.dims != reference.dims or one.shape != reference.shape:
-                text = f"has the shape {_shape(one)}, but {_shape(reference)} in {self.files[having[0]].url}"
+                at = self.files[having[0]].url
+                text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
                 self._differs(number, "shape", text, "skip")
             elif one.digest != reference.digest or not one.digest:
                 at = self.files[having[0]].url
-                text = f"has other values than in {at}" if one.digest else "is too large to be compared with that of the first file"
+                text = (
+                    f"has other values than in {at}"
+                    if one.digest
+                    else "is too large to be compared with that of the first file"
+                )
                 self._differs(number, "values", text, "first", "skip")
         if self.left_out or len(self.work.differences) > before:
             return None
@@ -430,18 +458,27 @@ class _Array:
             if name != self.concat and a != b
         ]
         for name, a, b in others:
-            self._differs(number, "shape", f"has {a} elements along {name}, but {b} in {first}", "skip")
+            self._differs(
+                number, "shape", f"has {a} elements along {name}, but {b} in {first}", "skip"
+            )
         change = Conversion()
         if _kind(one.dtype) != _kind(reference.dtype):
-            choices = ("promote", "skip") if "string" not in {one.dtype, reference.dtype} else ("skip",)
-            self._differs(number, "dtype", f"is of {_kind(one.dtype)}, but of {_kind(reference.dtype)} in {first}", *choices)
+            choices = (
+                ("promote", "skip") if "string" not in {one.dtype, reference.dtype} else ("skip",)
+            )
+            self._differs(
+                number,
+                "dtype",
+                f"is of {_kind(one.dtype)}, but of {_kind(reference.dtype)} in {first}",
+                *choices,
+            )
         change = self._units(number, one, reference, change)
         packing = _packing(one), _packing(reference)
         if packing[0] != packing[1]:
             text = f"is packed with {_told(packing[0])}, but with {_told(packing[1])} in {first}"
             self._differs(number, "packing", text, "unpack", "skip")
-        self._other_attributes(number, one, reference)
-        return change if (change.scale, change.offset) != (1, 0) else None
+        self._other_attributes(one, reference)
+        return change if change.changes_units else None
 
     def _units(
         self, number: int, one: Variable, reference: Variable, change: Conversion
@@ -457,16 +494,17 @@ class _Array:
         if ours == theirs:
             return change
         found = _time_change(one, reference)
-        convertible = found is not None
         text = f"has the units {_named(ours)}, but {_named(theirs)} in {self.files[0].url}"
-        if convertible and found == (1, 0):
-            return change
-        choices = ("convert", "first", "skip") if convertible else ("first", "skip")
-        if self._differs(number, "units", text, *choices) == "convert" and found is not None:
-            return replace(change, scale=found[0], offset=found[1])
+        if found is not None:
+            converted = replace(change, scale=found[0], offset=found[1])
+            if not converted.changes_units:
+                return change
+            chosen = self._differs(number, "units", text, "convert", "first", "skip")
+            return converted if chosen == "convert" else change
+        self._differs(number, "units", text, "first", "skip")
         return change
 
-    def _other_attributes(self, number: int, one: Variable, reference: Variable) -> None:
+    def _other_attributes(self, one: Variable, reference: Variable) -> None:
         known = {*PACKING, "units", "calendar"}
         names = sorted(
             name
@@ -474,7 +512,9 @@ class _Array:
             if one.attrs.get(name) != reference.attrs.get(name)
         )
         if names:
-            self.work.note(f"attributes of {self.path} differ ({', '.join(names)}): the first file's stay")
+            self.work.note(
+                f"attributes of {self.path} differ ({', '.join(names)}): the first file's stay"
+            )
 
     def _joined(
         self,
@@ -522,7 +562,11 @@ class _Array:
         served = replace(usual, attrs=reference.attrs, fill=reference.fill)
         if reference.dtype == "string":
             return served, False, ""
-        dtype = np.result_type(*(np.dtype(one.dtype).newbyteorder("=") for one in files.values())) if len({_kind(o.dtype) for o in files.values()}) > 1 else np.dtype(usual.dtype)
+        dtype = (
+            np.result_type(*(np.dtype(one.dtype).newbyteorder("=") for one in files.values()))
+            if len({_kind(o.dtype) for o in files.values()}) > 1
+            else np.dtype(usual.dtype)
+        )
         unpacks = len({repr(_packing(one)) for one in files.values()}) > 1
         exact = all(
             one is None or one.scale.denominator == one.offset.denominator == 1
@@ -542,7 +586,11 @@ class _Array:
         if unpacks:
             dtype = np.result_type(*(unpacked_dtype(one) for one in files.values()))
         if unpacks or any(changes.values()) or dtype != np.dtype(usual.dtype):
-            fill = encoded(np.array(np.nan, dtype)[()]) if dtype.kind == "f" and unpacks else _refilled(reference, dtype)
+            fill = (
+                encoded(np.array(np.nan, dtype)[()])
+                if dtype.kind == "f" and unpacks
+                else _refilled(reference, dtype)
+            )
             attrs = {k: v for k, v in reference.attrs.items() if not (unpacks and k in PACKING)}
             # the filters stay, so that the plan knows what reading costs
             served = replace(served, dtype=dtype.newbyteorder("<").str, attrs=attrs, fill=fill)
@@ -588,6 +636,7 @@ def _shape(one: Variable) -> str:
 
 def _most_common(files: Sequence[Variable]) -> Variable:
     """Return the variable whose chunks and filters most files have."""
+
     def layout(one: Variable) -> str:
         return repr((one.dtype, one.chunks, one.filters))
 
@@ -609,8 +658,6 @@ def _alike(one: Variable, served: Variable, axis: int | None) -> bool:
 
 def _refilled(reference: Variable, dtype: np.dtype[Any]) -> Any:
     """Return the fill value of a reference in another data type; 0 if that cannot hold it."""
-    from zarr_dask.jobs.ingest.header import decoded
-
     value = decoded(reference.fill) if reference.fill is not None else 0
     with np.errstate(all="ignore"):
         return encoded(np.asarray(value).astype(dtype)[()])

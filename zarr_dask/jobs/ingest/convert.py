@@ -30,6 +30,11 @@ class Conversion:
     target: str = ""
     """Type string of the result."""
 
+    @property
+    def changes_units(self) -> bool:
+        """True if numbers become others."""
+        return self.scale != 1 or self.offset != 0
+
     def apply(self, values: np.ndarray, what: str) -> np.ndarray:
         """Return converted values.
 
@@ -40,10 +45,10 @@ class Conversion:
         """
         if self.packing is not None:
             values = _unpacked(values, dict(self.packing), np.dtype(self.target))
-        if (self.scale, self.offset) != (1, 0):
+        if self.changes_units:
             values = self._rescaled(values)
         wanted = np.dtype(self.target)
-        if values.dtype == wanted or values.dtype == object:
+        if values.dtype.kind == "O" or values.dtype == wanted:
             return values
         with np.errstate(all="ignore"):
             made = values.astype(wanted)
@@ -58,9 +63,7 @@ class Conversion:
         return values.astype("f8") * float(self.scale) + float(self.offset)
 
 
-def _unpacked(
-    values: np.ndarray, packing: Mapping[str, Any], dtype: np.dtype[Any]
-) -> np.ndarray:
+def _unpacked(values: np.ndarray, packing: Mapping[str, Any], dtype: np.dtype[Any]) -> np.ndarray:
     """Return values as the CF conventions decode them: NaN where they are masked."""
     if str(packing.get("_Unsigned", "")).lower() == "true" and values.dtype.kind == "i":
         values = values.astype(f"u{values.dtype.itemsize}")

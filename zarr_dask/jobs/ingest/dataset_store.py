@@ -145,7 +145,9 @@ class DatasetStore(ReadOnlyKeys):
     def _starts(self) -> dict[str, list[int]]:
         return {path: [piece.start for piece in one.pieces] for path, one in self.arrays.items()}
 
-    def direct_chunk(self, one: Combined, coords: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    def direct_chunk(
+        self, one: Combined, coords: tuple[int, ...]
+    ) -> tuple[int, tuple[int, ...]] | None:
         """Return file and coordinates of the chunk that is a chunk of the array; None if none."""
         piece, start, length = self.piece_of(one, coords)
         if not piece.direct:

@@ -63,7 +63,7 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     >>> checked_settle({"units": "guess"})
     Traceback (most recent call last):
     ...
-    ValueError: settle={'units': 'guess'}: for 'units' expected 'convert', 'first', 'skip' or 'stop'.
+    ValueError: settle={'units': 'guess'}: for 'units' expected 'convert', ...
     """
     if settle is not None and not isinstance(settle, Mapping):
         raise TypeError(f"settle={settle!r}: expected a mapping such as {{'units': 'convert'}}.")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.errors import IngestError, MissingDependencyError
-from zarr_dask.jobs.ingest.header import Variable, encoded
 from zarr_dask.jobs.ingest.hdf5 import pieces
+from zarr_dask.jobs.ingest.header import Variable, encoded
 
 __all__ = ["Opened", "open_with"]
 
@@ -30,9 +30,7 @@ class Opened:
 
     def header(self) -> tuple[dict[str, dict[str, Any]], dict[str, Variable]]:
         """Return the attributes of the root group, and the variables."""
-        variables = {
-            str(name): _variable(one) for name, one in self._dataset.variables.items()
-        }
+        variables = {str(name): _variable(one) for name, one in self._dataset.variables.items()}
         return {"": _attributes(self._dataset.attrs)}, variables
 
     def read(self, name: str, region: tuple[slice, ...]) -> np.ndarray:
@@ -66,7 +64,9 @@ def open_with(engine: str, url: str) -> Opened:
             f"{', '.join(xr.backends.list_engines())}."
         )
     try:
-        return Opened(xr.open_dataset(url, engine=engine, decode_cf=False, chunks=None, cache=False))
+        return Opened(
+            xr.open_dataset(url, engine=engine, decode_cf=False, chunks=None, cache=False)
+        )
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise IngestError(f"{url}: xarray's engine {engine!r} cannot read it ({error}).") from error
 

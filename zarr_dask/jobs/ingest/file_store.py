@@ -1,8 +1,8 @@
 """One file as a read-only store of Zarr v3: keys are chunks of the file, where they lie in it.
 
 A chunk of HDF5 is served as its bytes in the file behind a bit for each filter, which is the form
-of the codec ``conditional``: HDF5, too, says for each chunk which filters it left out. So the codecs
-of this package decode it, on any thread.
+of the codec ``conditional``: HDF5, too, says for each chunk which filters it left out. So the
+codecs of this package decode it, on any thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,11 +51,15 @@ def chunk_codecs(dtype: str, filters: Sequence[Mapping[str, Any]]) -> list[Any]:
     if dtype == "string":
         return [{"name": "vlen-utf8"}]
     order = "big" if np.dtype(dtype).str.startswith(">") else "little"
-    plain = {"name": "bytes"} if np.dtype(dtype).itemsize == 1 else {
-        "name": "bytes", "configuration": {"endian": order}
-    }
+    plain = (
+        {"name": "bytes"}
+        if np.dtype(dtype).itemsize == 1
+        else {"name": "bytes", "configuration": {"endian": order}}
+    )
     inner = [_codec(one) for one in filters]
-    return [plain, {"name": "conditional", "configuration": {"codecs": inner}}] if inner else [plain]
+    return (
+        [plain, {"name": "conditional", "configuration": {"codecs": inner}}] if inner else [plain]
+    )
 
 
 def _codec(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +97,11 @@ def meta_of(
 def encode_block(values: np.ndarray, variable: Variable, cell: Sequence[int]) -> bytes:
     """Return a chunk of decoded values, as if no filter had been applied."""
     if values.shape != tuple(cell):
-        padded = np.zeros(tuple(cell), values.dtype) if values.dtype != object else np.full(cell, "", object)
+        padded = (
+            np.zeros(tuple(cell), values.dtype)
+            if values.dtype != object
+            else np.full(cell, "", object)
+        )
         padded[tuple(slice(0, n) for n in values.shape)] = values
         values = padded
     if variable.dtype == "string":
@@ -273,7 +282,7 @@ class FileArrays(ReadOnlyKeys):
                 begin += s.start * stride
                 stride *= length
             size = int(np.prod(lengths, dtype=np.int64)) * dtype.itemsize
-            (joint,) = self.place.read([Range(begin, begin + size)])
+            joint = bytes(self.place.read([Range(begin, begin + size)])[0])
         missing = int(np.prod(one.chunks, dtype=np.int64)) * dtype.itemsize - len(joint)
         if not missing:
             return joint
@@ -292,7 +301,9 @@ class FileArrays(ReadOnlyKeys):
         if one.layout == "chunks":
             offset, size, skipped = self._index(path)[coords]
             return None if skipped else (offset, size)
-        whole = all(s.stop - s.start == n for s, n in zip(_region(one, coords), one.chunks, strict=True))
+        whole = all(
+            s.stop - s.start == n for s, n in zip(_region(one, coords), one.chunks, strict=True)
+        )
         if one.layout != "range" or not whole:
             return None
         if one.offset is None:
@@ -361,7 +372,7 @@ def _cached(url: str, options: str, identity: str, process: int) -> dict[str, Fi
 
 
 def file_arrays(place: Place, header: Header) -> FileArrays:
-    """Return the arrays of a file; the same ones, with their indices, for some files of a process."""
+    """Return the arrays of a file, which a process keeps, with their indices, for some files."""
     made = FileArrays(place, header)
     return _cached(place.url, repr(place.options), made.identity, os.getpid()).setdefault("", made)
 
@@ -436,7 +447,7 @@ def header_of(place: Place, engine: str | None) -> Header:
     """Return the header of a file; one with an `error` if it cannot be read."""
     size, tag = 0, ""
     try:
-        if engine is None or place.path is None or os.path.isfile(place.path):
+        if engine is None or place.path is None or Path(place.path).is_file():
             size, tag = place.size(), place.tag()
         kind = engine or kind_of(place, size)
         if kind == "netcdf3":

@@ -119,7 +119,10 @@ def _attribute(value: Any) -> Any:
         return ""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "SO":
-            texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in value.ravel()]
+            texts = [
+                v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v)
+                for v in value.ravel()
+            ]
             return texts[0] if len(texts) == 1 else texts
         if value.ndim == 1 and len(value) == 1:
             value = value[0]
@@ -158,7 +161,15 @@ def _variable(file: Any, dataset: Any, phony: dict[int, str]) -> Variable:
     if not chunks:
         chunks = pieces(shape, 16 if dtype == "string" else np.dtype(dtype).itemsize)
     return Variable(
-        dims, shape, dtype, attrs, layout, chunks, tuple(filters or ()), fill, offset,
+        dims,
+        shape,
+        dtype,
+        attrs,
+        layout,
+        chunks,
+        tuple(filters or ()),
+        fill,
+        offset,
         unsupported=unsupported,
     )
 
@@ -231,7 +242,7 @@ def _dimension_ids(group: Any) -> dict[int, str]:
         group = group.parent
 
 
-def _filters(plist: Any, dtype: Any) -> list[dict[str, Any]] | None | str:
+def _filters(plist: Any, dtype: Any) -> list[dict[str, Any]] | str | None:
     """Return filters as numcodecs names them; None if the HDF5 library must apply them.
 
     A text says why it cannot.

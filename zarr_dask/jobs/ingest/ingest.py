@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_flags
 from zarr_dask.array.array import Array
-from zarr_dask.errors import IngestError, NodeNotFoundError, ValuesDifferError
+from zarr_dask.errors import IngestError, NodeNotFoundError
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
@@ -161,9 +161,14 @@ class IngestPlan:
             objects = sum(one.objects for one in reports)
             report = AppendReport(len(self.new_files), objects, self.append.nbytes)
         if verify:
-            found = compare(open_node(self.source), open_group(*self.target), client=client)
+            found = compare(
+                open_node(self.source), open_group(*self.target), client=client, attributes=False
+            )
             if not found:
-                raise ValuesDifferError(str(found))
+                raise IngestError(
+                    f"the store does not hold what the files hold: {found} Write it anew, with "
+                    "overwrite=True, or find out which of them has changed."
+                )
         return report
 
 
@@ -217,8 +222,8 @@ def plan_ingest(
     variables
         Paths of the variables to take; all by default.
     engine
-        Engine of xarray that reads the files, such as ``"cfgrib"``. By default NetCDF and HDF5 files
-        are read by this package, and GRIB files by cfgrib.
+        Engine of xarray that reads the files, such as ``"cfgrib"``. By default NetCDF and HDF5
+        files are read by this package, and GRIB files by cfgrib.
     chunks, shards
         Grids by name of the dimension, as for `zarr_dask.plan_copy`. By default chunks of the
         files, joined along `concat` up to 4 MiB.
@@ -264,13 +269,11 @@ def plan_ingest(
     refuse(combination.differences)
     source = DatasetStore.of(combination, storage_options)
     there = None if overwrite else _existing(url, path, target_options)
-    common = {
-        "source": source,
-        "concat": combination.concat,
-        "files": tuple(one.url for one in combination.headers),
-    }
+    names = tuple(one.url for one in combination.headers)
     if there is not None:
-        return _append_plan(there, combination, before, common, resume=resume, max_mem=max_mem, threads=threads)
+        return _append_plan(
+            there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
+        )
     plan = plan_copy(
         open_node(source),
         url,
@@ -288,8 +291,10 @@ def plan_ingest(
         target_options=target_options,
     )
     return IngestPlan(
-        **common,
-        new_files=common["files"],
+        source=source,
+        concat=combination.concat,
+        files=names,
+        new_files=names,
         notes=combination.notes,
         copy=replace(plan, overwrite=overwrite),
         append=None,
@@ -393,7 +398,9 @@ def _default_chunks(one: Combined, given: Mapping[str, Any]) -> dict[str, int]:
     for axis, name in enumerate(names):
         if name in given:
             length = given[name]
-            cell[axis] = one.meta.shape[axis] if length == -1 else length if isinstance(length, int) else 1
+            cell[axis] = (
+                one.meta.shape[axis] if length == -1 else length if isinstance(length, int) else 1
+            )
     if one.axis is not None and names[one.axis] not in given:
         row = prod(c for n, c in enumerate(cell) if n != one.axis) * one.served.itemsize
         most = one.meta.shape[one.axis]
@@ -423,7 +430,7 @@ def _append_plan(
     there: Group,
     found: Combination,
     before: Survey | None,
-    common: Mapping[str, Any],
+    files: DatasetStore,
     *,
     resume: bool,
     max_mem: str | int | None,
@@ -433,7 +440,9 @@ def _append_plan(
     concat = found.concat
     arrays = {path: one for path, one in found.arrays.items() if one.axis is not None}
     targets = {path: _target(there, path, one) for path, one in found.arrays.items()}
-    length = min((targets[p].shape[one.axis] for p, one in arrays.items() if one.axis is not None), default=0)
+    length = min(
+        (targets[p].shape[one.axis] for p, one in arrays.items() if one.axis is not None), default=0
+    )
     ends = np.cumsum((0, *found.lengths)).tolist()
     if concat is None or not arrays:
         old = len(found.headers)
@@ -449,19 +458,28 @@ def _append_plan(
     _check_values(there, targets, found, old)
     new = tuple(one.url for one in found.headers[old:])
     plan = None
-    if new or (resume and any(targets[p].shape[one.axis] > length for p, one in arrays.items() if one.axis is not None)):
-        source = open_group(common["source"])
+    if new or (
+        resume
+        and any(
+            targets[p].shape[one.axis] > length for p, one in arrays.items() if one.axis is not None
+        )
+    ):
+        source = open_group(files)
         values, into = [], []
         for path, one in arrays.items():
             array = source[path]
             if isinstance(array, Array) and one.axis is not None:
                 blocks = _blocks(targets[path], array.shape, one.axis, length, max_mem, threads)
-                region = tuple(slice(length if n == one.axis else 0, None) for n in range(array.ndim))
+                region = tuple(
+                    slice(length if n == one.axis else 0, None) for n in range(array.ndim)
+                )
                 values.append(array.to_dask(chunks=blocks)[region])
                 into.append(targets[path])
         plan = plan_write(values, into, append=concat, resume=resume)
     return IngestPlan(
-        **common,
+        source=files,
+        concat=concat,
+        files=tuple(one.url for one in found.headers),
         new_files=new,
         notes=tuple(notes),
         copy=None,
@@ -523,9 +541,7 @@ def _changed(found: Combination, before: Survey | None, old: int) -> list[str]:
     ]
 
 
-def _check_values(
-    there: Group, targets: Mapping[str, Array], found: Combination, old: int
-) -> None:
+def _check_values(there: Group, targets: Mapping[str, Array], found: Combination, old: int) -> None:
     """Compare the coordinate that is there with the ends of the files.
 
     Raises
@@ -534,7 +550,9 @@ def _check_values(
         If they differ.
     """
     concat = found.concat
-    path = next((p for p in targets if p.rpartition("/")[2] == concat and targets[p].ndim == 1), None)
+    path = next(
+        (p for p in targets if p.rpartition("/")[2] == concat and targets[p].ndim == 1), None
+    )
     if concat is None or path is None:
         return
     start = 0

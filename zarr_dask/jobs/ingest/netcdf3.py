@@ -13,16 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.jobs.ingest.header import Variable, encoded
 from zarr_dask.jobs.ingest.hdf5 import pieces
+from zarr_dask.jobs.ingest.header import Variable, encoded
 
 __all__ = ["MAGIC", "ShortHeaderError", "read_header"]
 
 MAGIC = b"CDF"
 
 _TYPES = {
-    **{1: ">i1", 2: "|S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8"},
-    **{7: ">u1", 8: ">u2", 9: ">u4", 10: ">i8", 11: ">u8"},
+    1: ">i1",
+    2: "|S1",
+    3: ">i2",
+    4: ">i4",
+    5: ">f4",
+    6: ">f8",
+    7: ">u1",
+    8: ">u2",
+    9: ">u4",
+    10: ">i8",
+    11: ">u8",
 }
 _DEFAULT_FILLS = {
     ">i1": -127,
@@ -135,8 +144,15 @@ def read_header(data: bytes, size: int) -> tuple[dict[str, dict[str, Any]], dict
         records = max(size - first, 0) // max(stride, 1)
     lengths = [records if number == unlimited else n for number, (_, n) in enumerate(dims)]
     variables = {
-        name: _variable([dims[n][0] for n in ids], [lengths[n] for n in ids], dict(given), code,
-                        begin, stride if ids and ids[0] == unlimited else 0, size)
+        name: _variable(
+            [dims[n][0] for n in ids],
+            [lengths[n] for n in ids],
+            dict(given),
+            code,
+            begin,
+            stride if ids and ids[0] == unlimited else 0,
+            size,
+        )
         for name, ids, given, code, begin in read
     }
     return {"": dict(attrs)}, variables
@@ -145,7 +161,7 @@ def read_header(data: bytes, size: int) -> tuple[dict[str, dict[str, Any]], dict
 def _record_bytes(one: tuple[str, list[int], list[Any], int, int], dims: list[Any]) -> int:
     """Return the bytes of one record of a variable, without padding."""
     _, ids, _, code, _ = one
-    return prod(dims[number][1] for number in ids[1:]) * np.dtype(_TYPES[code]).itemsize
+    return prod(int(dims[n][1]) for n in ids[1:]) * np.dtype(_TYPES[code]).itemsize
 
 
 def _attribute(reader: _Reader) -> Any:
@@ -184,6 +200,15 @@ def _variable(
         stride = 0
     short = f"ends at byte {end} of a file of {size}: the file is cut off" if end > size else ""
     return Variable(
-        tuple(dims), shape, dtype.str, attrs, layout, tuple(max(n, 1) for n in chunks), (), fill,
-        begin, stride, unsupported=short,
+        tuple(dims),
+        shape,
+        dtype.str,
+        attrs,
+        layout,
+        tuple(max(n, 1) for n in chunks),
+        (),
+        fill,
+        begin,
+        stride,
+        unsupported=short,
     )

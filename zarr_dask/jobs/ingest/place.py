@@ -19,7 +19,19 @@ from zarr_dask.stores.open import open_store
 
 __all__ = ["Place", "find_files", "natural"]
 
-SUFFIXES = (".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".he5", ".hdf", ".grib", ".grb", ".grib2")
+SUFFIXES = (
+    ".nc",
+    ".nc3",
+    ".nc4",
+    ".cdf",
+    ".h5",
+    ".hdf5",
+    ".he5",
+    ".hdf",
+    ".grib",
+    ".grb",
+    ".grib2",
+)
 """Endings of the files that are taken from a folder."""
 
 
@@ -36,7 +48,10 @@ class Place:
     def of(url: str, options: Mapping[str, Any] | None) -> Place:
         """Return the place of a path or URL."""
         remote = "://" in url
-        return Place(url if remote else os.path.abspath(url), tuple((options or {}).items()) if remote else ())
+        return Place(
+            url if remote else os.path.abspath(url),
+            tuple((options or {}).items()) if remote else (),
+        )
 
     @property
     def _split(self) -> tuple[str, str]:
@@ -73,7 +88,7 @@ class Place:
         if self.path is not None:
             status = os.stat(self.path)
             return f"{status.st_mtime_ns}"
-        return str(validator_of(self.store, self._split[1]) or "")
+        return repr(validator_of(self.store, self._split[1]))
 
     def read(self, ranges: Sequence[Range]) -> list[Buffer]:
         """Return parts of the file.
@@ -181,7 +196,11 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
         found += _matches(os.path.expanduser(os.fspath(item)), options)
     if not found:
         raise IngestError("there are no files: the list is empty.")
-    twice = sorted({url for url in found if found.count(url) > 1}) if len(set(found)) < len(found) else []
+    twice = (
+        sorted({url for url in found if found.count(url) > 1})
+        if len(set(found)) < len(found)
+        else []
+    )
     if twice:
         raise IngestError(f"{twice[0]} is given more than once ({len(twice)} files are).")
     return found
@@ -218,7 +237,9 @@ def _remote_matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     except StoreError as error:
         raise IngestError(f"{item!r}: the files cannot be listed ({error})") from error
     pattern = rest[len(fixed) + 1 :]
-    found = [key for key in keys if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")]
+    found = [
+        key for key in keys if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")
+    ]
     if not found:
         raise IngestError(f"{item!r} matches no file. Check the pattern and the folder.")
     return [f"{base}/{key}" for key in sorted(found, key=natural)]

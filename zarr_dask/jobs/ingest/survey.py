@@ -55,14 +55,18 @@ class Survey:
         """
         try:
             facts = json.loads(bytes(text))
-            if facts["ingest_survey"] != VERSION:
-                raise ValueError(f"it is of version {facts['ingest_survey']!r}")
             headers = tuple(Header.of_json(one) for one in facts["files"])
-            return Survey(headers, facts["engine"])
+            found = Survey(headers, facts["engine"])
+            version = facts["ingest_survey"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IngestError(
                 f"{at} is no survey of files ({error}). Remove it, or name another with survey=."
             ) from error
+        if version != VERSION:
+            raise IngestError(
+                f"{at} is a survey of version {version!r}, this package reads {VERSION}. Remove it."
+            )
+        return found
 
 
 def survey_files(
@@ -137,7 +141,7 @@ def _digest(values: np.ndarray) -> str:
         data = json.dumps([str(v) for v in values.ravel()]).encode()
     else:
         if values.dtype.kind == "f":
-            values = values + 0.0  # noqa: PLR6104  (zero has one sign, and the input stays)
+            values = values + 0.0
         order = values.dtype.newbyteorder("<") if sys.byteorder == "big" else values.dtype
         data = np.ascontiguousarray(values, order).tobytes()
     return sha256(repr(values.shape).encode() + data).hexdigest()[:24]
@@ -152,9 +156,7 @@ def _ends(values: np.ndarray) -> tuple[float, ...]:
     return (first, last, values.min().item(), values.max().item(), direction)
 
 
-def with_digests(
-    survey: Survey, paths: Sequence[str], options: Mapping[str, Any] | None
-) -> Survey:
+def with_digests(survey: Survey, paths: Sequence[str], options: Mapping[str, Any] | None) -> Survey:
     """Return a survey with digests of these variables, as long as they are not very large."""
 
     def one(header: Header) -> Header:

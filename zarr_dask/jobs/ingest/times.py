@@ -1,4 +1,4 @@
-"""Units of time of the CF conventions, as exact numbers: "days since 2000-01-01" and its calendar."""
+"""Units of time of the CF conventions as exact numbers: "days since 2000-01-01", a calendar."""
 
 from __future__ import annotations
 
