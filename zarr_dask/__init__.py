@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
-    from zarr_dask.jobs.inventory.inventory import survey
     from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
+    from zarr_dask.jobs.inventory.inventory import survey
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr

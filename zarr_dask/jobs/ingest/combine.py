@@ -232,7 +232,7 @@ def _gaps(
 ) -> Iterator[str]:
     """Yield gaps between files of which each has regular steps, or one element."""
     steps = sorted(abs(b[0] - a[1]) for (_, a), (_, b) in pairwise(files))
-    usual = steps[len(steps) // 2] if steps else 0
+    usual = steps[(len(steps) - 1) // 2] if steps else 0
     for (before, a), (one, b) in pairwise(files):
         step = (b[0] - a[1]) * sign
         if len(steps) > 1 and usual and step > 1.5 * usual:
@@ -473,9 +473,9 @@ class _Array:
                 *choices,
             )
         change = self._units(number, one, reference, change)
-        packing = _packing(one), _packing(reference)
+        packing = _told(one), _told(reference)
         if packing[0] != packing[1]:
-            text = f"is packed with {_told(packing[0])}, but with {_told(packing[1])} in {first}"
+            text = f"is packed with {packing[0]}, but with {packing[1]} in {first}"
             self._differs(number, "packing", text, "unpack", "skip")
         self._other_attributes(one, reference)
         return change if change.changes_units else None
@@ -567,7 +567,7 @@ class _Array:
             if len({_kind(o.dtype) for o in files.values()}) > 1
             else np.dtype(usual.dtype)
         )
-        unpacks = len({repr(_packing(one)) for one in files.values()}) > 1
+        unpacks = len({_told(one) for one in files.values()}) > 1
         exact = all(
             one is None or one.scale.denominator == one.offset.denominator == 1
             for one in changes.values()
@@ -621,8 +621,12 @@ def _packing(one: Variable) -> dict[str, Any]:
     return {name: one.attrs[name] for name in PACKING if name in one.attrs}
 
 
-def _told(packing: Mapping[str, Any]) -> str:
-    facts = [f"{k}={v['value'] if isinstance(v, Mapping) else v}" for k, v in packing.items()]
+def _told(one: Variable) -> str:
+    """Return the packing as a text that is equal for equal numbers of any type."""
+    facts = [
+        f"{name}={value['value'] if isinstance(value, Mapping) else value}"
+        for name, value in _packing(one).items()
+    ]
     return ", ".join(facts) or "nothing"
 
 

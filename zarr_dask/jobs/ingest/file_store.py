@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -244,6 +245,8 @@ class FileArrays(ReadOnlyKeys):
             If the file does not hold them any more.
         """
         one = self.header.variables[path]
+        if self.place.path is not None:
+            self.check()
         if one.layout == "values":
             return encode_block(self.values(path, _region(one, coords)), one, one.chunks)
         if one.layout == "chunks":
@@ -317,26 +320,28 @@ class FileArrays(ReadOnlyKeys):
     def values(self, path: str, region: tuple[slice, ...]) -> np.ndarray:
         """Return a region of a variable, read by the library of the file's format."""
         if self.header.kind == "hdf5":
-            try:
-                return hdf5.read_values(self._opened[path], region)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
-        opened: Opened = self._opened
+            with self._hdf5(path) as file:
+                return hdf5.read_values(file[path], region)
+        opened: Opened = _OPEN.get(self)
         return opened.read(path, region)
 
-    @property
-    def _opened(self) -> Any:
-        """The open file, one of a few that this process keeps."""
-        return _OPEN.get(self)
+    @contextmanager
+    def _hdf5(self, path: str) -> Iterator[Any]:
+        """Open the file for one read: an open HDF5 file would keep others from writing it."""
+        with open_file(self.place, "hdf5") as file:
+            try:
+                yield file
+            except (OSError, ValueError, RuntimeError, KeyError) as error:
+                raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
 
     def _index(self, path: str) -> dict[tuple[int, ...], tuple[int, int, int]]:
         indices = self._indices
         if path not in indices:
             self.check()
-            try:
-                indices[path] = hdf5.chunk_places(self._opened[path])
-            except (OSError, ValueError, RuntimeError, KeyError) as error:
-                raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
+            with self._hdf5(path) as file:
+                for name, one in self.header.variables.items():
+                    if one.layout == "chunks" and name not in indices:
+                        indices[name] = hdf5.chunk_places(file[name])
         return indices[path]
 
     @cached_property
@@ -378,9 +383,9 @@ def file_arrays(place: Place, header: Header) -> FileArrays:
 
 
 class _OpenFiles:
-    """Open files of this process, the ones used last."""
+    """Files that xarray has opened for this process, the ones used last."""
 
-    most = 64
+    most = 16
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -62,7 +62,7 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
     variables: dict[str, Variable] = {}
     for path, group in _groups(file, ""):
         groups[path] = _attributes(group)
-        phony: dict[int, str] = {}
+        phony: dict[tuple[int, int], str] = {}
         for name, dataset in _datasets(group):
             if not bytes(_raw(dataset, "NAME")).startswith(_NO_VARIABLE):
                 variables[f"{path}/{name}".lstrip("/")] = _variable(file, dataset, phony)
@@ -131,7 +131,7 @@ def _attribute(value: Any) -> Any:
     return encoded(value)
 
 
-def _variable(file: Any, dataset: Any, phony: dict[int, str]) -> Variable:
+def _variable(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> Variable:
     """Return one dataset as a variable."""
     attrs = _attributes(dataset)
     shape = tuple(int(n) for n in dataset.shape or ())
@@ -205,7 +205,7 @@ def _dtype(dataset: Any) -> tuple[str, str]:
     return "|u1", f"has the data type {dtype}, which Zarr arrays of numbers and texts cannot have"
 
 
-def _dims(file: Any, dataset: Any, phony: dict[int, str]) -> tuple[str, ...]:
+def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[str, ...]:
     """Return the names of the dimensions, as the netCDF library gives them."""
     ndim = len(dataset.shape or ())
     own = dataset.name.rpartition("/")[2]
@@ -226,7 +226,8 @@ def _dims(file: Any, dataset: Any, phony: dict[int, str]) -> tuple[str, ...]:
         else:
             length = int(dataset.shape[axis])
             label = dataset.dims[axis].label
-            names.append(label or phony.setdefault(length, f"phony_dim_{len(phony)}"))
+            twin = sum(n == length for n in dataset.shape[:axis])  # dimensions differ by name
+            names.append(label or phony.setdefault((length, twin), f"phony_dim_{len(phony)}"))
     return tuple(names)
 
 

@@ -408,7 +408,11 @@ def _default_chunks(one: Combined, given: Mapping[str, Any]) -> dict[str, int]:
             most = max(most, _ALONG)
         times = max(_CHUNK_BYTES // max(row * cell[one.axis], 1), 1)
         cell[one.axis] = max(min(cell[one.axis] * times, most), 1)
-    return {name: cell[n] for n, name in enumerate(names) if name not in given}
+    return {
+        name: cell[n]
+        for n, name in enumerate(names)
+        if name not in given and names.count(name) == 1  # of two, neither can be told by its name
+    }
 
 
 def _codecs(found: Combination, given: Any) -> Any:
