@@ -65,6 +65,10 @@ class AppendReport:
     objects: int
     nbytes: int
 
+    def to_json(self) -> dict[str, int]:
+        """Return the numbers as a JSON object."""
+        return {"files": self.files, "objects": self.objects, "nbytes": self.nbytes}
+
     def __str__(self) -> str:
         if not self.files:
             return "all files are there already"
