@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +131,6 @@ def test_borders_of_files_need_not_be_those_of_chunks(data, tmp_path_factory):
         {"scaleoffset": 0},
         {"dtype": ">i4"},
         {"compression": 32015},  # Zstandard
-        {"compression": 32001, "compression_opts": (0, 0, 0, 0, 5, 2, 1)},  # Blosc
         {"compression": 32004},  # LZ4 in blocks of HDF5's own, read by the HDF5 library
     ],
     ids=str,
@@ -146,6 +147,24 @@ def test_filters_of_hdf5_are_undone(tmp_path, options):
     target: dict[str, bytes] = {}
     zd.ingest(files, target, concat="phony_dim_0", verify=True)
     np.testing.assert_array_equal(zd.open(target)["g/a"][...], np.concatenate(values))
+
+
+_BLOSC = """
+import h5py, hdf5plugin, numpy, sys
+with h5py.File(sys.argv[1], "w") as file:
+    values = numpy.arange(9000).reshape(90, 100)
+    file.create_dataset("a", data=values, chunks=(20, 20), **hdf5plugin.Blosc())
+"""
+
+
+def test_blosc_of_hdf5_is_undone(tmp_path):
+    pytest.importorskip("hdf5plugin")
+    file = tmp_path / "a.h5"
+    # in a process of its own: two libraries of Blosc in one get in each other's way
+    subprocess.run([sys.executable, "-c", _BLOSC, file], check=True)
+    target: dict[str, bytes] = {}
+    zd.ingest(file, target)
+    np.testing.assert_array_equal(zd.open(target)["a"][...], np.arange(9000).reshape(90, 100))
 
 
 def test_what_a_file_never_stored_is_its_fill_value(tmp_path):
@@ -459,3 +478,66 @@ def test_a_cluster_ingests(tmp_path, client):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     zd.ingest(files, target, concat="time", chunks={"time": 4}, client=client, verify=True)
     check(files, target)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["h5netcdf", "plain", "cdf5", "checked"])
+def test_references_are_read_as_the_files_are(tmp_path, way):
+    files = write(tmp_path, [6, 3, 3], way, unlimited=way == "cdf5")
+    target = tmp_path / "refs.json"
+    count = zd.reference(files, str(target), concat="time")
+    assert count >= {"h5netcdf": 24, "plain": 8, "cdf5": 36, "checked": 16}[way]
+    found = zd.open_dataset(f"reference::{target}").load()
+    xr.testing.assert_equal(found, opened(files))
+    assert found.t.attrs["units"] == "K"
+    kept = tmp_path / "out.zarr"
+    zd.copy(f"reference::{target}", str(kept))
+    xr.testing.assert_equal(zd.open_dataset(str(kept)).load(), opened(files))
+
+
+def test_what_references_cannot_tell_is_refused(tmp_path):
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", data=np.ones((5, 600, 600)), chunks=(2, 600, 600))
+            made.dims[0].label = "time"
+    with pytest.raises(IngestError, match="a cannot be told by references"):
+        zd.reference(files, str(tmp_path / "refs.json"), concat="time")
+    assert not (tmp_path / "refs.json").exists()
+
+
+# --- the front door -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["netcdf4", "classic"])
+def test_opening_a_file_of_another_format_tells_what_reads_it(tmp_path, way):
+    (file,) = write(tmp_path, [2], way)
+    with pytest.raises(zd.errors.NodeNotFoundError, match=r"zarr_dask\.ingest writes it"):
+        zd.open(file)
+    (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
+    with pytest.raises(zd.errors.NodeNotFoundError, match="tifffile reads it"):
+        zd.open(tmp_path / "a.tif")
+
+
+def test_the_command_ingests_and_appends(tmp_path):
+    from click.testing import CliRunner
+
+    from zarr_dask.cli import main
+
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    common = ["--concat", "time", "--chunks", "time=6,y=7"]
+    run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--dry-run"])
+    assert run.exit_code == 0, run.output
+    assert "ingest 2 files along time" in run.output
+    assert not Path(target).exists()
+    run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--quiet"])
+    assert (run.exit_code, run.stdout) == (0, ""), run.output
+    run = CliRunner().invoke(main, ["ingest", str(tmp_path / "*.nc"), target, *common, "--json"])
+    assert json.loads(run.stdout)["files"] == 1
+    check(files, target)
+    run = CliRunner().invoke(main, ["ingest", *files, target, "--settle", "units=guess"])
+    assert run.exit_code == 2
+    assert "expected 'convert'" in run.output

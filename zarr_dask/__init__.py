@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
     from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
+    from zarr_dask.jobs.ingest.reference import reference
     from zarr_dask.jobs.inventory.inventory import survey
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.plan_file import load_plan
@@ -90,6 +91,7 @@ __all__ = [
     "plan_rechunk",
     "plan_write",
     "rechunk",
+    "reference",
     "share_credentials",
     "survey",
     "to_zarr",
@@ -116,6 +118,7 @@ _JOBS = {
     "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "reference": "zarr_dask.jobs.ingest.reference",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
     "survey": "zarr_dask.jobs.inventory.inventory",
     "to_zarr": "zarr_dask.jobs.write.write",

@@ -25,7 +25,6 @@ from zarr_dask.jobs.ingest.file_store import (
     FileArrays,
     ReadOnlyKeys,
     encode_block,
-    file_arrays,
 )
 from zarr_dask.jobs.ingest.header import Header
 from zarr_dask.jobs.ingest.place import Place
@@ -105,8 +104,16 @@ class DatasetStore(ReadOnlyKeys):
 
     def file(self, number: int) -> FileArrays:
         """Return the arrays of one file."""
-        header = self.headers[number]
-        return file_arrays(Place.of(header.url, json.loads(self.options)), header)
+        found = self._files.get(number)
+        if found is None:
+            header = self.headers[number]
+            place = Place.of(header.url, json.loads(self.options))
+            found = self._files[number] = FileArrays(place, header)
+        return found
+
+    @cached_property
+    def _files(self) -> dict[int, FileArrays]:
+        return {}
 
     # --- keys -------------------------------------------------------------------------------------
 

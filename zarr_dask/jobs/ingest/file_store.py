@@ -33,7 +33,10 @@ from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.place import Place
 from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range
 
-__all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "file_arrays", "meta_of"]
+__all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header_of", "meta_of"]
+
+_Index = dict[tuple[int, ...], tuple[int, int, int]]
+"""Offset, size and filter mask of each stored chunk, by its coordinates."""
 
 FORMAT = format_named("v3")
 
@@ -304,6 +307,9 @@ class FileArrays(ReadOnlyKeys):
         if one.layout == "chunks":
             offset, size, skipped = self._index(path)[coords]
             return None if skipped else (offset, size)
+        if one.layout == "records" and one.chunks[0] == 1:
+            record = int(np.prod(one.shape[1:], dtype=np.int64)) * np.dtype(one.dtype).itemsize
+            return (one.offset or 0) + coords[0] * one.stride, record
         whole = all(
             s.stop - s.start == n for s, n in zip(_region(one, coords), one.chunks, strict=True)
         )
@@ -334,7 +340,7 @@ class FileArrays(ReadOnlyKeys):
             except (OSError, ValueError, RuntimeError, KeyError) as error:
                 raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
 
-    def _index(self, path: str) -> dict[tuple[int, ...], tuple[int, int, int]]:
+    def _index(self, path: str) -> _Index:
         indices = self._indices
         if path not in indices:
             self.check()
@@ -344,9 +350,9 @@ class FileArrays(ReadOnlyKeys):
                         indices[name] = hdf5.chunk_places(file[name])
         return indices[path]
 
-    @cached_property
-    def _indices(self) -> dict[str, dict[tuple[int, ...], tuple[int, int, int]]]:
-        return {}
+    @property
+    def _indices(self) -> dict[str, _Index]:
+        return _indices_of(self.identity, repr(self.place.options), os.getpid())
 
     def __getstate__(self) -> dict[str, Any]:
         return {"place": self.place, "header": self.header}
@@ -372,14 +378,9 @@ def _region(one: Variable, coords: Sequence[int]) -> tuple[slice, ...]:
 
 
 @lru_cache(maxsize=256)
-def _cached(url: str, options: str, identity: str, process: int) -> dict[str, FileArrays]:  # noqa: ARG001
+def _indices_of(identity: str, options: str, process: int) -> dict[str, _Index]:  # noqa: ARG001
+    """Return the indices of one file, which a process keeps for some files."""
     return {}
-
-
-def file_arrays(place: Place, header: Header) -> FileArrays:
-    """Return the arrays of a file, which a process keeps, with their indices, for some files."""
-    made = FileArrays(place, header)
-    return _cached(place.url, repr(place.options), made.identity, os.getpid()).setdefault("", made)
 
 
 class _OpenFiles:

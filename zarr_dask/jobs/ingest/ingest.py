@@ -334,6 +334,17 @@ def _combined(
     return found, made
 
 
+def surveyed(
+    files: Any, options: Mapping[str, Any] | None, concat: str | None, order: Order | None
+) -> tuple[Survey, str | None]:
+    """Return the survey of files, and the dimension of their concatenation."""
+    urls = find_files(files, options)
+    found = survey_files(sorted(urls, key=_by_name) if order == "name" else urls, options, None)
+    readable = [one for one in found.headers if not one.error]
+    concat = concat or (inferred_concat(readable) if readable else None)
+    return with_digests(found, compared_variables(readable, concat), options), concat
+
+
 def dataset_of(
     files: Any,
     *,

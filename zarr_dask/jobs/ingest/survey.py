@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_dask.errors import IngestError
 from zarr_dask.jobs.engine.thread_map import abreast as thread_map
-from zarr_dask.jobs.ingest.file_store import file_arrays, header_of
+from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.header import Header, Variable
 from zarr_dask.jobs.ingest.place import Place
 from zarr_dask.stores.base import Store
@@ -130,7 +130,7 @@ def _with_values(place: Place, header: Header) -> Header:
 
 def _looked_at(place: Place, header: Header, path: str) -> Variable:
     one = header.variables[path]
-    values = np.asarray(file_arrays(place, header).array(path).read(threads=1))
+    values = np.asarray(FileArrays(place, header).array(path).read(threads=1))
     own = one.dims == (path.rpartition("/")[2],)
     ends = _ends(values) if own and values.dtype.kind in "iuf" else ()
     return replace(one, digest=_digest(values), values=ends)
