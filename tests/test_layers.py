@@ -35,6 +35,7 @@ LAYERS = [
     "jobs/rechunk",
     "jobs/migrate",
     "jobs/copy",
+    "jobs/ingest",  # many files into one store
     "jobs/inventory",
     "jobs",  # reading into dask, files of plans
     "ome",  # images

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
+    from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
+    from zarr_dask.jobs.ingest.reference import reference
     from zarr_dask.jobs.inventory.inventory import inventory
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
     from zarr_dask.jobs.plan_file import load_plan
@@ -74,6 +76,7 @@ __all__ = [
     "digest",
     "errors",
     "from_zarr",
+    "ingest",
     "inventory",
     "load_plan",
     "migrate",
@@ -84,10 +87,12 @@ __all__ = [
     "open_datatree",
     "open_group",
     "plan_copy",
+    "plan_ingest",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
     "rechunk",
+    "reference",
     "share_credentials",
     "to_zarr",
     "verify",
@@ -101,7 +106,9 @@ _JOBS = {
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
+    "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",
+    "plan_ingest": "zarr_dask.jobs.ingest.ingest",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
     "decompose": "zarr_dask.jobs.simulation.decomposition",
@@ -111,6 +118,7 @@ _JOBS = {
     "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "reference": "zarr_dask.jobs.ingest.reference",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
     "inventory": "zarr_dask.jobs.inventory.inventory",
     "to_zarr": "zarr_dask.jobs.write.write",

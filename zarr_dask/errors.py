@@ -15,6 +15,7 @@
     ├── OmeVersionError          (ValueError)         OME-Zarr of an unsupported version
     ├── MigrationError           (ValueError)         metadata that another format cannot express
     ├── CopyError                (ValueError)         nodes that cannot be copied as requested
+    ├── IngestError              (ValueError)         files that do not fit together, or are broken
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of an unsupported kind
@@ -89,6 +90,7 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "IngestError",
     "JobReplacedError",
     "JobRunningError",
     "JournalError",
@@ -290,6 +292,19 @@ class CopyError(ZarrDaskError, ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.refusals)
+
+
+class IngestError(ZarrDaskError, ValueError):
+    """Files that cannot be ingested as requested; every difference is listed."""
+
+    def __init__(self, message: str, differences: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.differences = tuple(differences)
+        """Each with a file, a variable, what is wrong, and the arguments that settle it."""
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.message, self.differences)
 
 
 class OmeVersionError(ZarrDaskError, ValueError):

@@ -12,7 +12,18 @@ import os
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, copy, demo, info, migrate, ome, plan_file, rechunk, verify
+from zarr_dask.cli import (
+    compare,
+    copy,
+    demo,
+    info,
+    ingest,
+    migrate,
+    ome,
+    plan_file,
+    rechunk,
+    verify,
+)
 from zarr_dask.cli import inventory as survey
 from zarr_dask.cli.errors import ErrorHandlingGroup, traceback_option
 from zarr_dask.stores.open import BACKEND
@@ -65,6 +76,7 @@ for _command in (
     rechunk.rechunk,
     rechunk.plan,
     copy.copy,
+    ingest.ingest,
     plan_file.run,
     plan_file.status,
     plan_file.finish,

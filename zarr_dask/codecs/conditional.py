@@ -81,6 +81,27 @@ class Conditional(BytesCodec):
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
+        first, body, expected = self._all_but_first(buffer, size)
+        if first is not None:
+            body = first.decode(body, expected)
+        if len(body) > size.most or (size.exact is not None and len(body) != size.exact):
+            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {size.most}")
+        return body
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`; the codec that is undone last fills the memory."""
+        first, body, _ = self._all_but_first(buffer, EncodedSize.of(out.size))
+        if first is not None:
+            first.decode_into(body, out)
+            return
+        if len(body) != out.size:
+            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {out.size}")
+        out[:] = np.frombuffer(body, np.uint8)
+
+    def _all_but_first(
+        self, buffer: Buffer, size: EncodedSize
+    ) -> tuple[BytesCodec | None, Buffer, EncodedSize]:
+        """Undo the applied codecs but the first; return it, its input, and the size it gives."""
         view = memoryview(buffer)
         if len(view) < self._header:
             raise CorruptObjectError(f"{len(view)} bytes are fewer than its {self._header} of bits")
@@ -94,8 +115,6 @@ class Conditional(BytesCodec):
         for codec in applied:
             sizes.append(codec.size(sizes[-1]))
         body: Buffer = view[self._header :]
-        for codec, expected in zip(reversed(applied), reversed(sizes[:-1]), strict=True):
+        for codec, expected in zip(reversed(applied[1:]), reversed(sizes[1:-1]), strict=True):
             body = codec.decode(body, expected)
-        if len(body) > size.most or (size.exact is not None and len(body) != size.exact):
-            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {size.most}")
-        return body
+        return (applied[0] if applied else None), body, size

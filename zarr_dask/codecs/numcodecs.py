@@ -170,6 +170,16 @@ class Filter(BytesCodec):
             )
         return decoded
 
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`; shuffled bytes go straight to their places."""
+        if self.id != "shuffle" or len(memoryview(buffer).cast("B")) != out.size:
+            super().decode_into(buffer, out)
+            return
+        try:
+            _codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8), out=out)
+        except _FAILURES as error:
+            raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
+
 
 def _bytes(result: Any) -> memoryview:
     array = np.asarray(result) if isinstance(result, np.ndarray) else np.frombuffer(result, "u1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -435,6 +436,7 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     remote = "::" not in place.url and "://" in place.url
     if isinstance(place, LocalStore) and Path(place.root).is_file():
         hint = f"{place.root} is a file, and no zip archive."
+        hint = _of_kind(place.root) or hint
         if place.root.endswith(".json"):
             hint += f" References (kerchunk) are read as 'reference::{place.root}'."
     elif remote and place.url.lower().endswith(".zip"):
@@ -444,6 +446,29 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     else:
         return error
     return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())
+
+
+_KINDS = (
+    ((b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"GRIB"), "a NetCDF, HDF5 or GRIB"),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "a TIFF"),
+)
+"""First bytes of files of other formats."""
+
+
+def _of_kind(path: str) -> str:
+    """Return a hint for a file of another format; empty if its first bytes are unknown."""
+    with suppress(OSError), Path(path).open("rb") as file:
+        start = file.read(8)
+        for begins, kind in _KINDS:
+            if start.startswith(begins):
+                way = (
+                    "tifffile reads it, and zarr_dask.ome.write writes its pixels"
+                    if kind == "a TIFF"
+                    else "zarr_dask.ingest writes it, or many of its kind, into a store; "
+                    "xarray.open_dataset opens it as it is"
+                )
+                return f"{path} is {kind} file: {way}."
+    return ""
 
 
 def _node(

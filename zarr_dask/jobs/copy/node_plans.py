@@ -72,7 +72,11 @@ class GridOptions:
                     f"dimensions, such as {such}. Dimensions in {root.where}: "
                     f"{', '.join(sorted(known)) or 'none has a name'}."
                 )
-            unknown = [name for name in given if name not in known]
+            unknown = [
+                name
+                for name, one in given.items()
+                if name not in (self.paths if isinstance(one, Mapping) else known)
+            ]
             if unknown:
                 raise GridError(
                     f"{what} names {unknown}, which no array in {root.where} has as a dimension; "
@@ -107,7 +111,8 @@ class GridOptions:
         chunks, shards, dtype, codecs = self.chunks, self.shards, self.dtype, self.codecs
         region = self.region
         if path:  # below a group
-            chunks, shards, region = (_own(given, array) for given in (chunks, shards, region))
+            given = (chunks, shards, region)
+            chunks, shards, region = (_own(one, path, array) for one in given)
             dtype = dtype.get(path) if self._is_by_path(dtype) else dtype
             if self._is_by_path(codecs) and not self._is_codec(codecs):
                 codecs = codecs.get(path)
@@ -136,12 +141,19 @@ def inherited_format(nodes: Mapping[str, Node], store: Store, path: str, grids: 
     return around if all(can_have_it(*one) for one in nodes.items()) else own
 
 
-def _own(grid: Any, array: Array) -> Any:
-    """Return the part of a grid or region by names that concerns an array; None for nothing."""
+def _own(grid: Any, path: str, array: Array) -> Any:
+    """Return the part of a grid or region that concerns an array; None for nothing.
+
+    Under the path of an array it may be given for that one alone.
+    """
     if grid is None:
         return None
     names = array.dimension_names or ()
-    return {name: length for name, length in grid.items() if name in names} or None
+    alone = grid.get(path)
+    found = {
+        name: one for name, one in grid.items() if name in names and not isinstance(one, Mapping)
+    }
+    return {**found, **(alone if isinstance(alone, Mapping) else {})} or None
 
 
 _Member = RawCopyPlan | RechunkPlan
