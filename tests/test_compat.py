@@ -1,4 +1,4 @@
-"""docs/compat.md says what is true: every cell of it is tried again."""
+"""docs/reference/compat.md says what is true: every cell of it is tried again."""
 
 import os
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""docs/compat.md: which data types and codecs each format has here, and which peers agree.
+"""docs/reference/compat.md: data types and codecs of each format, and the peers that agree.
 
 ``make compat`` writes the page. Every row is tried: a small array is written and read back by us,
 then read by each peer; a peer agrees where it finds the same values. The rows come from the
@@ -27,7 +27,7 @@ from zarr_dask.dtypes import v3_names as data_type_names
 from zarr_dask.errors import ZarrDaskError
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "compat.md"
+PAGE = ROOT / "docs" / "reference" / "compat.md"
 ZARR2 = ROOT / ".venv-zarr2" / "bin" / "python"
 COUNT = 6
 
