@@ -31,7 +31,7 @@ def shards():
 
 def two_fields():
     field = da.ones((20, 8, 8), chunks=(1, 8, 8))
-    zd.to_zarr([field, 2 * field], "run.zarr", ["u", "v"], dimension_names=[NAMES, NAMES])
+    zd.to_zarr([field, 2 * field], "run.zarr", ["u", "v"], dimension_names=NAMES)
 
 
 def maps():
@@ -45,10 +45,11 @@ def era5(*urls):
         for url in urls:
             days = np.arange(4)
             t = da.ones((4, 8, 8), chunks=(2, 8, 8), dtype="f4")
-            arrays, paths = [t, 280 * t, da.from_array(days)], ["t", "t2m", "time"]
-            units = [{}, {}, {"units": "days since 2020-01-01"}]
-            names = [NAMES, NAMES, ["time"]]
-            zd.to_zarr(arrays, url, paths, dimension_names=names, attributes=units)
+            units = {"units": "days since 2020-01-01"}
+            zd.to_zarr([t, 280 * t], url, ["t", "t2m"], dimension_names=NAMES)
+            zd.to_zarr(
+                da.from_array(days), url, "time", dimension_names=["time"], attributes=units
+            )
             zd.consolidate(url)
 
     return prepare
@@ -72,8 +73,8 @@ def pair():
     zd.to_zarr(da.ones(6, chunks=2), "b.zarr")
 
 
-def bucket_array():
-    zd.to_zarr(da.ones(4), "bucket/a.zarr")
+def remote_array():
+    zd.to_zarr(da.ones(4), "memory://docs/a.zarr", mode="w")
 
 
 def image(*urls, **options):
@@ -124,11 +125,15 @@ def scratch():
     Path("scratch").mkdir()
 
 
+def scheduler():
+    Path("scheduler.json").touch()
+
+
 SAMPLES = {
     "README": (era5("era5.zarr"),),
     "index.md": (era5("era5.zarr"),),
     "explanation/plans.md": (maps,),
-    "howto/cluster.md": (),
+    "howto/cluster.md": (scheduler,),
     "howto/compare.md": (pair,),
     "howto/consolidate.md": (run,),
     "howto/copy.md": (era5("era5.zarr"), run_7, old("old.zarr")),
@@ -147,7 +152,7 @@ SAMPLES = {
     "howto/rechunk.md": (maps, two_fields),
     "howto/references.md": (references,),
     "howto/slurm.md": (maps,),
-    "howto/unreliable-network.md": (bucket_array,),
+    "howto/unreliable-network.md": (remote_array,),
     "howto/verify.md": (run,),
     "howto/xarray.md": (era5("era5.zarr", "runs.zarr", "year-1.zarr", "year-2.zarr"),),
     "reference/dask.md": (run,),

@@ -37,6 +37,8 @@ ELSEWHERE = {
     'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
 }
 """Places that only a network has, and what stands for them when a page runs."""
+ELSEWHERE_IN = {"howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"}}
+"""The same for single pages, whose options a folder does not have."""
 
 _FENCE = re.compile(r"(?ms)^(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$")
 _HEADING = re.compile(r"(?m)^#{1,6} (.*)$")
@@ -90,15 +92,16 @@ def commands(block: Block) -> Iterator[str]:
 def execute(block: Block, namespace: dict[str, Any], name: str) -> None:
     """Execute a block in the current folder."""
     if block.kind == "python":
-        code = compile("\n" * block.line + _here(block.code), name, "exec")
+        here = _here(block.code, name)
+        code = compile("\n" * block.line + here, name, "exec")
         exec(code, namespace)  # noqa: S102
     elif block.kind == "console":
         for command in commands(block):
-            words = shlex.split(re.sub(r" --workers \d+", "", _here(command)))
+            words = shlex.split(re.sub(r" --workers \d+", "", _here(command, name)))
             main.main(words[1:], prog_name="zarr-dask", standalone_mode=False)
     elif block.kind == "sh":
         for command in commands(block):
-            parse(_here(command))
+            parse(_here(command, name))
 
 
 def parse(command: str) -> None:
@@ -109,8 +112,8 @@ def parse(command: str) -> None:
     found.make_context(command, words)
 
 
-def _here(code: str) -> str:
-    for place, here in ELSEWHERE.items():
+def _here(code: str, name: str) -> str:
+    for place, here in (ELSEWHERE | ELSEWHERE_IN.get(name, {})).items():
         code = code.replace(place, here)
     return code
 

@@ -1,0 +1,39 @@
+"""Make the pictures of the tutorials by running them: python -m tools.docs_pictures."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from tools import docs_pages, docs_picture
+
+_SHOWN = re.compile(r"!\[[^\]]*\]\(\.\./assets/([\w-]+\.png)\)")
+
+
+def _run(name: str, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    pictures = _SHOWN.findall(text)
+    if not pictures:
+        return
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="zarr-dask-docs-") as folder:
+        os.chdir(folder)
+        try:
+            namespace = {"__name__": "__page__"}
+            for block in docs_pages.blocks(text):
+                docs_pages.execute(block, namespace, name)
+        finally:
+            os.chdir(before)
+        for picture in pictures:
+            shutil.copy(Path(folder, picture), docs_pages.DOCS / "assets" / picture)
+
+
+if __name__ == "__main__":
+    os.environ["MPLBACKEND"] = "Agg"
+    docs_picture.PICTURE.write_text(docs_picture.picture(), encoding="utf-8")
+    for page, found in docs_pages.pages().items():
+        if page.startswith("tutorials/"):
+            _run(page, found)
