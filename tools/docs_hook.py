@@ -11,6 +11,7 @@ from inspect import ismodule
 from typing import Any
 
 import zarr_dask as zd
+from zarr_dask.stores import Store
 
 _DIRECTIVE = re.compile(r"(?m)^::: zarr_dask\.([\w.]+)$")
 
@@ -27,8 +28,8 @@ def _directive(match: re.Match[str]) -> str:
     path, found = _defined(match[1])
     lines = [f"::: {path}", "    options:", f"      heading: zarr_dask.{match[1]}"]
     lines += [f"      toc_label: {match[1]}"]
-    if ismodule(found):
-        lines += ["      members: false"]
+    if ismodule(found) or (found is not Store and hasattr(found, "get_ranges")):
+        lines += ["      members: false"]  # the methods of a store stand at zarr_dask.stores.Store
     return "\n".join(lines)
 
 

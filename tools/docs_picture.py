@@ -29,7 +29,7 @@ def _writers(low: float, high: float) -> int:
 
 def _panel(x: float, y: float, *, safe: bool) -> list[str]:
     """Draw the grid of stored objects with the blocks over it."""
-    drawn = []
+    drawn, labels = [], []
     for row, (top, bottom) in enumerate(pairwise(SHARDS)):
         for column, (left, right) in enumerate(pairwise(SHARDS)):
             number = 2 * row + column
@@ -44,18 +44,20 @@ def _panel(x: float, y: float, *, safe: bool) -> list[str]:
                     f'fill="{fill}" fill-opacity="0.75" rx="6"',
                 )
             )
-            drawn.append(
+            labels.append(
                 _text(
                     x + (left + right) / 2,
                     y + (top + bottom) / 2 + 5,
                     f"task {number + 1}" if safe else f"{count} writers",
-                    style='text-anchor="middle" font-weight="bold"',
+                    style='text-anchor="middle" font-weight="bold" stroke="#fff" stroke-width="4" '
+                    'stroke-opacity="0.8" paint-order="stroke"',
                 )
             )
-    for top, bottom in pairwise(BLOCKS):
-        for left, right in pairwise(BLOCKS):
-            style = 'fill="none" stroke="#37474f" stroke-width="1.5" stroke-dasharray="5 4"'
-            drawn.append(_box(x + left, y + top, right - left, bottom - top, style))
+    style = 'stroke="#37474f" stroke-width="1.5" stroke-dasharray="5 4"'
+    for at in BLOCKS:
+        drawn.append(f'<line x1="{x + at:g}" y1="{y}" x2="{x + at:g}" y2="{y + SIZE}" {style}/>')
+        drawn.append(f'<line x1="{x}" y1="{y + at:g}" x2="{x + SIZE}" y2="{y + at:g}" {style}/>')
+    drawn += labels
     return drawn
 
 
