@@ -7,14 +7,20 @@ A page runs from its top to its end, in one folder and one namespace:
 * in ``sh`` blocks, calls of zarr-dask are parsed and not executed (clusters, Slurm).
 
 Places that a page cannot reach from here (buckets, schedulers) are replaced by local ones.
+
+``python -m tools.docs_pages tutorials/dataset.md ...`` runs pages, each in a new folder.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +110,14 @@ def execute(block: Block, namespace: dict[str, Any], name: str) -> None:
             parse(_here(command, name))
 
 
+def run(name: str, folder: str | Path) -> None:
+    """Run a page from its top to its end in a folder."""
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    with chdir(folder):
+        for block in blocks(pages()[name].read_text(encoding="utf-8")):
+            execute(block, namespace, name)
+
+
 def parse(command: str) -> None:
     """Parse a call of zarr-dask as the command line does, and do not run it."""
     words, found = shlex.split(command)[1:], main
@@ -133,3 +147,10 @@ def prose(text: str) -> list[str]:
         plain = " ".join(plain.split()).replace("e.g.", "eg")
         sentences += [s for s in re.split(r"(?<=[.!?])\s+", plain) if len(s.split()) > 1]
     return sentences
+
+
+if __name__ == "__main__":
+    os.environ["MPLBACKEND"] = "Agg"
+    for page in sys.argv[1:]:
+        with tempfile.TemporaryDirectory(prefix="zarr-dask-docs-") as new:
+            run(page, new)

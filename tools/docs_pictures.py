@@ -18,15 +18,8 @@ def _run(name: str, path: Path) -> None:
     pictures = _SHOWN.findall(text)
     if not pictures:
         return
-    before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="zarr-dask-docs-") as folder:
-        os.chdir(folder)
-        try:
-            namespace = {"__name__": "__page__"}
-            for block in docs_pages.blocks(text):
-                docs_pages.execute(block, namespace, name)
-        finally:
-            os.chdir(before)
+        docs_pages.run(name, folder)
         for picture in pictures:
             shutil.copy(Path(folder, picture), docs_pages.DOCS / "assets" / picture)
 
