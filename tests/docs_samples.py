@@ -47,9 +47,7 @@ def era5(*urls):
             t = da.ones((4, 8, 8), chunks=(2, 8, 8), dtype="f4")
             units = {"units": "days since 2020-01-01"}
             zd.to_zarr([t, 280 * t], url, ["t", "t2m"], dimension_names=NAMES)
-            zd.to_zarr(
-                da.from_array(days), url, "time", dimension_names=["time"], attributes=units
-            )
+            zd.to_zarr(da.from_array(days), url, "time", dimension_names=["time"], attributes=units)
             zd.consolidate(url)
 
     return prepare

@@ -1,4 +1,4 @@
-"""Pages of docs/ and the README: their code runs, their names and links hold, their sentences are short."""
+"""The README and docs/: code runs, names and links hold, sentences are short."""
 
 import re
 import warnings
@@ -63,7 +63,9 @@ def test_every_public_name_has_its_entry():
 
 
 def error_rows():
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", TEXTS["reference/errors.md"])
+    rows = re.findall(
+        r"(?m)^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", TEXTS["reference/errors.md"]
+    )
     return {name: (re.findall(r"`(\w+)`", parents), when, do) for name, parents, when, do in rows}
 
 

@@ -95,8 +95,12 @@ def resuming_is_refused():
         zd.to_zarr(random(), "run.zarr", "salt", resume=True)
     call = lambda: zd.to_zarr(random(), "run.zarr", "salt", resume=True)  # noqa: E731
     message = error(call, zd.errors.ResumeError)
-    return message, {}, lambda names: np.testing.assert_array_equal(
-        zd.open_array("run.zarr", "salt")[...], names["x"].compute()
+    return (
+        message,
+        {},
+        lambda names: np.testing.assert_array_equal(
+            zd.open_array("run.zarr", "salt")[...], names["x"].compute()
+        ),
     )
 
 
@@ -236,8 +240,10 @@ def differs():
     call = lambda: zd.rechunk("run.zarr", "copy.zarr", chunks=(40, 10), codecs=lossy, verify=True)  # noqa: E731
     message = error(call, zd.errors.ValuesDifferError)
     assert not Path("copy.zarr/zarr.json").exists()
-    return message, {}, lambda _: np.testing.assert_array_equal(
-        zd.open_array("copy.zarr")[...], NOISE
+    return (
+        message,
+        {},
+        lambda _: np.testing.assert_array_equal(zd.open_array("copy.zarr")[...], NOISE),
     )
 
 
@@ -261,8 +267,12 @@ def missing_values():
     a[:3] = [1, 2, -999]
     zd.migrate("run.zarr", remove_old=True)
     assert list(zd.open_dataset("run.zarr")["t"].values) == [1, 2, -999, -999]
-    return "", {}, lambda _: np.testing.assert_array_equal(
-        zd.open_dataset("run.zarr")["t"].values, [1, 2, np.nan, np.nan]
+    return (
+        "",
+        {},
+        lambda _: np.testing.assert_array_equal(
+            zd.open_dataset("run.zarr")["t"].values, [1, 2, np.nan, np.nan]
+        ),
     )
 
 
@@ -271,9 +281,7 @@ def publish():
     zd.Writer.create("run.zarr", {"u": u}, owners=zd.owners((64, 64), (2, 1)))
     with zd.Writer.attach("run.zarr", rank=0) as writer:
         writer.put(0, {"u": np.ones((32, 64), "f4")})
-    message = error(
-        lambda: zd.Writer.attach("run.zarr").publish(0), zd.errors.StepsMissingError
-    )
+    message = error(lambda: zd.Writer.attach("run.zarr").publish(0), zd.errors.StepsMissingError)
 
     def check(_):
         array = zd.open_array("run.zarr", "u", mode="r+")

@@ -21,7 +21,9 @@ def _defined(name: str) -> tuple[str, Any]:
     found: Any = zd
     for part in name.split("."):
         found = getattr(found, part)
-    return (found.__name__ if ismodule(found) else f"{found.__module__}.{found.__qualname__}"), found
+    return (
+        found.__name__ if ismodule(found) else f"{found.__module__}.{found.__qualname__}"
+    ), found
 
 
 def _directive(match: re.Match[str]) -> str:

@@ -138,7 +138,9 @@ def prose(text: str) -> list[str]:
     text = re.sub(r"(?ms)^<(\w+)[^>]*>.*?^</\1>$", "", text)
     paragraphs: list[str] = []
     for part in re.split(r"\n\s*\n", text):
-        lines = [line for line in part.splitlines() if not re.match(r"\s*(#|\||:::|!\[|=== |!!! )", line)]
+        lines = [
+            line for line in part.splitlines() if not re.match(r"\s*(#|\||:::|!\[|=== |!!! )", line)
+        ]
         paragraphs += re.split(r"(?m)^\s*(?:[-*]|\d+\.|:) +", "\n".join(lines))
     sentences: list[str] = []
     for paragraph in paragraphs:
