@@ -1,14 +1,16 @@
-"""Draw docs/assets/blocks.svg: blocks of Dask over stored objects, and who writes what.
+"""Draw the pictures of docs/assets that no tutorial makes: python -m tools.docs_picture.
 
-python -m tools.docs_picture
+blocks.svg has blocks of Dask over stored objects, and who writes what. speed.svg has the times of
+docs/developers/performance.md, a table that ``make bench ARGS='--markdown last.md'`` makes.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
-PICTURE = Path(__file__).resolve().parent.parent / "docs" / "assets" / "blocks.svg"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 SIZE = 240
 BLOCKS = (0, 96, 168, SIZE)
 SHARDS = (0, 120, SIZE)
@@ -86,5 +88,46 @@ def picture() -> str:
     return "\n".join(lines) + "\n"
 
 
+_ROW = re.compile(
+    r"(?m)^\| `((?:read|write)-[\w-]+)` \| (\d+) ms \|.*?\| (\d+) ms \| (.+?) (\d+) ms \|$"
+)
+
+
+def speed(table: str) -> str:
+    """Return the times of reading and writing as SVG, as multiples of those of the floor."""
+    rows = _ROW.findall(table)
+    height = 60 + 34 * len(rows)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" '
+        'font-family="system-ui, sans-serif" fill="#263238">'
+        "<title>Times of zarr_dask and of the best other library, as multiples of a hand-written "
+        "loop; shorter is better.</title>",
+        _box(1, 1, 718, height - 2, 'fill="#ffffff" stroke="#cfd8dc" rx="12"'),
+        _text(20, 28, "Time, as a multiple of a hand-written loop (the line); shorter is better", 14),
+    ]
+    unit = 130.0
+    for number, (case, ours, floor, peer, best) in enumerate(rows):
+        y = 44 + 34 * number
+        lines.append(_text(20, y + 16, case, 12))
+        for offset, time, name, colour in (
+            (0, ours, "zarr_dask", COLOURS[0]),
+            (13, best, peer, COLOURS[1]),
+        ):
+            width = int(time) / int(floor) * unit
+            lines.append(_box(190, y + offset, width, 11, f'fill="{colour}"'))
+            label = f"{name} {int(time) / int(floor):.2f}"
+            lines.append(_text(196 + width, y + offset + 10, label, 10, 'fill="#546e7a"'))
+    x = 190 + unit
+    lines.append(f'<line x1="{x}" y1="38" x2="{x}" y2="{height - 16}" stroke="#37474f"/>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def write() -> None:
+    """Write both pictures."""
+    table = (DOCS / "developers" / "performance.md").read_text(encoding="utf-8")
+    for name, drawn in {"blocks": picture(), "speed": speed(table)}.items():
+        (DOCS / "assets" / f"{name}.svg").write_text(drawn, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    PICTURE.write_text(picture(), encoding="utf-8")
+    write()

@@ -26,7 +26,7 @@ def _run(name: str, path: Path) -> None:
 
 if __name__ == "__main__":
     os.environ["MPLBACKEND"] = "Agg"
-    docs_picture.PICTURE.write_text(docs_picture.picture(), encoding="utf-8")
+    docs_picture.write()
     for page, found in docs_pages.pages().items():
         if page.startswith("tutorials/"):
             _run(page, found)
