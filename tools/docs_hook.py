@@ -1,40 +1,81 @@
-"""A hook of mkdocs: API pages name what users import, and this finds where it is defined.
+"""A hook of mkdocs: what pages of the reference take from the package.
 
-``::: zarr_dask.to_zarr`` in a page becomes the directive for the module that defines the function,
-under the public name. So pages stay right when modules move.
+``::: zarr_dask.to_zarr`` becomes the directive for the module that defines the function, under the
+public name, so that pages stay right when modules move. ``<!-- commands -->`` becomes the commands
+of the command line with their options.
 """
 
 from __future__ import annotations
 
 import re
-from inspect import ismodule
+from collections.abc import Iterator
+from inspect import cleandoc, ismodule
 from typing import Any
 
+import click
+
 import zarr_dask as zd
+from zarr_dask.cli import main
 from zarr_dask.stores import Store
 
 _DIRECTIVE = re.compile(r"(?m)^::: zarr_dask\.([\w.]+)$")
-
-
-def _defined(name: str) -> tuple[str, Any]:
-    """Return the path below which an object is defined, and the object."""
-    found: Any = zd
-    for part in name.split("."):
-        found = getattr(found, part)
-    return (
-        found.__name__ if ismodule(found) else f"{found.__module__}.{found.__qualname__}"
-    ), found
+_COMMANDS = "<!-- commands -->"
 
 
 def _directive(match: re.Match[str]) -> str:
-    path, found = _defined(match[1])
+    found: Any = zd
+    for part in match[1].split("."):
+        found = getattr(found, part)
+    module = ismodule(found)
+    path = found.__name__ if module else f"{found.__module__}.{found.__qualname__}"
     lines = [f"::: {path}", "    options:", f"      heading: zarr_dask.{match[1]}"]
     lines += [f"      toc_label: {match[1]}"]
-    if ismodule(found) or (found is not Store and hasattr(found, "get_ranges")):
+    if module or (found is not Store and hasattr(found, "get_ranges")):
         lines += ["      members: false"]  # the methods of a store stand at zarr_dask.stores.Store
     return "\n".join(lines)
 
 
+def _paragraphs(text: str | None) -> Iterator[str]:
+    """Yield the paragraphs of a help text; what is laid out by hand becomes a block of code."""
+    for paragraph in re.split(r"\n\s*\n", cleandoc(text or "")):
+        first, _, rest = paragraph.partition("\n")
+        if first.strip() == "\b":
+            title, _, code = rest.partition("\n")
+            yield f"{title.strip()}\n\n```text\n{cleandoc(code)}\n```"
+        else:
+            yield " ".join(paragraph.split())
+
+
+def _command(command: click.Command, name: str, context: click.Context) -> Iterator[str]:
+    yield f"{'#' * (name.count(' ') + 2)} {name}"
+    yield from _paragraphs(command.help)
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"```text\n{name} {usage}\n```"
+    rows = [shown for param in command.get_params(context) if (shown := _option(param, context))]
+    if rows:
+        yield "\n".join(["| option | meaning |", "|---|---|", *rows])
+    yield from _paragraphs(command.epilog)
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            if found is not None and not found.hidden:
+                inner = click.Context(found, info_name=below, parent=context)
+                yield from _command(found, f"{name} {below}", inner)
+
+
+def _option(param: click.Parameter, context: click.Context) -> str:
+    record = param.get_help_record(context)
+    if record is None:
+        return ""
+    names, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
+    return f"| `{names}` | {meaning.replace('<', '&lt;')} |"
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the page with its directives for public names replaced; called by mkdocs."""
-    return _DIRECTIVE.sub(_directive, markdown)
+    """Return the page with public names and commands filled in; called by mkdocs."""
+    markdown = _DIRECTIVE.sub(_directive, markdown)
+    if _COMMANDS in markdown:
+        context = click.Context(main, info_name="zarr-dask")
+        commands = "\n\n".join(_command(main, "zarr-dask", context))
+        markdown = markdown.replace(_COMMANDS, commands)
+    return markdown
