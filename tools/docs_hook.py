@@ -65,10 +65,10 @@ def _command(command: click.Command, name: str, context: click.Context) -> Itera
 
 def _option(param: click.Parameter, context: click.Context) -> str:
     record = param.get_help_record(context)
-    if record is None:
+    if record is None or not record[1] or param.name == "help":
         return ""
-    names, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
-    return f"| `{names}` | {meaning.replace('<', '&lt;')} |"
+    names, meaning = (" ".join(text.split()) for text in record)
+    return f"| `{names}` | {meaning.replace('<', '&lt;').replace('|', '&#124;')} |"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
