@@ -29,6 +29,7 @@ from zarr_dask.errors import (
     CopyError,
     DataTypeError,
     GridError,
+    LinkWarning,
     MemoryBudgetError,
     MetadataError,
     NodeExistsError,
@@ -37,8 +38,8 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.copy.raw_copy import MovePlan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import list_sizes
 
@@ -490,15 +491,18 @@ def test_arrays_of_remote_stores_are_listed_side_by_side():
 
 def test_links(tmp_path):
     made(tmp_path / "real.zarr", consolidated=False)
-    zd.create_group(tmp_path / "a.zarr")
-    (tmp_path / "a.zarr" / "linked").symlink_to(tmp_path / "real.zarr" / "ocean")
+    made(tmp_path / "a.zarr", consolidated=False)
+    (tmp_path / "a.zarr" / "linked").symlink_to(tmp_path / "a.zarr" / "ocean")
+    (tmp_path / "a.zarr" / "outside").symlink_to(tmp_path / "real.zarr" / "ocean")
     (tmp_path / "a.zarr" / "loop").symlink_to(tmp_path / "a.zarr")
-    zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    with pytest.warns(LinkWarning, match=r"outside is a link that leads out of"):
+        zd.copy(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert not (tmp_path / "b.zarr" / "linked").is_symlink()
+    assert not (tmp_path / "b.zarr" / "outside").exists()
     np.testing.assert_array_equal(zd.open(tmp_path / "b.zarr", "linked/t")[:16], T[:16])
     (tmp_path / "c.zarr").symlink_to(tmp_path / "real.zarr" / "ocean")
     with pytest.raises(SourceIsTargetError):
-        zd.copy(tmp_path / "a.zarr", tmp_path / "c.zarr", overwrite=True)
+        zd.copy(tmp_path / "real.zarr", tmp_path / "c.zarr", overwrite=True)
 
 
 def test_groups_without_documents(tmp_path):

@@ -27,13 +27,14 @@ from zarr_dask.journal import (
     new_journal,
     open_journals,
 )
-from zarr_dask.manifest import ManifestPlace
-from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
+from zarr_dask.journal.manifest import ManifestPlace
+from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
-from zarr_dask.stores.urls import open_store, real_place
-from zarr_dask.stores.wrappers import Below, Wrapper
+from zarr_dask.stores.base import is_key
+from zarr_dask.stores.open import open_store, real_place
+from zarr_dask.stores.wrappers.base import Below, Wrapper
 
-KEYS = st.text(min_size=1, max_size=20)
+KEYS = st.text(min_size=1, max_size=20).filter(is_key)
 OBJECTS = st.builds(
     StoredObject,
     KEYS,
@@ -293,10 +294,6 @@ def test_a_job_comes_back(tmp_path):
         b"[]",
         b"{}",
         b'{"format": "another"}',
-        b'{"format": "zarr-dask job 1"}',
-        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "new": 1}',
-        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "layers": 7}',
-        b'{"format": "zarr-dask job 1", "kind": "", "token": "", "creation": "", "region": [[]]}',
     ],
 )
 def test_documents_of_others_are_no_jobs(tmp_path, text):
@@ -334,7 +331,7 @@ def test_a_forked_process_has_a_file_of_its_own(tmp_path):
     code = f"""
 import os
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
@@ -354,7 +351,7 @@ def test_receipts_survive_the_kill_of_their_process(tmp_path):
     """Every receipt whose writer went on to the next one is there after SIGKILL, none is torn."""
     code = f"""
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
@@ -384,7 +381,7 @@ def test_a_full_disk_under_the_journal_is_an_error_and_tears_at_most_one_line(tm
 import resource, signal
 from zarr_dask.errors import StoreError
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
@@ -455,11 +452,12 @@ def test_a_manifest_cut_short_or_changed_is_refused(tmp_path):
 
 
 def test_manifests_at_paths_and_urls(tmp_path):
-    manifest = zd.Manifest((StoredObject("a", 1, 2, "ab"),))
+    digest = sha256(b"a").hexdigest()
+    manifest = zd.Manifest((StoredObject("a", 1, 2, digest),))
     for location in (tmp_path / "m.json", f"file://{tmp_path}/n", "memory://bucket/m"):
         manifest.write(ManifestPlace.of(location))
         assert zd.Manifest.read(location) == manifest
-    assert manifest.to_sha256sum() == "ab  a\n"
+    assert manifest.to_sha256sum() == f"{digest}  a\n"
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
-from zarr_dask import reading
-from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.pool import SIDE_BY_SIDE, wait_for_each
-from zarr_dask.reading import Piece, read_pieces
-from zarr_dask.scratch import provide
+from zarr_dask._util.buffers import provide
+from zarr_dask._util.threads import SIDE_BY_SIDE, wait_for_each
+from zarr_dask.array import reader as reading
+from zarr_dask.array.reader import Piece, read_pieces
+from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.stores import Faulty, MemoryStore, Recording
 from zarr_dask.stores.base import Coalescing, Version, same_version
-from zarr_dask.stores.tally import Tally
-from zarr_dask.stores.versioned import Versioned
+from zarr_dask.stores.conditional_get import Versioned
+from zarr_dask.stores.wrappers.metered import Tally
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -182,7 +182,8 @@ def test_a_whole_read_in_batches(layout, store, threads):
     np.testing.assert_array_equal(array.read(threads=threads), expected(array))
     assert set(recording.per_key().values()) == {1}
     if store is Remote and threads == 1:
-        assert sum(recording.batches.values()) == 1
+        missing = layout not in {"v3 over the edge", "shards over the edge", "nested shards"}
+        assert sum(recording.batches.values()) == 1 + missing  # of objects, then the document
 
 
 LEVELS = {"nested shards": 3, "shards": 2, "transposed shards": 2, "scaled shards": 2, "v3": 1}
@@ -194,8 +195,10 @@ def test_parts_of_many_objects_are_one_batch_per_level(layout):
     np.testing.assert_array_equal(
         array.read(np.s_[1:11:3, 1:15], threads=1), expected(array)[1:11:3, 1:15]
     )
-    assert recording.batches == {"get_ranges": LEVELS[layout]}
-    assert len(recording.per_key()) > 1
+    # and the document, as objects are missing; the one object of nested shards is there
+    missing = layout != "nested shards"
+    assert recording.batches == {"get_ranges": LEVELS[layout] + missing}
+    assert len(recording.per_key()) > 1 + missing
 
 
 def test_pieces_of_many_objects_are_one_batch_per_level():
@@ -209,16 +212,17 @@ def test_pieces_of_many_objects_are_one_batch_per_level():
 def test_dask_reads_a_block_in_one_batch():
     recording, array = opened(Remote(), "v3")
     zd.from_zarr(array, chunks=(12, 8)).compute(scheduler="sync")
-    assert recording.batches == {"get_ranges": 2}  # one for each of two blocks
+    # one for each of two blocks, and the document for each, as objects are missing in both
+    assert recording.batches == {"get_ranges": 4}
 
 
 def test_batches_are_bounded():
     recording, array = opened(Narrow(), "v3 uncompressed")
     array.read(threads=1)
-    assert recording.batches == {"get_ranges": 4}  # of twelve objects
+    assert recording.batches == {"get_ranges": 4 + 1}  # of twelve objects, and the document
     recording, array = opened(Cramped(), "shards in gzip")  # objects of 128 bytes when decoded
     array.read(threads=1)
-    assert recording.batches == {"get_ranges": 3}  # of six
+    assert recording.batches == {"get_ranges": 3 + 1}  # of six
 
 
 # --- transfers that are cut off -------------------------------------------------------------------
@@ -308,7 +312,9 @@ def test_a_damaged_file_is_read_twice(tmp_path):
         with pytest.raises(zd.errors.CorruptObjectError) as caught:
             array[selection]
         assert caught.value.coords == ((0, 0), (0, 0))
-        assert recording.per_key() == {"c/0/0": requests}
+        found = recording.per_key()
+        assert found.pop("c/0/0") == requests
+        assert found.keys() <= {"zarr.json"}  # the array may have been replaced
 
 
 def test_errors_of_the_store_are_not_tried_again():

@@ -25,9 +25,10 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     StoreError,
 )
-from zarr_dask.jobs.write import swap as swap_module
 from zarr_dask.journal import Journal
+from zarr_dask.journal import swap as swap_module
 from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.process_identity import Owner
 
 ROOT = Path(__file__).resolve().parent.parent
 VALUES = np.arange(240, dtype="int32").reshape(12, 20)
@@ -292,7 +293,8 @@ def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(pl
 def test_what_another_host_may_be_writing_is_left_alone(place, monkeypatch):
     plan = zd.plan_write(zd.from_zarr(place, "a") + 1, place, "a", mode="swap")
     with monkeypatch.context() as patch:
-        patch.setattr(swap_module, "_host", lambda: b"elsewhere")
+        other = Owner("elsewhere", "", "", 1, "", "0123", locked=True)
+        patch.setattr(Owner, "here", staticmethod(lambda *, locked: other))
         plan.swap.begin(held=True).close()
     later = zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap", compute=False)
     assert len(beside(place)) == 2

@@ -1,64 +1,69 @@
-"""Every exception this package raises on purpose.
+"""All exceptions that this package raises on purpose.
 
 ::
 
     ZarrDaskError
     ├── NodeNotFoundError        (FileNotFoundError)  nothing readable at that path
-    │   └── NodeKeyError         (KeyError)           a path that is not in the group
-    ├── NodeExistsError          (FileExistsError)    something is there already
+    │   └── NodeKeyError         (KeyError)           a path that does not exist in the group
+    ├── NodeExistsError          (FileExistsError)    a node exists already at that path
     ├── NodeTypeError            (TypeError)          an array instead of a group, or the reverse
-    ├── MetadataError            (ValueError)         a document that breaks the rules of its format
+    ├── MetadataError            (ValueError)         metadata that violate the rules of a format
     │   ├── UnknownDataTypeError
     │   ├── UnknownGridError
     │   └── UnknownCodecError
-    ├── MetadataChangedError                          a document changed since the node was opened
-    ├── OmeVersionError          (ValueError)         OME-Zarr of a version that is not read
-    ├── MigrationError           (ValueError)         what another format cannot say of stored bytes
-    ├── CopyError                (ValueError)         nodes that cannot be copied as asked for
+    ├── MetadataChangedError                          metadata changed since the node was opened
+    ├── OmeVersionError          (ValueError)         OME-Zarr of an unsupported version
+    ├── MigrationError           (ValueError)         metadata that another format cannot express
+    ├── CopyError                (ValueError)         nodes that cannot be copied as requested
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
-    ├── SelectionError           (IndexError)         outside the array, or of no known kind
+    ├── SelectionError           (IndexError)         outside the array, or of an unsupported kind
     ├── CorruptObjectError       (ValueError)         stored bytes that do not decode
-    │   └── ChecksumError                             bytes that are not those that were stored
+    │   └── ChecksumError                             bytes that do not match their checksum
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
-    ├── StoreError               (OSError)            the store failed; never read as "not there"
+    ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
-    │   ├── DamagedValueError                         an entry of an archive that is damaged
-    │   ├── ObjectReplacedError                       replaced again and again while it was read
-    │   ├── ConditionalWriteError                     no value can be put on a condition there
+    │   ├── DamagedValueError                         a damaged entry of an archive
+    │   ├── ObjectReplacedError                       replaced at each attempt to read it
+    │   ├── ConditionalWriteError                     the store has no conditional writes
     │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
     │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
-    │   ├── CredentialsMissingError (PermissionError)  they were given to another process alone
+    │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
+    │   └── JobReplacedError                          a job whose journal is gone, or another one's
+    ├── JournalError             (ValueError)         a record of a job that no job has written
     ├── JobRunningError          (RuntimeError)       what a process that lives is writing
+    │   └── AppendConflictError                       another append to the array is under way
     ├── ManifestError            (ValueError)         no whole manifest, or one that says too little
     ├── ValuesDifferError        (ValueError)         a copy that is not what its source is
     ├── MemoryBudgetError        (ValueError)         ``max_mem`` below what one task needs
-    ├── SharedObjectError        (ValueError)         two ranks that would write one stored object
+    ├── SharedObjectError        (ValueError)         two ranks that would write the same object
     ├── StepError                (ValueError)         a step out of order, or beyond the capacity
-    ├── StepsMissingError        (RuntimeError)       steps that not all ranks have stored
-    ├── RankError                (ValueError)         a rank that is not there, or is in use
-    ├── WriterNotFoundError      (FileNotFoundError)  no simulation output was created there
-    ├── PlanError                (ValueError)         a plan in a file that cannot be carried out
-    ├── SchedulerError           (ConnectionError)    no scheduler answers, or it is lost
-    ├── WorkerLostError          (RuntimeError)       workers died of one and the same task
-    ├── DaskBackendError         (RuntimeError)       dask's arrays are of a kind without layers
+    ├── StepsMissingError        (RuntimeError)       steps that some ranks have not stored
+    ├── RankError                (ValueError)         a rank that does not exist, or is in use
+    ├── WriterNotFoundError      (FileNotFoundError)  no simulation output at that location
+    ├── PlanError                (ValueError)         a file without a plan that can be executed
+    ├── SchedulerError           (ConnectionError)    no scheduler responds, or it is lost
+    ├── WorkerLostError          (RuntimeError)       workers died of the same task
+    ├── DaskBackendError         (RuntimeError)       dask arrays of a kind without layers
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
     ZarrDaskWarning              (UserWarning)        something odd that was read all the same
     ├── ConsolidatedMetadataWarning                   they are out of date, or cannot be used
+    ├── LinkWarning                                   a link out of the root, which is left out
     ├── MissingGroupWarning                           nodes below a path without a document
     ├── MixedFormatsWarning                           a node in a group of another format
     ├── OmeMetadataWarning                            OME-Zarr metadata against a recommendation
-    └── StepNotShownWarning                           a step in stored objects not whole yet
+    └── StepNotShownWarning                           a step in incomplete stored objects
 
-A message says what failed, where, what was found and expected, and what to do. The facts are
-also fields, so that programs need not read the sentence.
+A message says what failed, where, what was found and expected, and what to do. The facts are also
+fields, so that programs need not parse the sentence.
 """
 
 from __future__ import annotations
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
@@ -83,7 +89,11 @@ __all__ = [
     "DaskBackendError",
     "DataTypeError",
     "GridError",
+    "JobReplacedError",
     "JobRunningError",
+    "JournalError",
+    "LinkError",
+    "LinkWarning",
     "ListingError",
     "ManifestError",
     "MemoryBudgetError",
@@ -134,7 +144,7 @@ class ZarrDaskError(Exception):
 
 
 class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
-    """No array or group where one was asked for."""
+    """No array or group at the requested path."""
 
     def __init__(self, where: str, looked_for: Sequence[str], hint: str = "") -> None:
         self.where = where
@@ -153,25 +163,27 @@ class NodeKeyError(NodeNotFoundError, KeyError):
 
 
 class NodeExistsError(ZarrDaskError, FileExistsError):
-    """The place where a node would be created is taken."""
+    """A node cannot be created because its path is taken."""
 
 
 class NodeTypeError(ZarrDaskError, TypeError):
-    """An array where a group was asked for, or the reverse."""
+    """An array instead of the requested group, or the reverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a metadata document."""
+    """One violation of the rules for metadata."""
 
     field: str
-    """Where in the document, as a dotted path such as ``codecs[1].configuration.level``."""
+    """Position in the metadata, as a dotted path such as ``codecs[1].configuration.level``."""
     found: object
-    """What stands there; `ABSENT` when nothing does."""
+    """Value that was found; `ABSENT` if there is none."""
     expected: str
-    """What the format asks for, in words."""
+    """Description of the values that the format allows."""
     kind: str = "value"
-    """``value``, ``codec``, ``data_type`` or ``grid``: which error an unknown name becomes."""
+    """``value``, ``codec``, ``data_type`` or ``grid``: determines the error class for an unknown
+    name.
+    """
 
     def __str__(self) -> str:
         found = "absent" if self.found is ABSENT else f"got {_shorten(self.found)}"
@@ -179,7 +191,7 @@ class Problem:
 
 
 class _Absent:
-    """Marks a field that is not in the document; `None` is a JSON value (null)."""
+    """Marks a field that is missing from the metadata; `None` is a JSON value (null)."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -197,7 +209,7 @@ def _shorten(value: object, limit: int = 80) -> str:
 
 
 class MetadataError(ZarrDaskError, ValueError):
-    """A metadata document breaks the rules of its format; every broken rule is listed."""
+    """Metadata violate the rules of their format; every violation is listed."""
 
     def __init__(self, where: str, problems: Sequence[Problem]) -> None:
         self.where = where
@@ -211,7 +223,7 @@ class MetadataError(ZarrDaskError, ValueError):
 
     @staticmethod
     def of(where: str, problems: Sequence[Problem]) -> MetadataError:
-        """The most specific class for these problems."""
+        """Return an error of the most specific class for these problems."""
         kinds = {problem.kind for problem in problems}
         by_kind = {
             "codec": UnknownCodecError,
@@ -235,18 +247,18 @@ class UnknownCodecError(MetadataError):
 
 
 class MetadataChangedError(ZarrDaskError):
-    """The document of a node says something else than when the node was opened."""
+    """The metadata of a node have changed since the node was opened."""
 
 
 class MigrationError(ZarrDaskError, ValueError):
-    """A hierarchy cannot be migrated as a whole, so that nothing was; every reason is listed.
+    """A hierarchy cannot be migrated completely, so nothing was migrated; every reason is listed.
 
     Parameters
     ----------
     where
         Store and path of the hierarchy.
     refusals
-        Path of a node, and why it cannot be migrated.
+        Path of each node that cannot be migrated, and the reason.
     """
 
     def __init__(self, where: str, refusals: Sequence[tuple[str, Problem]]) -> None:
@@ -260,14 +272,14 @@ class MigrationError(ZarrDaskError, ValueError):
 
 
 class CopyError(ZarrDaskError, ValueError):
-    """A hierarchy cannot be copied as a whole, so that nothing was; every reason is listed.
+    """A hierarchy cannot be copied completely, so nothing was copied; every reason is listed.
 
     Parameters
     ----------
     where
         Store and path of the hierarchy.
     refusals
-        Path of a node, and why it cannot be copied.
+        Path of each node that cannot be copied, and the reason.
     """
 
     def __init__(self, where: str, refusals: Sequence[tuple[str, str]]) -> None:
@@ -306,11 +318,11 @@ class DataTypeError(ZarrDaskError, TypeError):
 
 
 class SelectionError(ZarrDaskError, IndexError):
-    """A selection outside the array, or of a kind that is not understood."""
+    """A selection outside the array, or of an unsupported kind."""
 
 
 class _AtChunkError(Exception):
-    """What is wrong with one chunk; where it is gets known step by step on the way up."""
+    """A fault of one chunk; its location is completed step by step as the error is passed up."""
 
     def __init__(
         self,
@@ -333,11 +345,11 @@ class _AtChunkError(Exception):
         return f"the stored object {self.key!r} (chunk {' / '.join(map(str, self.coords))})"
 
     def inside(self, coords: tuple[int, ...]) -> Self:
-        """The same, seen from the shard that holds the chunk at `coords`."""
+        """Return the same error, located in the shard that holds the chunk at `coords`."""
         return type(self)(self.reason, self.where, self.key, (coords, *self.coords))
 
     def at(self, where: str, key: str, coords: tuple[int, ...]) -> Self:
-        """The same, located in the array."""
+        """Return the same error, located in the array."""
         return type(self)(self.reason, where, key, (coords, *self.coords))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -345,19 +357,19 @@ class _AtChunkError(Exception):
 
 
 class CorruptObjectError(_AtChunkError, ZarrDaskError, ValueError):
-    """Stored bytes do not decode to what the metadata promises.
+    """Stored bytes do not decode to what the metadata declare.
 
     Parameters
     ----------
     reason
-        What is wrong with the bytes.
+        Description of the fault.
     where
         Store and path of the array; filled in by the array that reads.
     key
         Key of the stored object.
     coords
-        Coordinates of the chunk: of the stored object in the array's grid, then of the chunk
-        inside a shard, if that is where the damage is.
+        Coordinates of the chunk: of the stored object in the array's grid, then of the damaged
+        chunk inside a shard, if there is one.
     """
 
     def _message(self) -> str:
@@ -370,16 +382,16 @@ class CorruptObjectError(_AtChunkError, ZarrDaskError, ValueError):
 
 
 class ChecksumError(CorruptObjectError):
-    """Stored bytes are not those that their checksum was made of."""
+    """Stored bytes do not match their checksum."""
 
 
 class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):
-    """A chunk is absent and the reader asked for ``missing="error"``.
+    """A chunk is absent and the array is read with ``missing="error"``.
 
     Parameters
     ----------
     reason
-        Why it may seem to be absent although it is not; nothing where that cannot be.
+        A possible reason why an existing chunk seems absent; empty if there is none.
     where
         Store and path of the array; filled in by the array that reads.
     key
@@ -401,48 +413,52 @@ class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):
 
 
 class StoreError(ZarrDaskError, OSError):
-    """The store could not do what it was asked; its own words are the ``__cause__``."""
+    """A store operation failed; the original error is the ``__cause__``."""
 
 
 class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
 
 
+class LinkError(StoreError):
+    """A link below the root of a store, which nothing that writes or deletes follows."""
+
+
 class ListingError(StoreError):
-    """The store cannot list its keys: an HTTP server, for instance."""
+    """The store cannot list its keys; an HTTP server, for instance."""
 
 
 class StoreUnavailableError(StoreError):
-    """A failure that may pass: no answer, half an answer, or a service that is too busy.
+    """A failure that may pass: no response, an incomplete one, or an overloaded service.
 
-    When it reaches a caller, the retries that the store's policy allows have not helped.
+    A caller gets it only after the retries that the store's policy allows.
     """
 
     retry_after: float | None = None
-    """Seconds that the service wants to be left alone for; None if it has not said."""
+    """Seconds to wait before the next request, as the service requires; None if it states none."""
     throttled: bool = False
-    """Whether the service said that it gets too many requests."""
+    """True if the service reported too many requests."""
     unreachable: bool = False
-    """Whether nothing answers at that address at all."""
+    """True if nothing responds at that address."""
 
 
 class DamagedValueError(StoreError):
-    """A value whose bytes the store itself knows to be wrong: a damaged entry of an archive."""
+    """A value that the store itself knows to be damaged, such as an entry of an archive."""
 
     by_checksum: bool = False
-    """Whether a checksum has told it."""
+    """True if a checksum revealed the damage."""
 
 
 class ObjectReplacedError(StoreError):
-    """A value that was replaced each time while parts of it were read one after the other."""
+    """A value that was replaced at each attempt to read several parts of one version."""
 
 
 class ConditionalWriteError(StoreError):
-    """A stored object cannot be shared with other jobs: the store, or its file system, cannot."""
+    """The store or its file system lacks the conditional writes that sharing objects requires."""
 
 
 class WrittenOnceError(StoreError, FileExistsError):
-    """A value that would take the place of another in a store that is written once."""
+    """A second value for a key of a store in which each key is written once."""
 
 
 class ReadOnlyError(StoreError, PermissionError):
@@ -450,46 +466,58 @@ class ReadOnlyError(StoreError, PermissionError):
 
 
 class CredentialsMissingError(StoreError, PermissionError):
-    """A store was opened with credentials in another process, which has not handed them over."""
+    """A store was opened with credentials in another process, which has not passed them on."""
 
 
 class StoreOutOfReachError(StoreError, RuntimeError):
-    """A store in the memory of one process, where tasks run in others."""
+    """A store that a process which runs tasks does not see: in another one's memory, or host."""
 
 
 class PartialWriteError(ZarrDaskError, ValueError):
-    """A region covers stored objects only in part, so that its writer may not be their only one."""
+    """A region covers stored objects only partly, so other writers may write to them as well."""
 
 
 class SourceIsTargetError(ZarrDaskError, ValueError):
-    """A job would write over the data that it still has to read."""
+    """A job would overwrite data that it still has to read."""
 
 
 class ResumeError(ZarrDaskError, ValueError):
-    """A job cannot be resumed: it is another one, cannot be told from others, or has no journal."""
+    """A job cannot be resumed: it differs, cannot be identified, or has no journal."""
+
+
+class JournalError(ZarrDaskError, ValueError):
+    """A record of a job (its document, what its ranks say) holds what no job has written."""
+
+
+class JobReplacedError(ResumeError):
+    """A job that goes on after its journal was removed, or became that of another job."""
 
 
 class JobRunningError(ZarrDaskError, RuntimeError):
-    """A job of a process that is still running writes to what is to be replaced or removed."""
+    """A job that is still running writes to the data to be replaced or removed."""
+
+
+class AppendConflictError(JobRunningError):
+    """Another append to the same array is under way; nothing was written."""
 
 
 class ManifestError(ZarrDaskError, ValueError):
-    """There is no whole manifest, or it does not say what is asked of it."""
+    """The manifest is missing or incomplete, or lacks the requested information."""
 
 
 class ValuesDifferError(ZarrDaskError, ValueError):
-    """A copy does not hold what its source holds, and was not made visible.
+    """A copy differs from its source, and was not made visible.
 
     Parameters
     ----------
     source, target
         Stores and paths of the two arrays.
     differing
-        How many elements differ; of stored objects that were copied as bytes, how many of these.
+        Number of elements that differ, or of stored objects if they were copied as bytes.
     first
-        Coordinates in the source of the first few, and both values as texts.
+        Source coordinates of the first few differences, and both values as texts.
     what
-        What was compared, in the plural.
+        Name of the compared things, in the plural.
     """
 
     def __init__(
@@ -519,20 +547,20 @@ class ValuesDifferError(ZarrDaskError, ValueError):
 
 
 class MemoryBudgetError(ZarrDaskError, ValueError):
-    """`max_mem` is below what the smallest possible task needs."""
+    """`max_mem` is below the need of the smallest possible task."""
 
 
 class SharedObjectError(ZarrDaskError, ValueError):
-    """Two ranks of a simulation would write one stored object.
+    """Two ranks of a simulation would write the same stored object.
 
     Parameters
     ----------
     key
-        Of the object, for the first step.
+        Key of the object, for the first step.
     ranks
-        Two that meet it.
+        Two ranks that would write it.
     hint
-        What would fit.
+        A decomposition that would fit.
     """
 
     def __init__(self, key: str, ranks: tuple[int, int], hint: str) -> None:
@@ -549,11 +577,11 @@ class SharedObjectError(ZarrDaskError, ValueError):
 
 
 class StepError(ZarrDaskError, ValueError):
-    """A step of a simulation that is out of order, was not stored, or lies beyond the capacity."""
+    """A simulation step that is out of order, was not stored, or is beyond the capacity."""
 
 
 class StepsMissingError(ZarrDaskError, RuntimeError):
-    """Steps cannot be made visible because not all ranks have stored them.
+    """Steps cannot be made visible because some ranks have not stored them.
 
     Parameters
     ----------
@@ -562,7 +590,7 @@ class StepsMissingError(ZarrDaskError, RuntimeError):
     step
         The last step that was to become visible.
     missing
-        A rank, an array, and what it lacks: keys of stored objects, in words.
+        Rank, array, and a description of the missing stored objects.
     """
 
     def __init__(self, where: str, step: int, missing: Sequence[tuple[int, str, str]]) -> None:
@@ -590,43 +618,47 @@ _SHOWN = 10
 
 
 class RankError(ZarrDaskError, ValueError):
-    """There is no such rank, another process that still runs is it, or it cannot do this."""
+    """The rank does not exist, is in use by a running process, or cannot do this."""
 
 
 class WriterNotFoundError(ZarrDaskError, FileNotFoundError):
-    """No output of a simulation was created at that place."""
+    """No simulation output exists at that location."""
 
 
 class PlanError(ZarrDaskError, ValueError):
-    """A plan that was read from a file is none, or does not fit what is there."""
+    """A file holds no plan, or one that does not fit the present data."""
 
 
 class SchedulerError(ZarrDaskError, ConnectionError):
-    """No dask scheduler answers where one was said to be, or it has gone meanwhile."""
+    """No dask scheduler responds at the given address, or the connection was lost."""
 
 
 class WorkerLostError(ZarrDaskError, RuntimeError):
-    """Workers have died of one and the same task, so that it was given up."""
+    """Workers died repeatedly of the same task, so it was given up."""
 
 
 class DaskBackendError(ZarrDaskError, RuntimeError):
-    """dask is configured to make arrays of a kind that takes no layers from other packages."""
+    """dask is configured to make arrays that do not support layers of other packages."""
 
 
 class MissingDependencyError(ZarrDaskError, ImportError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """A missing optional package; the message names the extra that installs it."""
 
 
 class ZarrDaskWarning(UserWarning):
-    """Base of the warnings that this package gives."""
+    """Base of the warnings of this package."""
 
 
 class ConsolidatedMetadataWarning(ZarrDaskWarning):
-    """Consolidated metadata do not say what the documents say, or cannot be used."""
+    """Consolidated metadata differ from the metadata of the nodes, or cannot be used."""
+
+
+class LinkWarning(ZarrDaskWarning):
+    """A link leads out of the root of a store, so that what it leads to is not listed."""
 
 
 class MissingGroupWarning(ZarrDaskWarning):
-    """There are nodes below a path that has no metadata document itself."""
+    """There are nodes below a path that has no metadata itself."""
 
 
 class MixedFormatsWarning(ZarrDaskWarning):
@@ -634,8 +666,8 @@ class MixedFormatsWarning(ZarrDaskWarning):
 
 
 class OmeMetadataWarning(ZarrDaskWarning):
-    """OME-Zarr metadata do what the specification advises against."""
+    """OME-Zarr metadata do something that the specification advises against."""
 
 
 class StepNotShownWarning(ZarrDaskWarning):
-    """A step that was published lies within stored objects that are not whole, and is not shown."""
+    """A published step is not shown because it lies in stored objects that are not yet complete."""

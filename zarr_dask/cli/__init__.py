@@ -1,8 +1,8 @@
-"""The command line ``zarr-dask``: a module for each family of commands, `base` for what all share.
+"""The command line ``zarr-dask``: one module for each family of commands; `base` is shared.
 
-A thin end: it reads options, calls the package and prints. What a command says goes to stdout,
-progress and errors to stderr. Errors of this package become one message and exit code 1, wrong
-usage 2, Ctrl-C 130, SIGTERM 143. Whatever loads dask is imported inside the command that needs it.
+It is a thin layer: it reads options, calls the package and prints. Results go to stdout, progress
+and errors to stderr. Errors of this package become one message and exit code 1, wrong usage 2,
+Ctrl-C 130, SIGTERM 143. Modules that load dask are imported inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,16 @@ import os
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import (
-    compare,
-    copy,
-    demo,
-    info,
-    migrate,
-    ome,
-    plan_file,
-    rechunk,
-    survey,
-    verify,
-)
-from zarr_dask.cli.base import Commands, traceback_option
-from zarr_dask.stores.urls import BACKEND
+from zarr_dask.cli import compare, copy, demo, info, migrate, ome, plan_file, rechunk, verify
+from zarr_dask.cli import inventory as survey
+from zarr_dask.cli.errors import Commands, traceback_option
+from zarr_dask.stores.open import BACKEND
 
 __all__ = ["main"]
 
 
 def _remember_backend(_: click.Context, __: click.Parameter, value: str | None) -> None:
-    """For this process and those that it starts."""
+    """Set the backend for this process and its child processes."""
     if value is not None:
         os.environ[BACKEND] = value
 
@@ -65,7 +55,7 @@ Ctrl-C and SIGTERM end a job when the tasks that are running have ended, twice a
 )
 @traceback_option
 def main() -> None:
-    """Look at Zarr arrays and lay them out anew on Dask, in bounded memory."""
+    """Inspect Zarr arrays and rechunk them on Dask, in bounded memory."""
 
 
 for _command in (

@@ -1,6 +1,6 @@
-"""Where a job runs: a scheduler that is there, new local processes, or threads of this one.
+"""The cluster of a job: an existing scheduler, new local processes, or threads of this one.
 
-`cluster_options` gives a command the options that say it, `cluster` is what they mean.
+`cluster_options` adds the options to a command, `cluster` interprets them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zarr_dask.cli.base import Decorated
+from zarr_dask.cli.errors import Decorated
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["SCHEDULER_TIMEOUT", "cluster", "cluster_options"]
 
 SCHEDULER_TIMEOUT = 5.0
-"""Seconds until a scheduler must have answered."""
+"""Seconds until a scheduler must have responded."""
 
 
 def cluster_options(doing: str = "Run") -> Callable[[Decorated], Decorated]:
-    """What gives a command the options that say where it does something."""
+    """Return a decorator that adds the options of a cluster to a command."""
     options: list[Callable[[Decorated], Decorated]] = [
         click.option(
             "--scheduler", metavar="ADDRESS", help=f"{doing} on the Dask scheduler there."
@@ -54,18 +54,18 @@ def cluster_options(doing: str = "Run") -> Callable[[Decorated], Decorated]:
 def cluster(
     scheduler: str | None, scheduler_file: str | None, workers: int | None
 ) -> Iterator[Client | None]:
-    """The cluster that options name, for as long as the context lasts; None for threads.
+    """Connect to the cluster that options name, for the context's duration; None for threads.
 
     Raises
     ------
     UsageError
         If they name more than one.
     SchedulerError
-        If no scheduler answers.
+        If no scheduler responds.
     """
     if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
         raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
-    from zarr_dask.jobs.run import connect
+    from zarr_dask.jobs.engine import connect
 
     connection = connect(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT)
     with ExitStack() as stack:
@@ -79,10 +79,10 @@ def cluster(
 
 @contextmanager
 def _interrupts_put_off() -> Iterator[None]:
-    """Ctrl-C waits until worker processes are there to be ended, and never reaches them."""
+    """Delay Ctrl-C until worker processes exist and can be ended; it never reaches them."""
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # its start, which workers cause, would undo the mask
+    resource_tracker.ensure_running()  # it is started by workers, which would undo the mask
     came: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it
@@ -96,7 +96,7 @@ def _interrupts_put_off() -> Iterator[None]:
 
 
 def _silence() -> None:
-    """Do not log the errors of tasks, which are raised too, nor workers that end slowly."""
+    """Silence the logs of task errors, which are raised too, and of workers that end slowly."""
     for process in ("worker", "nanny"):
         logging.getLogger(f"distributed.{process}").setLevel(logging.CRITICAL)
         logging.getLogger(f"distributed.{process}.memory").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""``zarr-dask compare``: whether two places hold the same values; the exit code says so."""
+"""``zarr-dask compare``: compares the values of two locations and sets the exit code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import interruptible
-from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say
+from zarr_dask.cli.signals import interruptible
 
 __all__ = ["compare"]
 
@@ -46,8 +46,8 @@ def compare(
 ) -> None:
     """Compare the values of arrays or hierarchies.
 
-    A and B are paths or URLs of two arrays, or of two groups. Layouts, codecs and formats do not
-    count. The first differences are named; the exit code is 0 only if there are none.
+    A and B are paths or URLs of two arrays, or of two groups. Differences in layout, codecs and
+    format are ignored. The first differences are listed; the exit code is 0 only if there are none.
     """
     part = _part(sample)
     with (
@@ -67,7 +67,7 @@ def compare(
 
 
 def _part(text: str | None) -> float | None:
-    """A number of blocks, or a fraction of them."""
+    """Parse a number of blocks, or a fraction of them."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""``zarr-dask copy``: arrays and hierarchies into another place, grid, encoding or format."""
+"""``zarr-dask copy``: copies arrays and hierarchies to another location, grid, codec or format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, job_options, run_options
+from zarr_dask.cli.output import say_plan
 from zarr_dask.cli.pictures import PictureType
-from zarr_dask.cli.printing import say_plan
 from zarr_dask.cli.rechunk import carry_out, draw, write_plan
 
 __all__ = ["copy"]
@@ -59,12 +59,12 @@ def copy(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Copy an array, or a group with all that lies below it.
+    """Copy an array, or a group with everything below it.
 
-    SRC is an array or a group, DST the place of the copy. Stored objects are copied as they are
-    where grid and format allow it, else laid out anew within --max-mem. Grids are given by names of
-    dimensions; arrays without these dimensions keep theirs. The copy becomes visible when it is
-    whole.
+    SRC is an array or a group, DST the location of the copy. Stored objects are copied unchanged if
+    grid and format allow it, otherwise rechunked within --max-mem. Grids are given by names of
+    dimensions; arrays without these dimensions keep their grid. The copy becomes visible once it is
+    complete.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Files that commands write: none of them goes where arrays are, or will be."""
+"""Checks of files that commands write: they must stay out of existing and new arrays."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import click
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import open_store, overlap
-from zarr_dask.stores.zip import ZipStore
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.open import open_store, overlap
 
 __all__ = ["check_outside"]
 
 
 def check_outside(file: Path | None, option: str, *urls: str) -> None:
-    """Refuse a file in a place that a job reads or writes, or in another hierarchy.
+    """Raise if a file would be inside the source or target of a job, or in another hierarchy.
 
-    It could replace a document there, or be in the way of what is to come.
+    It could replace metadata there, or conflict with new objects.
 
     Raises
     ------
     click.BadParameter
-        If it lies there.
+        If the file would be there.
     """
     if file is None:
         return
@@ -35,13 +35,13 @@ def check_outside(file: Path | None, option: str, *urls: str) -> None:
         if root is not None and overlap(root, place):
             raise _inside(file, option, url)
     for above in Path(place).parents:
-        with suppress(StoreError):  # a folder that may not be looked into
+        with suppress(StoreError):  # a folder that cannot be read
             if any(meta is not None for _, meta in formats_at(LocalStore(str(above)), "")):
                 raise _inside(file, option, str(above))
 
 
 def _local_root(url: str) -> str | None:
-    """The folder or the archive that a place is; None for one that is far away."""
+    """Return the folder or archive of a local location; None for a remote one."""
     if "::" in url or ("://" in url and not url.startswith("file://")):
         return None
     store = open_store(url)

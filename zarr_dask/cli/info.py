@@ -1,6 +1,6 @@
-"""``zarr-dask info`` and ``zarr-dask tree``: what a node is, and what lies below it.
+"""``zarr-dask info`` and ``zarr-dask tree``: describe a node, and list the nodes below it.
 
-Neither loads dask, nor reads a chunk.
+Neither loads dask nor reads a chunk.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.array import stored_sizes
-from zarr_dask.cli.base import traceback_option
-from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import stored_sizes
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say, say_field, say_title, shortened
 from zarr_dask.errors import MetadataError
-from zarr_dask.stores.urls import backend_of
-from zarr_dask.tree import named_shape
+from zarr_dask.stores.open import backend_of
 
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
@@ -34,7 +34,7 @@ __all__ = ["info", "tree"]
 @click.option("--no-count", is_flag=True, help="Do not list the stored objects of an array.")
 @traceback_option
 def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
-    """Say what an array or a group is.
+    """Describe an array or a group.
 
     PATH is the path of the node below URL.
     """
@@ -83,7 +83,7 @@ def tree(url: str, path: str) -> None:
 
 
 def _stored(array: zd.Array) -> tuple[int, int]:
-    """Number and bytes of the stored objects that exist, by one listing."""
+    """Return number and bytes of the stored objects that exist, by one listing."""
     sizes = list(stored_sizes(array))
     return len(sizes), sum(sizes)
 
@@ -114,7 +114,7 @@ def _array_facts(array: zd.Array, stored: tuple[int, int] | None) -> dict[str, A
 
 
 def _fill_fact(array: zd.Array) -> Any:
-    """The fill value as JSON; None where there is none."""
+    """Return the fill value as JSON; None if there is none."""
     fill = array.meta.fill
     return None if fill is None else array.meta.data_type.to_json(fill)
 
@@ -125,7 +125,7 @@ def _codec_facts(codec: Codec) -> dict[str, Any]:
 
 
 def _strict(value: Any) -> Any:
-    """A value as strict JSON; what JSON has no word for is spelled as Zarr v3 does."""
+    """Return a value as strict JSON; values that JSON lacks are written as in Zarr v3."""
     if isinstance(value, Mapping):
         return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -158,7 +158,7 @@ def _say_backend(facts: Mapping[str, Any]) -> None:
 
 
 def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
-    from zarr_dask.jobs.plan import format_bytes
+    from zarr_dask.jobs.engine.plan import format_bytes
 
     itemsize = array.meta.data_type.typical_itemsize
 
@@ -195,7 +195,7 @@ def _size_line(nbytes: int, stored: int | None, words: Callable[[float], str]) -
 
 
 def _codec_lines(codecs: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
-    """One codec a line, in the order of encoding; those of the chunks in a shard below it."""
+    """Yield one line per codec, in the order of encoding; codecs inside a shard are indented."""
     for codec in codecs:
         configuration = codec.get("configuration", {})
         inner = {name: v for name, v in configuration.items() if _are_codecs(v)}

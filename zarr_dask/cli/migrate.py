@@ -1,4 +1,4 @@
-"""``zarr-dask migrate``: a hierarchy in another format, planned, printed and carried out."""
+"""``zarr-dask migrate``: plans, prints and executes the migration of a hierarchy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import as_options, traceback_option
-from zarr_dask.cli.interrupts import interruptible
-from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.errors import as_options, traceback_option
+from zarr_dask.cli.output import say, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import ZarrDaskError
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def migrate(
     v1_f_order: Any,
     quiet: bool,
 ) -> None:
-    """Say in Zarr v3 what a hierarchy of an older format holds.
+    """Convert the metadata of a hierarchy to another format.
 
-    No chunk is decoded, and a hierarchy is migrated as a whole or not at all: if a node cannot
-    be, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the new
-    documents are written beside the old ones, which stay unless --remove-old is given; v3 wins
-    where both lie side by side. An interrupted migration leaves a readable hierarchy; run the
+    No chunk is decoded. A hierarchy is migrated completely or not at all: if a node cannot be
+    migrated, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the
+    new metadata are written beside the old ones, which are kept unless --remove-old is given; v3
+    takes precedence if both exist. An interrupted migration leaves a readable hierarchy; run the
     same command again.
     """
     read = zd.ReadOptions(v1_f_order=v1_f_order)
@@ -93,7 +93,7 @@ def migrate(
 
 @contextmanager
 def wrong_usage() -> Iterator[None]:
-    """Arguments that are refused before a plan is made are wrong usage."""
+    """Report arguments that are refused before planning as wrong usage."""
     try:
         yield
     except ZarrDaskError:
@@ -110,30 +110,30 @@ def carry_out_migration(
     quiet: bool,
     to_go_on: str = "to go on.",
 ) -> object | None:
-    """Print a plan, and run it with its progress.
+    """Print a plan, and run it with a progress bar.
 
     Parameters
     ----------
     plan
-        What is printed; reasons against it end a dry run.
+        Plan to print; a dry run fails if it has refusals.
     run
-        Does it, and gives the report.
+        Function that executes it, and returns the report.
     dry_run
         Only print the plan.
     quiet
         Print nothing but errors.
     to_go_on
-        Why, and how, the command is run again after an interrupt.
+        Reason and way to run the command again after an interrupt.
 
     Returns
     -------
     object or None
-        The report that is to be printed, if one is.
+        The report to print, if any.
 
     Raises
     ------
     Interrupted
-        On Ctrl-C or SIGTERM; it says how to go on.
+        On Ctrl-C or SIGTERM; the message says how to resume.
     """
     if dry_run and plan.refusals:
         say_plan(plan)

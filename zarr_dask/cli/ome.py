@@ -1,6 +1,6 @@
-"""``zarr-dask ome``: images and plates of OME-Zarr: what they are, their rules, small pictures.
+"""``zarr-dask ome``: describes and validates OME-Zarr images and plates, and draws pictures.
 
-What writes arrays is in `zarr_dask.cli.ome_jobs`.
+Commands that write arrays are in `zarr_dask.cli.ome_jobs`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.ome_jobs import convert, pyramid
-from zarr_dask.cli.printing import printable, say, say_field, say_title, wrapped
+from zarr_dask.cli.output import printable, say, say_field, say_title, wrapped
 from zarr_dask.errors import ABSENT
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["ome"]
 
 @click.group()
 def ome() -> None:
-    """Look at images and plates of OME-Zarr, or make them."""
+    """Inspect images and plates of OME-Zarr, or make them."""
 
 
 @ome.command()
@@ -33,9 +33,9 @@ def ome() -> None:
 @click.argument("path", default="")
 @traceback_option
 def info(url: str, path: str) -> None:
-    """Say what an image or a plate is.
+    """Describe an image or a plate.
 
-    Axes, levels, sizes of pixels, labels, wells. PATH is the path of the group below URL.
+    Prints axes, levels, sizes of pixels, labels and wells. PATH is the path of the group below URL.
     """
     group = zd.open_group(url, path)
     metadata = zd.ome.from_attributes(group.attributes, where=group.where)
@@ -80,10 +80,10 @@ def _say_image(image: Image) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @traceback_option
 def validate(url: str, path: str, strict: bool, as_json: bool) -> None:
-    """List every rule of OME-Zarr that is broken.
+    """List every violated rule of OME-Zarr.
 
-    The exit code is 1 if one of them must not be. All groups and arrays that the metadata name are
-    looked at. PATH is the path of the group below URL.
+    The exit code is 1 if a mandatory rule is violated. All groups and arrays that the metadata name
+    are checked. PATH is the path of the group below URL.
     """
     found = zd.ome.validate(url, path, strict=strict)
     if as_json:
@@ -122,8 +122,8 @@ def _png(_: click.Context, __: click.Parameter, out: Path) -> Path:
 def thumbnail(url: str, out: Path, path: str, size: int) -> None:
     """Draw a small picture of an image into the file OUT, as PNG.
 
-    Channels are coloured as omero says, or each is stretched to what it holds; along z the largest
-    values are shown. The smallest level is read that is large enough.
+    Channels are coloured by the omero metadata, or each is stretched to its range of values; along
+    z the maximum is shown. The smallest level that is large enough is read.
     """
     from zarr_dask.ome.png import png
 

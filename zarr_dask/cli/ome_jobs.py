@@ -1,4 +1,4 @@
-"""``zarr-dask ome convert`` and ``ome pyramid``: plans that are printed and carried out."""
+"""``zarr-dask ome convert`` and ``ome pyramid``: print and execute plans."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import interruptible
+from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.migrate import carry_out_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
-from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.output import say, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import NodeTypeError
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,14 +86,14 @@ def convert(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Bring an image or a plate to another version of OME-Zarr.
+    """Convert an image or a plate to another version of OME-Zarr.
 
-    With labels, wells and fields, as a whole or not at all: if something cannot be said in the
-    other version, the exit code is 1 and all reasons are printed, for a dry run as well. Stored
-    objects are not decoded unless --chunks, --shards or --codecs are given. Without DST the new
-    documents are written beside the old ones, which stay unless --remove-old is given; 0.5 goes
-    before 0.4 where both lie side by side, so that converting to 0.4 needs a DST. DST may be the
-    path of a zip archive.
+    It is converted with labels, wells and fields, completely or not at all: if something cannot be
+    expressed in the other version, the exit code is 1 and all reasons are printed, for a dry run as
+    well. Stored objects are not decoded unless --chunks, --shards or --codecs are given. Without
+    DST the new metadata are written beside the old ones, which are kept unless --remove-old is
+    given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4 requires a DST. DST
+    may be the path of a zip archive.
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,
@@ -143,7 +143,7 @@ class _PerAxis(click.ParamType[Any]):
 
 
 class _OrAuto(GridType):
-    """Lengths, or a word that leaves them to the program."""
+    """Lengths, or a word for an automatic choice."""
 
     def __init__(self, word: str) -> None:
         self._word = word
@@ -255,9 +255,9 @@ def pyramid(
 ) -> None:
     """Write an array as an image with all its levels.
 
-    In one pass over the pixels. SRC is an array, or an image of which the finest level is taken,
-    with its axes, channels and label images. What is half done is no image to any reader. Without
-    DST one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
+    This takes one pass over the pixels. SRC is an array, or an image whose finest level is used,
+    with its axes, channels and label images. Readers never see an incomplete image. Without DST,
+    one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
     archive.
     """
     options = {name: value for name, value in options.items() if value is not None}
@@ -294,7 +294,7 @@ def pyramid(
 def _plan_of_level(
     src: Any, client: Client | None, *, overwrite: bool, **options: Any
 ) -> ImageWritePlan:
-    """The plan for one more level of an image."""
+    """Plan one more level of an image."""
     unfit = sorted(options.keys() - {"path", "factors", "method", "max_mem"})
     if unfit or overwrite:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in unfit or ["overwrite"])
@@ -303,7 +303,7 @@ def _plan_of_level(
 
 
 def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
-    """The array of an image, and what its metadata say of it."""
+    """Return the array of an image, and its metadata as options."""
     node = zd.open(src)
     if isinstance(node, zd.Array):
         return node, {}
@@ -327,7 +327,7 @@ def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
 
 
 def _labelled(label: Image) -> Labelled:
-    """A label image with what its values mean."""
+    """Return a label image with the meaning of its values."""
     meaning = label.metadata.image_label
     colors = () if meaning is None else meaning.colors or ()
     properties = () if meaning is None else meaning.properties or ()

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import click
 
-from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.cli.cluster import cluster_options
+from zarr_dask.cli.errors import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.formats.draft import DRAFTS
+from zarr_dask.formats.v3draft import DRAFTS
 
 __all__ = [
     "FORMAT",
@@ -37,7 +37,7 @@ class GridType(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         text = value.strip()
-        if text[:1] + text[-1:] in {"()", "[]"}:  # as info and plan print them
+        if text[:1] + text[-1:] in {"()", "[]"}:  # as printed by info and plan
             text = text[1:-1].removesuffix(",")
         items = [item.strip() for item in text.split(",")]
         named = [item for item in items if "=" in item]
@@ -94,7 +94,7 @@ class RegionType(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         text = value.strip()
-        if text[:1] + text[-1:] in {"()", "[]"}:  # as Python and plan print them
+        if text[:1] + text[-1:] in {"()", "[]"}:  # as printed by Python and plan
             text = text[1:-1].removesuffix(",")
         items = [item.strip() for item in text.split(",")]
         named = [item for item in items if "=" in item]
@@ -121,7 +121,7 @@ class RegionType(click.ParamType[Any]):
     def _part(
         self, value: str, text: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """One slice, number or ellipsis."""
+        """Parse one slice, number or ellipsis."""
         if text == "...":
             return ...
         numbers = [one.strip() for one in text.split(":")]
@@ -173,7 +173,7 @@ class SizeType(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `click.ParamType.convert`."""
-        from zarr_dask.jobs.plan import parse_bytes
+        from zarr_dask.jobs.engine.plan import parse_bytes
 
         try:
             return parse_bytes(value)
@@ -252,17 +252,17 @@ _RUN_OPTIONS = [
 
 
 def job_options(command: Decorated) -> Decorated:
-    """Give a command the arguments and options of all that lays arrays out anew."""
+    """Give a command the arguments and options of all commands that rechunk arrays."""
     return _with(_JOB_OPTIONS, command)
 
 
 def array_options(command: Decorated) -> Decorated:
-    """Give a command the options of rechunk and plan besides."""
+    """Give a command the additional options of rechunk and plan."""
     return _with(_ARRAY_OPTIONS, command)
 
 
 def run_options(command: Decorated) -> Decorated:
-    """Give a command the options of carrying a plan out."""
+    """Give a command the options of executing a plan."""
     return _with(_RUN_OPTIONS, command)
 
 

@@ -1,4 +1,4 @@
-"""Pictures that commands draw: whether one can be is known before the job begins."""
+"""Files of pictures that commands draw; options are checked before the job begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PictureType", "save_picture"]
 
 
 class PictureType(click.Path):
-    """A file whose name ends in a format that matplotlib writes, in a folder that is there."""
+    """A file in an existing folder, whose extension is a format that matplotlib writes."""
 
     name = "FILE"
 
@@ -43,7 +43,7 @@ class PictureType(click.Path):
 
 
 def save_picture(figure: Figure, file: Path) -> None:
-    """Write a picture in the format that the name of the file says."""
+    """Write a picture in the format given by the file's extension."""
     try:
         figure.savefig(file, dpi=110)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""``zarr-dask run``, ``status``, ``finish`` and ``script``: plans in files, carried out in parts.
+"""``zarr-dask run``, ``status``, ``finish`` and ``script``: plans in files, executed in parts.
 
-No dask is needed: each process takes the file, does its part of a stage on its own threads and
-leaves receipts; where several do so at the same time, the first makes room at the target.
+No dask is needed: each process reads the file, executes its part of a stage on its own threads and
+leaves receipts. If several start at the same time, the first one prepares the target.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import Told, interruptible, told_to_stop
-from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say
+from zarr_dask.cli.signals import Told, interruptible, told_to_stop
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.beginning import held
-from zarr_dask.jobs.plan import counted
+from zarr_dask.jobs.engine.lifecycle import held
+from zarr_dask.jobs.engine.plan import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["finish", "run", "script", "status"]
 
 _MOST_PARTS = 1000
-"""Tasks of a Slurm array at most, as most sites allow."""
+"""Maximum number of tasks of a Slurm array, the limit of most sites."""
 _IDLE = 300 << 20
-"""Bytes of a process with the package imported, and a little room."""
+"""Memory of an idle process with the package imported, and a small reserve."""
 
 
 class PartType(click.ParamType[tuple[int, int]]):
@@ -98,12 +98,12 @@ def run(
     journal: str | None,
     verify: bool,
 ) -> None:
-    """Carry out a plan, or a part of one of its stages.
+    """Execute a plan, or a part of one of its stages.
 
-    PLAN is a file that "zarr-dask plan -o" has written. What has a receipt is not done again. On
-    SIGTERM or Ctrl-C the stored objects at hand are finished, and the command ends with code 143 or
-    130; the second ends it at once. Without --stage all stages are done one after the other, and
-    the target is made visible.
+    PLAN is a file written by "zarr-dask plan -o". Work that has a receipt is not repeated. On
+    SIGTERM or Ctrl-C the current stored objects are finished, and the command ends with code 143 or
+    130; a second signal ends it at once. Without --stage all stages are executed one after the
+    other, and the target is made visible.
     """
     if stage is None and part[1] > 1:
         raise click.UsageError("--part is a part of a stage: give --stage too.")
@@ -136,13 +136,13 @@ def run(
 
 
 def _begun(plan: Plan, journal: str | None) -> Job:
-    from zarr_dask.jobs.beginning import begin_shared
+    from zarr_dask.jobs.engine.lifecycle import begin_shared
 
     return cast("Job", begin_shared(plan.as_job(), journal))
 
 
 def _resumed(plan: Plan, journal: str | None) -> Job | None:
-    from zarr_dask.jobs.beginning import resume
+    from zarr_dask.jobs.engine.lifecycle import resume
 
     return cast("Job | None", resume(plan.as_job(), journal))
 
@@ -154,7 +154,7 @@ def _stages(plan: Plan) -> Sequence[StageLike]:
 def _share(
     job: Job, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
 ) -> Sequence[int]:
-    """The numbers of the tasks of a part that are to be done."""
+    """Return the numbers of a part's tasks that remain to be done."""
     if all_stages:
         return job.left()[stage]
     number, parts = part
@@ -166,8 +166,8 @@ def _share(
 def _do(
     job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
 ) -> tuple[int, int]:
-    """How many tasks were done, and how many requests were tried again for them."""
-    from zarr_dask.pool import for_each
+    """Return the number of tasks done, and of requests retried for them."""
+    from zarr_dask._util.threads import for_each
 
     bound = job.stage(stage)
     done: list[int] = []
@@ -188,7 +188,7 @@ def _do(
 @_JOURNAL
 @traceback_option
 def status(plan_file: Path, *, journal: str | None) -> None:
-    """Say how far a plan has been carried out.
+    """Show the progress of a plan.
 
     The exit code is 0 if it is finished, 1 if something is missing.
     """
@@ -233,10 +233,10 @@ def finish(
     scheduler_file: str | None,
     workers: int | None,
 ) -> None:
-    """End a plan whose tasks are all done.
+    """Finish a plan whose tasks are all done.
 
-    The target becomes visible; what lay between the stages, and the receipts, are removed. --verify
-    compares on all cores within the memory of the plan, or on a cluster.
+    The target becomes visible; intermediate data and receipts are removed. --verify compares on all
+    cores within the memory of the plan, or on a cluster.
     """
     places = [place for place in (scheduler, scheduler_file, workers, threads) if place is not None]
     if places and not verify:
@@ -265,7 +265,7 @@ def finish(
 
 def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> None:
     """Compare sources and targets in this process."""
-    from zarr_dask.jobs.rechunk.running import matched_here
+    from zarr_dask.jobs.rechunk.execute import matched_here
 
     matched_here(plan, threads, stop)
     if stop is not None:
@@ -274,15 +274,15 @@ def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> 
 
 def _compare_on(plan: Plan, client: Client | None) -> None:
     """Compare sources and targets on a cluster."""
-    from zarr_dask.jobs.rechunk.running import matched
-    from zarr_dask.jobs.run import find_workers
+    from zarr_dask.jobs.engine import find_workers
+    from zarr_dask.jobs.rechunk.execute import matched
 
     workers = find_workers(client)
     matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
 
 
 def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: Told) -> None:
-    """End a job, if its target holds what the source does where that is asked for."""
+    """Finish a job, after comparing target and source if requested."""
     if verify:
         job.check_complete()
         _compare_here(plan, threads, stop)
@@ -306,8 +306,9 @@ def script(
 ) -> None:
     """Print commands that submit a plan to Slurm.
 
-    An array of jobs for each stage, one after the other, and a job that ends the plan. Save them
-    in a file and run it with sh, after a look at the options your site needs.
+    The commands submit an array of jobs for each stage, one after the other, and a job that
+    finishes the plan. Save them in a file, check the options that your site requires, and run the
+    file with sh.
     """
     plan = _load(plan_file)
     memory = ceil((plan.max_mem + _IDLE) / 2**20)
@@ -323,7 +324,7 @@ def script(
     for number, stage in enumerate(_stages(plan), 1):
         count = max(
             min(stage.tasks, parts or _MOST_PARTS), 1
-        )  # of no tasks, too: it begins the job
+        )  # even without tasks: it starts the job
         part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
         command = _run_by_shell(f"zarr-dask run {file} {part}")
         say(
@@ -336,12 +337,12 @@ def script(
 
 
 def _run_by_shell(command: str) -> str:
-    """A command as an argument: the shell that Slurm starts, and signals, becomes the command."""
+    """Return a command as an argument; `exec` makes Slurm's signals reach it."""
     return shlex.quote(f"exec {command}")
 
 
 def _load(file: Path) -> Plan:
-    from zarr_dask.jobs.load_plan import load_plan
+    from zarr_dask.jobs.plan_file import load_plan
 
     try:
         return load_plan(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How far a job is, on stderr: bars on a terminal, else a line now and then."""
+"""Progress of a job on stderr: bars on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
+from zarr_dask.jobs.engine.progress_bars import byte_bars, stage_bars, stage_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ __all__ = ["Lines", "image_progress", "migration_progress", "rechunk_progress"]
 def rechunk_progress(
     plan: RechunkPlan | JointPlan, *, verify: bool = False
 ) -> Iterator[Callable[[Progress], None]]:
-    """What shows the progress of a rechunking or a copy: a bar for each stage, else lines."""
+    """Yield a function that shows the progress of a job: a bar for each stage, or lines."""
     console = _terminal()
     names = stage_names(len(plan.stages), verify=verify)
     if console is None:
@@ -43,7 +43,7 @@ def rechunk_progress(
 
 @contextmanager
 def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[[int], None]]:
-    """What shows how many bytes a migration has copied: a bar, else lines."""
+    """Yield a function that shows the bytes that a migration has copied: a bar, or lines."""
     from zarr_dask.jobs.rechunk.rechunk import Progress
 
     console = _terminal()
@@ -63,12 +63,12 @@ def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[
 
 @contextmanager
 def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True]]:
-    """What shows how much of an image has been read: a bar, else lines."""
+    """Yield a function that shows how much of an image has been read, or True for a bar."""
     yield Lines(["writing"]) if _terminal() is None else True
 
 
 def _terminal() -> Console | None:
-    """Stderr, if it is a terminal on which bars can move."""
+    """Return stderr if it is a terminal that supports progress bars."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -78,21 +78,21 @@ def _terminal() -> Console | None:
 
 @dataclass
 class Lines:
-    """A line for every tenth of a stage, but not more than one a second."""
+    """Prints a line for every tenth of a stage, but at most one per second."""
 
     names: Sequence[str]
-    """Of the stages."""
+    """Names of the stages."""
     stage: int = 0
     done: int = 0
     begun: float = field(default_factory=perf_counter)
-    """When the stage began."""
+    """Time at which the stage began."""
     last: float = field(default_factory=perf_counter)
-    """When the last task was done."""
+    """Time at which the last task was done."""
     said: float = -math.inf
-    """When the last line was printed."""
+    """Time at which the last line was printed."""
 
     def __call__(self, step: Progress) -> None:
-        """Count a task that is done, and print a line if it is time for one."""
+        """Count a finished task, and print a line if one is due."""
         if step.stage != self.stage:
             self.stage, self.done, self.begun = step.stage, 0, self.last
         before, self.done = self.done, self.done + step.nbytes
@@ -104,7 +104,7 @@ class Lines:
             self._say(step, self.last - self.begun)
 
     def _say(self, step: Progress, seconds: float) -> None:
-        from zarr_dask.jobs.plan import format_bytes
+        from zarr_dask.jobs.engine.plan import format_bytes
 
         percent = self.done * 100 // step.total if step.total else 100
         rate = f", {format_bytes(self.done / seconds)}/s" if seconds else ""

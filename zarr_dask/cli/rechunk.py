@@ -1,6 +1,6 @@
-"""``zarr-dask rechunk`` and ``zarr-dask plan``: the same options, carried out or only printed.
+"""``zarr-dask rechunk`` and ``zarr-dask plan``: the same options, executed or only printed.
 
-Dask is loaded only here, once the arguments are known to be right.
+Dask is loaded only here, after the arguments were checked.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.options import array_options, job_options, run_options
+from zarr_dask.cli.output import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.pictures import PictureType, save_picture
-from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.stores.base import join
@@ -49,9 +49,9 @@ Examples:
 def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
     """Copy an array into other chunks and shards.
 
-    SRC is the array, or with --array a group, DST the place of the new one. The plan is printed,
-    then carried out within --max-mem, then what was done is printed beside what was predicted. The
-    metadata of the new array are written last: until then, no reader takes it for whole.
+    SRC is the array, or with --array a group, DST the location of the new one. The plan is printed,
+    then executed within --max-mem; then the results are printed beside the predictions. The
+    metadata of the new array are written last, so readers never see an incomplete array.
     """
     run = {name: options.pop(name) for name in ("resume", "verify", "as_json")}
     with _planned(src, dst, **options) as (plan, client):
@@ -67,12 +67,12 @@ def carry_out(
     resume: bool,
     verify: bool,
 ) -> None:
-    """Print a plan, run it with its progress, and print what was done.
+    """Print a plan, run it with a progress bar, and print the results.
 
     Raises
     ------
     Interrupted
-        On Ctrl-C or SIGTERM; it says how to go on.
+        On Ctrl-C or SIGTERM; the message says how to resume.
     """
     if not (quiet or as_json):
         say_plan(plan)
@@ -111,9 +111,9 @@ Example:
     help="Write the plan into this file, for run, status, finish and script.",
 )
 def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **options: Any) -> None:
-    """Say what rechunk would do.
+    """Show the plan of rechunk, without running it.
 
-    The arguments are those of rechunk. Nothing is written but the files asked for.
+    The arguments are those of rechunk. Only the requested files are written.
     """
     check_outside(output, "--output", src, dst)
     check_outside(plot, "--plot", src, dst)
@@ -126,8 +126,8 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
 
 
 def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
-    """Write a plan into a file, for those who carry it out."""
-    text = plan.to_json()  # refusals of it are no matter of the file
+    """Write a plan into a file for later execution."""
+    text = plan.to_json()  # the file is not affected by refusals
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -136,12 +136,12 @@ def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> N
 
 
 def draw(plan: RechunkPlan | JointPlan, file: Path) -> None:
-    """Draw a plan into a file, in the format that its name says."""
+    """Draw a plan into a file, in the format given by its extension."""
     save_picture(plan.plot(), file)
     say(f"drawn in {printable(str(file))}")
 
 
-# --- where it runs --------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------
 
 
 _CHANGES = ("chunks", "shards", "codecs", "dtype", "format", "region")
@@ -159,7 +159,7 @@ def _planned(
     path: str,
     **options: Any,
 ) -> Iterator[tuple[RechunkPlan | JointRechunkPlan, Client | None]]:
-    """The plan, and the cluster to run it on for as long as the context lasts."""
+    """Yield the plan, and the cluster to run it on, for the duration of the context."""
     if all(options[name] is None for name in _CHANGES):
         raise click.UsageError(
             "give --chunks, --shards, --codecs, --dtype, --format or --region: without them "

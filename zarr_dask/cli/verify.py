@@ -1,4 +1,4 @@
-"""``zarr-dask verify``: whether all that is stored is whole; the exit code says so."""
+"""``zarr-dask verify``: checks that stored data are intact and sets the exit code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import interruptible
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say
 from zarr_dask.cli.pictures import PictureType, save_picture
-from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.signals import interruptible
 
 __all__ = ["verify"]
 
@@ -53,11 +53,11 @@ def verify(
     workers: int | None,
     **options: Any,
 ) -> None:
-    """Find what is damaged, lost or left over.
+    """Find damaged, lost and leftover objects.
 
-    Looks at every stored object below a place, down to the chunks inside shards. Damaged objects,
-    keys that belong to nothing, leftovers of killed jobs and consolidated metadata that are out of
-    date are named. The exit code is 0 only if nothing is wrong.
+    Checks every stored object below a path, down to the chunks inside shards. Damaged objects,
+    orphaned keys, leftovers of killed jobs and outdated consolidated metadata are listed. The exit
+    code is 0 only if nothing is wrong.
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,

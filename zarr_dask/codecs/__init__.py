@@ -1,14 +1,14 @@
-"""Codecs: the steps between a chunk and the bytes that are stored."""
+"""Codecs: the steps between a chunk and its stored bytes."""
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
 
 def _hide_zfpy_of_unreadable_version() -> None:
-    """Let numcodecs be imported beside zfpy 1.0.1.post0.
+    """Make numcodecs importable beside zfpy 1.0.1.post0.
 
-    It reads the version of zfpy as integers, and where that fails nothing of it can be imported.
-    Without its module for zfpy, which we do not use, all else can.
+    numcodecs parses the version of zfpy as integers, and if that fails, none of it can be imported.
+    Without its module for zfpy, which is not used here, the rest can be imported.
     """
     try:
         found = version("zfpy")

@@ -19,7 +19,7 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.dtypes import is_small, leaves, native, swappable, value_bits
 from zarr_dask.errors import ABSENT, CorruptObjectError, Problem
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
 __all__ = [
@@ -42,7 +42,7 @@ class Bytes(Serializer):
     Parameters
     ----------
     endian
-        Byte order of everything in an element that has several bytes: numbers, their parts, code
+        Byte order of all parts of an element that have several bytes: numbers, their parts, code
         points, fields; None for data types of single bytes.
     """
 
@@ -54,7 +54,7 @@ class Bytes(Serializer):
         return {} if self.endian is None else {"endian": self.endian}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """Elements must have a fixed size, and the byte order of several bytes must be said."""
+        """Check that elements have a fixed size, and a byte order if they have several bytes."""
         if spec.data_type.variable:
             yield _no_fixed_size(spec)
         elif self.endian is None and element_bytes(spec.dtype) > 1:
@@ -72,13 +72,13 @@ class Bytes(Serializer):
 
 @dataclass(frozen=True)
 class MixedBytes(Serializer):
-    """Records whose fields have byte orders of their own, as only v2 has them.
+    """Records whose fields have byte orders of their own; only v2 has these.
 
     Parameters
     ----------
     stored
-        The dtype as JSON text, in the form that a ``.zarray`` document gives it:
-        ``[["a", "<i4"], ["b", ">f8", [2]]]``.
+        The dtype as JSON text, in the form used in a ``.zarray`` file: ``[["a", "<i4"], ["b",
+        ">f8", [2]]]``.
 
     Examples
     --------
@@ -91,12 +91,12 @@ class MixedBytes(Serializer):
 
     @staticmethod
     def of(stored: np.dtype[Any]) -> MixedBytes:
-        """The serializer for records as they are stored, with their byte orders."""
+        """Return the serializer for stored records, with their byte orders."""
         return MixedBytes(json.dumps(_descr(stored)))
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of records as they are stored."""
+        """The dtype of stored records."""
         return _dtype_of_descr(json.loads(self.stored))
 
     def configuration(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class MixedBytes(Serializer):
         return {"stored": json.loads(self.stored)}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The records must be those of the array."""
+        """Check that the fields of the records are those of the array."""
         if native(self.dtype) != spec.dtype:
             yield Problem("configuration.stored", self.stored, f"the fields of {spec.dtype}")
 
@@ -114,7 +114,7 @@ class MixedBytes(Serializer):
 
 
 def serializer_of(stored: np.dtype[Any]) -> Bytes | MixedBytes:
-    """The serializer for elements as they are stored, with the byte orders that they have.
+    """Return the serializer for stored elements, with their byte orders.
 
     Examples
     --------
@@ -127,17 +127,17 @@ def serializer_of(stored: np.dtype[Any]) -> Bytes | MixedBytes:
 
 
 def element_bytes(dtype: np.dtype[Any]) -> int:
-    """Bytes of what has a byte order: the largest number or code point in an element."""
+    """Return the bytes of the largest part with a byte order: a number or code point."""
     return max(_unit(leaf) for _, leaf in leaves(dtype))
 
 
 def endian_of(dtype: np.dtype[Any]) -> Endian | None:
-    """Byte order of a dtype; None where it has single bytes only.
+    """Return the byte order of a dtype; None if it has only single bytes.
 
     Raises
     ------
     ValueError
-        If its fields have different byte orders, for which there is `MixedBytes`.
+        If its fields have different byte orders, which need `MixedBytes`.
     """
     found = _endians(dtype)
     if len(found) > 1:
@@ -146,7 +146,7 @@ def endian_of(dtype: np.dtype[Any]) -> Endian | None:
 
 
 def _unit(leaf: np.dtype[Any]) -> int:
-    """Bytes of what has a byte order in a dtype without fields."""
+    """Return the bytes of the unit of byte order in a dtype without fields."""
     if leaf.kind == "c":
         return leaf.itemsize // 2
     if leaf.kind == "U":
@@ -169,7 +169,7 @@ def _no_fixed_size(spec: ChunkSpec) -> Problem:
 
 
 def _descr(dtype: np.dtype[Any]) -> Any:
-    """A dtype as v2 documents spell it."""
+    """Return a dtype in the spelling of v2 metadata."""
     if dtype.names is None or dtype.fields is None:
         return dtype.str
     items = ((name, dtype.fields[name][0]) for name in dtype.names)
@@ -180,7 +180,7 @@ def _descr(dtype: np.dtype[Any]) -> Any:
 
 
 def _dtype_of_descr(descr: Any) -> np.dtype[Any]:
-    """The dtype that v2 documents spell so."""
+    """Return the dtype for its spelling in v2 metadata."""
     if isinstance(descr, str):
         return np.dtype(descr)
     formats = [
@@ -198,7 +198,7 @@ class _BoundBytes(BoundSerializer):
         self._stored = stored
         self._loose = tuple(_loose(spec.dtype))
         self._texts = tuple(path for path, leaf in leaves(spec.dtype) if leaf.kind == "U")
-        # what needs no swapping and may be any bytes is stored as it lies in memory
+        # if nothing is swapped or checked, the memory is stored unchanged
         plain = not self._loose and not self._texts
         self.direct = plain and self._stored == self._memory
         turned = self._stored == self._memory.newbyteorder() and not self.direct
@@ -214,7 +214,7 @@ class _BoundBytes(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (there is nothing to be absent in here)
+        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         raw = np.frombuffer(buffer, np.uint8)
         if raw.size != self.size.exact:
@@ -233,7 +233,7 @@ class _BoundBytes(BoundSerializer):
 
 
 def _loose(dtype: np.dtype[Any]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The fields of which only some bits of a byte have a meaning, and how many.
+    """Yield the fields of which only some bits of a byte are used, and the number of these bits.
 
     A stored bool may be any byte, but only 0 and 1 are bools in memory.
     """
@@ -250,7 +250,7 @@ def _field(array: np.ndarray, path: tuple[str, ...]) -> np.ndarray:
 
 
 def _tighten(out: np.ndarray, path: tuple[str, ...], bits: int) -> None:
-    """Make canonical what was read into a field of so many bits."""
+    """Make the values of a field with unused bits canonical."""
     raw = _field(out, path).view(np.uint8)
     if bits == 1:
         np.not_equal(raw, 0, out=raw.view(np.bool_))
@@ -262,7 +262,7 @@ _LAST_CODE_POINT = 0x10FFFF
 
 
 def _check_text(chunk: np.ndarray, path: tuple[str, ...]) -> None:
-    """Refuse code units that are no code points, at which Python's texts would fail later."""
+    """Raise for code units that are not code points, on which Python's str would fail later."""
     text = _field(chunk, path)
     units = np.dtype((f"{text.dtype.str[0]}u4", (text.dtype.itemsize // 4,)))
     found = text[..., None].view(np.dtype([("units", units)]))["units"]
@@ -285,7 +285,7 @@ class Transpose(ArrayCodec):
         return {"order": list(self.order)}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The order must name every dimension once."""
+        """Check that the order has every dimension once."""
         if sorted(self.order) != list(range(len(spec.shape))):
             yield Problem(
                 "configuration.order",

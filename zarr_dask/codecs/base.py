@@ -1,12 +1,12 @@
-"""What a codec is: three kinds of step between a chunk and the bytes that are stored.
+"""The interface of codecs: three kinds of steps between a chunk and its stored bytes.
 
 ``array -> array`` (`ArrayCodec`), ``array -> bytes`` (`Serializer`), ``bytes -> bytes``
-(`BytesCodec`). Codecs are frozen values made of their configuration; what depends on the shape
-and the data type of a chunk is asked for with a `ChunkSpec`. A codec never sees a store, a key,
-a path, a format or global settings.
+(`BytesCodec`). Codecs are frozen values made of their configuration. Anything that depends on the
+shape and the data type of a chunk takes a `ChunkSpec`. A codec never sees a store, a key, a path, a
+format or global settings.
 
-Decoding goes straight into its destination where that is possible: a bytes codec that ends at
-the elements themselves is handed the memory to fill.
+If possible, a chunk is decoded straight into its destination: a bytes codec whose result is the
+elements' memory is given the memory to fill.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.buffers import scratch
+from zarr_dask.codecs.byte_ranges import Spans
 from zarr_dask.codecs.fetch import Fetch
-from zarr_dask.codecs.spans import Spans
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import Problem
-from zarr_dask.grid import Region, Shape
-from zarr_dask.scratch import scratch
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = [
@@ -48,14 +48,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ChunkSpec:
-    """Shape, data type and fill value of what a codec works on."""
+    """Shape, data type and fill value of the input of a codec."""
 
     shape: Shape
     data_type: DataType
     fill: np.ndarray | None = field(compare=False)
-    """A 0-d array, or None where absent chunks have no defined value."""
+    """A 0-d array, or None if absent chunks have no defined value."""
     variable_bytes: int = VARIABLE_BYTES
-    """Encoded bytes at most, where the elements have no fixed size."""
+    """Most encoded bytes, if the elements have no fixed size."""
     fill_bytes: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,76 +72,78 @@ class ChunkSpec:
         return prod(self.shape) * self.dtype.itemsize
 
     def with_shape(self, shape: Shape) -> ChunkSpec:
-        """The same for chunks of another shape."""
+        """Return the same for chunks of another shape."""
         return replace(self, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many bytes an encoded chunk has."""
+    """The number of bytes of an encoded chunk."""
 
     exact: int | None
-    """The number, where it does not depend on the values."""
+    """The exact number, if it does not depend on the values."""
     most: int
-    """A bound that no honest encoder exceeds; decoders refuse to produce more."""
+    """An upper bound for any correct encoder; decoders refuse to produce more."""
 
     @staticmethod
     def of(nbytes: int) -> Size:
-        """A known size."""
+        """Return an exact size."""
         return Size(nbytes, nbytes)
 
     def compressed(self) -> Size:
-        """The size after a compressor, which can make hopeless data a few hundredths longer."""
+        """Return the size after a compressor, which can make random data slightly longer."""
         return Size(None, self.most + self.most // 32 + (1 << 16))
 
     def plus(self, nbytes: int) -> Size:
-        """The size with a few more bytes."""
+        """Return the size with a few more bytes."""
         return Size(None if self.exact is None else self.exact + nbytes, self.most + nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read; passed along with every fetch."""
+    """Options for reading, passed along with every fetch."""
 
     absent_is_error: bool = False
-    """Raise `ChunkMissingError` for absent chunks, those inside shards included."""
+    """Raise `ChunkMissingError` for absent chunks, including those inside shards."""
     sparing: bool = False
-    """Of chunks that are read block by block, hold no more than the blocks that are wanted; where
-    that cannot be, raise `WholeNeededError`."""
+    """For chunks that are read block by block, hold only the wanted blocks.
+
+    If that is impossible, raise `WholeNeededError`.
+    """
 
 
 class WholeNeededError(Exception):
-    """A chunk cannot be read block by block; for whoever reads sparingly, and nobody else."""
+    """A chunk cannot be read block by block; only raised if `Reading.sparing` is set."""
 
 
 class Cut(NamedTuple):
-    """What is wanted of a chunk, and where it goes."""
+    """The wanted part of a chunk, and its destination."""
 
     region: Region | None
-    """Which elements of the chunk; None for all of them."""
+    """The elements of the chunk; None for all of them."""
     out: np.ndarray
     """Memory of the region's shape."""
 
 
 class Wanted(NamedTuple):
-    """Which of the bytes that a chunk decodes to are wanted."""
+    """The wanted part of the bytes that a chunk decodes to."""
 
     nbytes: int
-    """Of the whole chunk."""
+    """Number of bytes of the whole chunk."""
     first: int
     stop: int
-    """Where there is to be memory for all bytes, right or not."""
+    """The end of the range for which memory is needed, whether decoded or not."""
     spans: Spans
-    """Which of these are to be right."""
+    """The parts of that range that must be decoded."""
 
 
 class Decoded(NamedTuple):
     """Bytes that a chunk, or a part of it, decodes to."""
 
     memory: np.ndarray
-    """1-d, uint8; the thread's own for as long as nothing else is decoded."""
+    """1-d, uint8; owned by the thread until it decodes something else."""
     first: int
-    """Which byte of the chunk the first of them is."""
+    """Offset in the chunk of its first byte."""
 
 
 class Codec(ABC):
@@ -154,50 +156,50 @@ class Codec(ABC):
 
     @abstractmethod
     def configuration(self) -> dict[str, Any]:
-        """The configuration as JSON values, in Zarr v3 spelling."""
+        """Return the configuration as JSON values, in Zarr v3 spelling."""
 
     def document(self) -> dict[str, Any]:
-        """Name and configuration as a Zarr v3 document has them."""
+        """Return name and configuration as in Zarr v3 metadata."""
         configuration = self.configuration()
         return {"name": self.name, **({"configuration": configuration} if configuration else {})}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:  # noqa: ARG002
-        """What is wrong with using this codec on such chunks; field names start in the codec."""
+        """Yield problems of using this codec on such chunks; fields are relative to the codec."""
         return iter(())
 
 
 class ArrayCodec(Codec):
     """From an array to an array.
 
-    A codec that only moves elements gives a `view`, and decoding goes through it straight into
-    the destination. One that changes values has `encode` and `decode`; if it does so element by
-    element (`pointwise`), a region can be decoded without the rest of its chunk.
+    A codec that only moves elements has a `view`, through which decoding writes straight into the
+    destination. One that changes values has `encode` and `decode`; if it does so element by element
+    (`pointwise`), a region can be decoded without the rest of its chunk.
     """
 
     moves: ClassVar[bool] = False
-    """Whether it only moves elements and has a `view`."""
+    """True if it only moves elements and has a `view`."""
     pointwise: ClassVar[bool] = True
-    """Whether a region of the chunk is a region of its encoded form as well."""
+    """True if a region of the chunk is also a region of its encoded form."""
 
     @abstractmethod
     def output(self, spec: ChunkSpec) -> ChunkSpec:
-        """What `encode` makes of such a chunk, its fill value included."""
+        """Return the spec of encoded chunks, including the fill value."""
 
     def encoded_ndim(self, ndim: int) -> int:
-        """Number of dimensions of the encoded form of a chunk of `ndim` dimensions."""
+        """Return the number of dimensions of the encoded form of a chunk of `ndim` dimensions."""
         return ndim
 
     def view(self, array: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
-        """The encoded form as a view of the same memory, to read from or to decode into."""
+        """Return the encoded form as a view of the same memory, to read from or to decode into."""
         return None
 
     def behind(self, encoded: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
-        """The array whose `view` is `encoded`, in the same memory."""
+        """Return the array whose `view` is `encoded`, in the same memory."""
         return None
 
     @abstractmethod
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
-        """The encoded form of a chunk.
+        """Return the encoded form of a chunk.
 
         Raises
         ------
@@ -207,7 +209,7 @@ class ArrayCodec(Codec):
 
     @abstractmethod
     def decode(self, encoded: np.ndarray, spec: ChunkSpec, out: np.ndarray) -> None:
-        """Put what `encoded` stands for into `out`; a region of both if the codec is pointwise.
+        """Decode `encoded` into `out`; a region of both if the codec is pointwise.
 
         Raises
         ------
@@ -216,29 +218,29 @@ class ArrayCodec(Codec):
         """
 
     def region(self, region: Region) -> Region:
-        """Where a region of the chunk lies in its encoded form, if the codec is pointwise."""
+        """Return the encoded form's region for one of the chunk, if the codec is pointwise."""
         return region
 
     def inner_shape(self, shape: Shape) -> Shape:
-        """The shape that becomes `shape` by encoding: that of chunks inside an encoded shard."""
+        """Return the shape with the encoded form `shape`: that of chunks in an encoded shard."""
         return shape
 
 
 class Inside(NamedTuple):
-    """What the index of a shard says."""
+    """The contents of a shard's index."""
 
     places: np.ndarray
-    """First byte and number of bytes of each chunk; `ABSENT_PLACE` twice for absent ones."""
+    """Offset and number of bytes of each chunk; both are `ABSENT_PLACE` for absent ones."""
     chunk: Any
-    """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundChain`, whose module is above this."""
+    """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundChain`."""
     index_nbytes: int
     """Bytes of the index itself."""
     index_first: bool
-    """Whether it lies at the start of the shard, and not at its end."""
+    """True if it is at the start of the shard, and not at its end."""
 
 
 ABSENT_PLACE = (1 << 64) - 1
-"""Stands for both numbers of a chunk that a shard does not hold."""
+"""Value of both numbers for a chunk that a shard does not hold."""
 
 
 class BoundSerializer(ABC):
@@ -248,55 +250,55 @@ class BoundSerializer(ABC):
     size: Size
     """Bytes of an encoded chunk."""
     direct: bool = False
-    """Whether the bytes are the memory of a C-contiguous array, as they are."""
+    """True if the bytes are the memory of a C-contiguous array, unchanged."""
     swapped: np.dtype[Any] | None = None
-    """As `direct`, if not None, but for the byte order: the type whose bytes are turned around."""
+    """The type whose bytes are swapped, if it is otherwise `direct`; else None."""
     partial: bool = False
-    """Whether `read` can do with less than all of the bytes."""
+    """True if `read` may need only some of the bytes."""
     in_pieces: bool = False
-    """Whether `pieces` holds one chunk after the other, and never all that it gives."""
+    """True if `pieces` holds only one chunk at a time, and never all of its results."""
 
     @property
     def working(self) -> int:
-        """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
+        """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
         return 0
 
     @property
     def reading(self) -> int:
-        """As `working`, of decoding alone."""
+        """As `working`, for decoding only."""
         return self.working
 
     @property
     def tables(self) -> int:
-        """Bytes that encoding holds besides; see `BytesCodec.tables`."""
+        """Bytes that encoding needs in addition; see `BytesCodec.tables`."""
         return 0
 
     @property
     def decoding(self) -> int:
-        """Bytes that decoding holds besides; see `BytesCodec.decoding`."""
+        """Bytes that decoding needs in addition; see `BytesCodec.decoding`."""
         return 0
 
     @property
     def turned(self) -> int:
-        """Bytes of the copy of an inner chunk in the other byte order; encoding alone makes it."""
+        """Bytes of the copy of an inner chunk in the other byte order; only for encoding."""
         return 0
 
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        """The bytes of a chunk, in pieces that are stored one after the other."""
+        """Return the bytes of a chunk, in pieces that are stored one after the other."""
 
     def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
-        """As `encode`, or one after the other, each good until the next one is taken."""
+        """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         return self.encode(array)
 
     @abstractmethod
     def decode(
         self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
     ) -> None:
-        """Put a region of the chunk (None: all of it) into `out`, from all of its bytes."""
+        """Decode a region of the chunk (None: all of it) into `out`, from all of its bytes."""
 
     def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
-        """As `decode` for each of some cuts, asking for the bytes; False if there are none."""
+        """Decode some cuts like `decode`, requesting the bytes; return False if there are none."""
         received = yield (WHOLE,)
         if received is None:
             return False
@@ -306,7 +308,7 @@ class BoundSerializer(ABC):
         return True
 
     def inside(self) -> Fetch[Inside | None]:
-        """Where the chunks lie that the bytes hold; None if there are no bytes, or no chunks.
+        """Return the index of a shard; None if there are no bytes or no inner chunks.
 
         Raises
         ------
@@ -321,19 +323,19 @@ class Serializer(Codec):
     """From an array to bytes."""
 
     divides: ClassVar[bool] = False
-    """Whether it cuts its chunk into smaller ones: the array's stored objects are shards."""
+    """True if it divides its chunk into smaller ones: the array's stored objects are shards."""
 
     @property
     def inner_codecs(self) -> tuple[Codec, ...] | None:
-        """The codecs of the smaller chunks, where there are any."""
+        """The codecs of the inner chunks, if there are any."""
         return None
 
     @abstractmethod
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
-        """The serializer for chunks of this kind."""
+        """Return the serializer for chunks of a spec."""
 
     def inner_shape(self, shape: Shape) -> Shape:
-        """Shape of what is decoded at once, within a chunk of this shape."""
+        """Return the shape of the unit of decoding within a chunk of this shape."""
         return shape
 
 
@@ -341,66 +343,65 @@ class BytesCodec(Codec):
     """From bytes to bytes."""
 
     may_alias: ClassVar[bool] = False
-    """Whether what `encode` returns may be the memory that it was given."""
+    """True if the result of `encode` may share memory with its argument."""
     copies: ClassVar[int] = 1
-    """How many times the chunk's bytes are held while this step runs; streams grow by doubling."""
+    """Number of copies of the chunk's bytes during this step; streams grow by doubling."""
     divisible: ClassVar[bool] = False
-    """Whether `read_spans` may do with less than all of the bytes."""
+    """True if `read_spans` may need only some of the bytes."""
 
     def held_into(self, nbytes: int) -> int:
-        """As `copies`, in bytes, of `decode_into` for so many: where it is less."""
+        """Return the bytes that `decode_into` holds for a size; at most `copies` times as many."""
         return self.copies * nbytes
 
     def tables(self, nbytes: int) -> int:  # noqa: ARG002
-        """Bytes that `encode` holds, besides so many and what it makes of them, at most.
+        """Return the most bytes that `encode` needs besides its input and its result.
 
-        Of all that looks for repetitions; a few hundred kilobytes are not counted.
+        This covers all tables for finding repetitions; a few hundred kilobytes are not counted.
         """
         return 0
 
     def decoding(self, nbytes: int) -> int:  # noqa: ARG002
-        """Bytes that `decode_into` holds besides the bytes and so many that it makes, at most."""
+        """Return the most bytes that `decode_into` needs besides its input and its result."""
         return 0
 
     def block(self, nbytes: int) -> int:  # noqa: ARG002
-        """Bytes that `read_spans` decodes at once, of so many; 0 if these are always all."""
+        """Return the bytes of a block of `read_spans`; 0 if it always decodes everything."""
         return 0
 
     @abstractmethod
     def size(self, size: Size) -> Size:
-        """Bytes that `encode` makes of so many."""
+        """Return the size of the result of `encode` for a size of its input."""
 
     @abstractmethod
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
-        """The encoded bytes; `itemsize` is that of the elements the bytes hold."""
+        """Return the encoded bytes; `itemsize` is that of the elements in them."""
 
     @abstractmethod
     def decode(self, buffer: Buffer, size: Size) -> Buffer:
-        """The decoded bytes.
+        """Return the decoded bytes.
 
         Raises
         ------
         CorruptObjectError
-            If they do not decode, or to another number of bytes than `size` says.
+            If they cannot be decoded, or have a size other than `size`.
         """
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
-        """As `decode`, into memory (1-d, uint8) that the result must fill exactly."""
+        """Decode like `decode`, into memory (1-d, uint8) that the result must fill exactly."""
         decoded = self.decode(buffer, Size.of(out.size))
         out[:] = np.frombuffer(decoded, np.uint8)
 
     def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
-        """As `decode_into`, asking for the bytes; only those in some spans need be right.
+        """Decode like `decode_into`, requesting the bytes; only those in some spans must be right.
 
-        Damage that concerns other bytes may go unnoticed; what is left in their place may be
-        anything.
+        Damage to other bytes may go unnoticed, and their place in the memory may hold anything.
 
         Parameters
         ----------
         wanted
-            Which bytes.
+            The wanted bytes.
         sparing
-            Take no memory for others, but for a few blocks.
+            Use no memory for others, except for a few blocks.
 
         Returns
         -------
@@ -410,7 +411,7 @@ class BytesCodec(Codec):
         Raises
         ------
         WholeNeededError
-            If that cannot be done sparingly.
+            If that is impossible and `sparing` is set.
         """
         if sparing:
             raise WholeNeededError
@@ -424,5 +425,5 @@ class BytesCodec(Codec):
 
 
 def joined(buffers: Sequence[Buffer]) -> Buffer:
-    """One buffer of many."""
+    """Join buffers into one."""
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)

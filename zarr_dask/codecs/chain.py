@@ -1,9 +1,8 @@
-"""A chain of codecs, bound to a kind of chunk: the one way between an array and its bytes.
+"""A chain of codecs, bound to a kind of chunk: all encoding and decoding of chunks.
 
-`Chain` is the value that metadata holds; `Chain.bind` gives the `BoundChain` for one
-`ChunkSpec`, kept per distinct chunk shape. A bound chain encodes a chunk, decodes it into a
-given array, and reads a region of it through a `Fetch` that asks for as few bytes as the codecs
-allow.
+`Chain` is the value that metadata holds; `Chain.bind` returns the `BoundChain` for one `ChunkSpec`,
+cached by chunk shape. A bound chain encodes a chunk, decodes it into a given array, and reads a
+region of it through a `Fetch` that requests as few bytes as the codecs allow.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.buffers import scratch
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
@@ -31,13 +31,12 @@ from zarr_dask.codecs.base import (
     Wanted,
     joined,
 )
+from zarr_dask.codecs.byte_ranges import spans_of
+from zarr_dask.codecs.copyto import put
 from zarr_dask.codecs.fetch import Fetch, answer_from
-from zarr_dask.codecs.rows import put
-from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes
-from zarr_dask.codecs.spans import spans_of
+from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes
 from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
-from zarr_dask.grid import Region, Shape
-from zarr_dask.scratch import scratch
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = ["BoundChain", "Chain", "build", "decoded_here", "fill_absent"]
@@ -58,14 +57,14 @@ class Chain:
 
     @cached_property
     def skipped(self) -> tuple[str, ...]:
-        """Names of codecs that are not known, so that nothing can be written; in shards as well."""
+        """Names of unknown codecs, also within shards; they make the array read-only."""
         inner = self.serializer.inner_codecs or ()
         names = [c.name for c in self.codecs if isinstance(c, SkippedArrays | SkippedBytes)]
         chain = build(inner) if inner else None
         return (*names, *chain.skipped) if isinstance(chain, Chain) else tuple(names)
 
     def check_writable(self, at: str) -> None:
-        """Refuse to encode anything if a codec is not known; `at` says where, for the message.
+        """Raise if a codec is not known; `at` is the location, for the message.
 
         Raises
         ------
@@ -77,7 +76,7 @@ class Chain:
             raise UnknownCodecError(at, [Problem("codecs", list(self.skipped), expected, "codec")])
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """What is wrong with using this chain on such chunks."""
+        """Yield problems of using this chain on such chunks."""
         if len(self.codecs) > _MOST_CODECS:
             yield Problem("codecs", f"{len(self.codecs)} codecs", f"at most {_MOST_CODECS}")
             return
@@ -86,7 +85,7 @@ class Chain:
             found = list(_placed(array_codec.problems(spec), position))
             yield from found
             if found:
-                return  # what follows would be judged by a shape that makes no sense
+                return  # the next codecs cannot be checked against an invalid shape
             spec = array_codec.output(spec)
             position += 1
         for codec in (self.serializer, *self.bytes):
@@ -94,7 +93,7 @@ class Chain:
             position += 1
 
     def largest_item(self, spec: ChunkSpec) -> int:
-        """Bytes that an element has in memory where it has the most, here and within shards."""
+        """Return the most bytes that an element has in memory at any step, also within shards."""
         largest = spec.dtype.itemsize
         for codec in self.arrays:
             spec = codec.output(spec)
@@ -103,7 +102,7 @@ class Chain:
         return max(largest, inner.largest_item(spec)) if isinstance(inner, Chain) else largest
 
     def inner_shape(self, shape: Shape) -> Shape:
-        """Shape of what is decoded at once within a chunk of `shape`."""
+        """Return the shape of the unit of decoding within a chunk of `shape`."""
         if not all(codec.pointwise for codec in self.arrays):
             return shape
         encoded = shape
@@ -115,7 +114,7 @@ class Chain:
         return inner
 
     def bind(self, spec: ChunkSpec) -> BoundChain:
-        """The chain for chunks of one kind; cheap when asked for again."""
+        """Return the chain for chunks of a spec; cached."""
         cache: dict[tuple[Any, ...], BoundChain] = self.__dict__.setdefault("_bound", {})
         key = (spec.shape, spec.data_type, spec.fill_bytes, spec.variable_bytes)
         bound = cache.get(key)
@@ -131,10 +130,10 @@ class Chain:
 
 
 _BYTE = np.dtype(np.uint8)
-_EACH_REGION = 1 << 15  # bytes that are decoded while one finds out where a region of them lies
-_WORTH_DIVIDING = 1 << 18  # bytes of a chunk: as long to decode all as to look where a point is
-_MOST_CODECS = 64  # each may make the bytes a little longer, and takes its time
-_KEPT = 256  # chunk shapes of one array: one if regular, a few dozen in practice otherwise
+_EACH_REGION = 1 << 15  # bytes decoded in the time it takes to locate a region's bytes
+_WORTH_DIVIDING = 1 << 18  # bytes of a chunk from which locating a region can pay
+_MOST_CODECS = 64  # each may make the bytes a little longer, and takes time
+_KEPT = 256  # chunk shapes of one array: one if regular, otherwise rarely more than a few dozen
 
 
 def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
@@ -144,7 +143,7 @@ def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
 
 
 def _rows_of(spec: ChunkSpec) -> tuple[int, int]:
-    """The first dimension of more than one element, and the bytes of one; 0 where there is none."""
+    """Return the first dimension longer than 1, and the bytes of one row along it; or 0, 0."""
     axis = next((axis for axis, length in enumerate(spec.shape) if length > 1), None)
     return (0, 0) if axis is None else (axis, spec.nbytes // spec.shape[axis])
 
@@ -154,7 +153,7 @@ def _shape_of(region: Region) -> Shape:
 
 
 class _Decoded(threading.local):
-    """What the current thread has decoded."""
+    """The amount that the current thread has decoded."""
 
     nbytes = 0
 
@@ -163,10 +162,10 @@ _DECODED = _Decoded()
 
 
 def decoded_here() -> int:
-    """Bytes of all chunks that the current thread has decoded so far, of each all that it holds.
+    """Return the full bytes of all chunks that the current thread has decoded so far.
 
-    Each counts as a whole, even if only some of its blocks were decoded: which chunks are opened
-    can be told beforehand, what a codec leaves out of them cannot.
+    Each chunk counts as a whole, even if only some of its blocks were decoded: the set of chunks
+    can be predicted, the parts that a codec skips cannot.
     """
     return _DECODED.nbytes
 
@@ -181,7 +180,7 @@ class BoundChain:
             stages.append((codec, spec))
             spec = codec.output(spec)
         self._stages = tuple(stages)
-        """Each array codec and what it is given."""
+        """Each array codec and the spec of its input."""
         self._encoded = spec
         self._serializer: BoundSerializer = chain.serializer.bind(spec)
         sizes = [self._serializer.size]
@@ -201,40 +200,40 @@ class BoundChain:
             if not codec.moves
         )
         self.working: int = self._serializer.working + steps + changes
-        """Bytes that decoding or encoding holds besides the chunk and its encoded form."""
+        """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
         self._largest = largest
         self._swapped = self._serializer.swapped
         turns = self._swapped is not None and bool(chain.bytes)
         self.turned: int = self._encoded.nbytes if turns else self._serializer.turned
-        """Bytes of the copy in the other byte order that encoding makes; decoding makes none."""
+        """Bytes of the copy in the other byte order, which only encoding makes."""
         in_place = self._serializer.direct or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place
         self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
-        """Whether the elements lie in another order when encoded."""
+        """True if the encoded elements are in another order."""
         self.counted = 0 if self._serializer.partial else self.spec.nbytes
-        """What `decoded_here` grows by: a shard leaves that to its chunks."""
+        """The increment of `decoded_here`; 0 for a shard, whose chunks are counted."""
         only = self._to_memory and len(chain.bytes) == 1 and self._swapped is None
         self._straight = only and not self._stages
-        """Whether one codec turns bytes into elements as they are: what small reads hurry by."""
+        """True if one codec turns bytes directly into elements: the fast path for small reads."""
         self.decodes_to_memory = self._to_memory and not self._stages
-        """Whether a chunk is decoded into memory where its elements lie one after the other."""
+        """True if a chunk is decoded into memory that has its elements in order."""
         packs = self.decodes_to_memory and self._serializer.direct
         self.encodes_from_memory = packs and not self._bytes[0].may_alias
-        """Whether a chunk is encoded from such memory, which may be used again afterwards."""
+        """True if a chunk is encoded from such memory, which may be reused afterwards."""
         if self._to_memory:
             self._first_decoders = self._decoders[:-1]
             self._last_decoder = self._decoders[-1][0]
             self._decoded_size = self._encoded.nbytes
         large = self._to_memory and self._decoded_size >= _WORTH_DIVIDING
         self._divisible = large and self._last_decoder.divisible and pointwise
-        """Whether it may be worth decoding only what is wanted of a chunk."""
+        """True if it may pay to decode only the wanted part of a chunk."""
         self.peeks = self._divisible and len(chain.bytes) == 1
-        """Whether it may be worth asking for less than all bytes of a chunk; see `divides`."""
+        """True if it may pay to request only some bytes of a chunk; see `divides`."""
         self._axis, self._row = _rows_of(self._encoded)
 
     @property
     def reading(self) -> int:
-        """As `working`, of decoding alone."""
+        """As `working`, for decoding only."""
         less = self._serializer.working - self._serializer.reading
         if self._to_memory:
             last, largest = self._last_decoder, self._largest
@@ -243,36 +242,36 @@ class BoundChain:
 
     @property
     def tables(self) -> int:
-        """Bytes that encoding holds besides `working`, for what looks for repetitions."""
+        """Bytes that encoding needs besides `working`, for tables of repetitions."""
         here = [codec.tables(self._largest) for codec in self._bytes]
         return max(self._serializer.tables, *here, 0)
 
     @property
     def decoding(self) -> int:
-        """Bytes that decoding holds besides `working`, for blocks that are on their way."""
+        """Bytes that decoding needs besides `working`, for blocks in progress."""
         here = [codec.decoding(self._largest) for codec in self._bytes]
         return max(self._serializer.decoding, *here, 0)
 
     @property
     def block(self) -> int:
-        """Bytes of a block at most, where rows of a chunk are read block by block; else 0."""
+        """Largest block in bytes, if rows of a chunk can be read block by block; else 0."""
         as_they_are = self.peeks and not self._stages
         return self._last_decoder.block(self._largest) if as_they_are else 0
 
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        """The bytes of a chunk, in pieces that are stored one after the other."""
+        """Return the bytes of a chunk, in pieces that are stored one after the other."""
         array = self._changed(array)
         return [self._compressed(array)] if self._bytes else self._serializer.encode(array)
 
     def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
-        """As `encode`, or one after the other, each good until the next one is taken."""
+        """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         array = self._changed(array)
         return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
 
     def _changed(self, array: np.ndarray) -> np.ndarray:
-        """What the array codecs make of a chunk."""
+        """Return a chunk after the array codecs."""
         for codec, spec in self._stages:
             array = codec.encode(array, spec)
         return array
@@ -284,7 +283,7 @@ class BoundChain:
         return buffer
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
-        """The elements one after the other, in memory of this thread where that is possible."""
+        """Return the elements in C order, in memory of this thread if possible."""
         if array.flags.c_contiguous or not self._serializer.direct or self._bytes[0].may_alias:
             return array
         memory = scratch("decoded", array.nbytes).view(array.dtype).reshape(array.shape)
@@ -296,7 +295,7 @@ class BoundChain:
     def decode(
         self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
     ) -> None:
-        """Put a region of a chunk (None: all of it) into `out`, from all of its bytes.
+        """Decode a region of a chunk (None: all of it) into `out`, from all of its bytes.
 
         Raises
         ------
@@ -314,7 +313,7 @@ class BoundChain:
     def _decode_from(
         self, stage: int, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
     ) -> None:
-        """As `decode`, from one of the array codecs on; `region` and `out` are what it is given."""
+        """Decode like `decode`, from an array codec on, with `region` and `out` of its input."""
         for position, (codec, spec) in enumerate(self._stages[stage:], stage):
             if region is not None and not codec.pointwise:
                 whole = np.empty(spec.shape, spec.dtype)
@@ -332,7 +331,7 @@ class BoundChain:
         self._decode_encoded(buffer, region, out, reading)
 
     def _room_after(self, stage: int, region: Region | None) -> np.ndarray:
-        """Memory for a region (None: all) of what an array codec makes of a chunk."""
+        """Return memory for a region (None: all) of the result of an array codec."""
         last = stage + 1 == len(self._stages)
         spec = self._encoded if last else self._stages[stage + 1][1]
         return np.empty(spec.shape if region is None else _shape_of(region), spec.dtype)
@@ -340,7 +339,7 @@ class BoundChain:
     def _decode_encoded(
         self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
     ) -> None:
-        """As `decode`, on the far side of the array codecs."""
+        """Decode like `decode`, after the array codecs; all arguments are in encoded terms."""
         if not self._to_memory:
             for codec, size in self._decoders:
                 buffer = codec.decode(buffer, size)
@@ -363,10 +362,9 @@ class BoundChain:
         put(chunk if region is None else chunk[region], into=out)
 
     def _wanted(self, regions: Sequence[Region]) -> Wanted:
-        """The bytes that some regions lie in, on the far side of the array codecs.
+        """Return the bytes of some regions, in encoded terms.
 
-        There is to be memory for whole rows: what lies side by side along the first dimension that
-        has more than one element.
+        There is memory for whole rows along the first dimension that has more than one element.
         """
         shape, itemsize = self._encoded.shape, self._encoded.dtype.itemsize
         spans = spans_of(shape, itemsize, regions)
@@ -377,11 +375,11 @@ class BoundChain:
         return Wanted(self._decoded_size, first, stop, spans)
 
     def _put_stored(self, found: Decoded, region: Region, out: np.ndarray) -> None:
-        """Put a region of a chunk, from memory that has its rows as they are stored."""
+        """Copy a region of a chunk from memory that has its rows as they are stored."""
         if not out.size:
             return
         dtype = self._encoded.dtype
-        if self._swapped is not None:  # not always its own type: NumPy cannot swap all of them
+        if self._swapped is not None:  # not always its own type, as NumPy cannot swap all of them
             dtype, out = self._swapped.newbyteorder(), out.view(self._swapped)
         memory, shape = found.memory, list(self._encoded.shape)
         if self._row:
@@ -395,13 +393,13 @@ class BoundChain:
         put(memory.view(dtype).reshape(shape)[region], into=out)
 
     def inside(self) -> Fetch[Inside | None]:
-        """Where the chunks lie that a shard holds; None if there is none, or it must be decoded."""
+        """Return the index of a shard; None if there is none, or it must be decoded."""
         if not self.partial:
             return None
         return (yield from self._serializer.inside())
 
     def encoded_region(self, region: Region) -> Region:
-        """Where a region lies for the serializer, if all array codecs are pointwise."""
+        """Return a region in the serializer's terms, if all array codecs are pointwise."""
         for codec, _ in self._stages:
             region = codec.region(region)
         return region
@@ -413,7 +411,7 @@ class BoundChain:
             memory.view(self._swapped).byteswap(inplace=True)
 
     def room(self) -> np.ndarray:
-        """Memory for a chunk, in the order in which its elements are stored, where that is one."""
+        """Return memory for a chunk, in the stored order of its elements if possible."""
         array = np.empty(self._encoded.shape, self._encoded.dtype)
         for codec, _ in reversed(self._stages):
             decoded = codec.behind(array)
@@ -434,16 +432,16 @@ class BoundChain:
         Parameters
         ----------
         cuts
-            The regions and where they go.
+            The regions and their destinations.
         reading
-            How to read.
+            Options for reading.
         whole
-            Ask for all bytes at once, because all of the chunk that lies in the array is wanted.
+            Request all bytes at once, because everything of the chunk within the array is wanted.
 
         Returns
         -------
         bool
-            False if there is nothing stored; the memory is then as it was.
+            False if there is nothing stored; the memory is then unchanged.
         """
         in_part = not whole and (self.partial or self.divides(cuts))
         if not in_part or any(cut.region is None for cut in cuts):
@@ -456,11 +454,11 @@ class BoundChain:
         return (yield from self._read_parts(cuts, reading))
 
     def divides(self, cuts: Sequence[Cut]) -> bool:
-        """Whether reading these need not ask for all bytes, of a value that can be peeked at."""
+        """True if reading these may take only some bytes, of a value that can be peeked at."""
         return self.peeks and self._few(cuts)
 
     def _few(self, cuts: Sequence[Cut]) -> bool:
-        """Whether some cuts are so little of a chunk that one looks where they lie in it."""
+        """True if the cuts are such a small part of a chunk that locating their bytes pays."""
         wanted = len(cuts) * _EACH_REGION
         for region, out in cuts:
             if region is None:
@@ -469,7 +467,7 @@ class BoundChain:
         return wanted <= self._decoded_size * 5 // 8
 
     def decode_cuts(self, buffer: Buffer, cuts: Sequence[Cut], reading: Reading) -> None:
-        """As `decode` for each of some cuts, from bytes that are decoded once.
+        """Decode some cuts like `decode`, from bytes that are decoded once.
 
         Raises
         ------
@@ -517,7 +515,7 @@ class BoundChain:
         return present
 
     def _read_divided(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
-        """As `_read_parts`, on the far side of the array codecs, with no more decoded than that."""
+        """Read like `_read_parts`, after the array codecs, decoding only the wanted blocks."""
         parts = [(region, out) for region, out in cuts if region is not None]
         wanted = self._wanted([region for region, _ in parts])
         found = yield from self._last_decoder.read_spans(wanted, sparing=reading.sparing)
@@ -530,12 +528,12 @@ class BoundChain:
 
 
 def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
-    """Put the fill value where a chunk is absent; zeros where the array has none.
+    """Fill the memory of an absent chunk with the fill value; with zeros if the array has none.
 
     Raises
     ------
     ChunkMissingError
-        If the reader said that absence is an error.
+        If the reader has set that absence is an error.
     """
     if reading.absent_is_error:
         raise ChunkMissingError
@@ -543,7 +541,7 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
 
 
 def build(codecs: Sequence[Codec]) -> Chain | Problem:
-    """A chain of codecs in the right order, or what is wrong with their order."""
+    """Return a chain of codecs in a valid order, or the problem with their order."""
     arrays = [codec for codec in codecs if isinstance(codec, ArrayCodec)]
     serializers = [codec for codec in codecs if isinstance(codec, Serializer)]
     compressors = [codec for codec in codecs if isinstance(codec, BytesCodec)]

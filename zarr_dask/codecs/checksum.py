@@ -1,4 +1,4 @@
-"""``crc32c``: four bytes at the end that tell damaged bytes from whole ones (RFC 3720)."""
+"""``crc32c``: a checksum of four bytes at the end, to detect damaged bytes (RFC 3720)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Crc32c", "crc32c"]
 
 
 def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
-    """The CRC-32C (Castagnoli) of some bytes, or of those and of others that come before them.
+    """Return the CRC-32C (Castagnoli) of some bytes, possibly continued from earlier ones.
 
     Parameters
     ----------
     buffer
         The bytes.
     before
-        The CRC-32C of what comes before.
+        The CRC-32C of the bytes before them.
 
     Examples
     --------
@@ -39,9 +39,9 @@ def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
 
 @cache
 def _fastest() -> Callable[[Buffer | np.ndarray, int], int]:
-    """What is installed: awscrt takes half the time where the processor has AVX-512.
+    """Return the fastest installed function: awscrt takes half the time on CPUs with AVX-512.
 
-    It is asked for late, because importing it takes as long as importing all of this package.
+    It is imported late, because importing it takes as long as importing this whole package.
     """
     try:
         from awscrt.checksums import crc32c as with_awscrt
@@ -54,7 +54,7 @@ def _with_google(buffer: Buffer | np.ndarray, before: int) -> int:
     if type(buffer) is bytes:
         return int(google_crc32c.extend(before, buffer))
     view = np.frombuffer(buffer, np.uint8)
-    view.flags.writeable = False  # the library takes read-only memory only
+    view.flags.writeable = False  # the library accepts only read-only memory
     return int(google_crc32c.extend(before, view))
 
 

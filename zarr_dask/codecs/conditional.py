@@ -17,18 +17,17 @@ __all__ = ["Conditional"]
 
 @dataclass(frozen=True)
 class Conditional(BytesCodec):
-    """A bit for each codec, 1 where it was applied, then the bytes.
+    """A bit for each codec, 1 if it was applied, then the bytes.
 
-    In encoding, codecs whose output has a known size are applied, and others where they make the
-    bytes fewer.
+    Codecs whose output has a known size are always applied in encoding, others only if they make
+    the data smaller.
 
     Parameters
     ----------
     codecs
         From bytes to bytes.
     header_bits
-        Bits of the header, a multiple of 8 and at least one for each codec; None for as few as
-        that.
+        Bits of the header, a multiple of 8 and at least one for each codec; None for the smallest.
     """
 
     codecs: tuple[BytesCodec, ...]
@@ -48,7 +47,7 @@ class Conditional(BytesCodec):
         return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """Those of its codecs."""
+        """Yield the problems of its codecs."""
         for position, codec in enumerate(self.codecs):
             for problem in codec.problems(spec):
                 place = f"configuration.codecs[{position}].{problem.field}".rstrip(".")
@@ -62,7 +61,7 @@ class Conditional(BytesCodec):
         return Size(None, max(size.most, most.most) + self._header)
 
     def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`: those of one of its codecs at a time."""
+        """See `BytesCodec.tables`: the codecs run one at a time."""
         return max((codec.tables(nbytes) for codec in self.codecs), default=0)
 
     def decoding(self, nbytes: int) -> int:

@@ -1,10 +1,10 @@
-"""Asking for bytes without knowing where they are.
+"""Requests for bytes without knowledge of their location.
 
-A codec that needs only some bytes of a value says which, and is handed them: a `Fetch` is a
-generator that yields the ranges it wants and receives the buffers. The codec never sees a store
-or a key; whoever drives the generator decides where the bytes come from and how requests are
-batched. A chunk inside a shard is the same generator with its ranges moved (`window`), many
-chunks are generators run abreast (`abreast`), so nested shards need no code of their own.
+A codec that needs only some bytes of a value requests them through a `Fetch`: a generator that
+yields ranges and receives the buffers. The codec never sees a store or a key; the driver of the
+generator decides where to read and how to batch requests. A chunk inside a shard is the same
+generator with its ranges moved (`window`), and many chunks are generators run together (`abreast`),
+so nested shards need no code of their own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 Fetch = Generator[Sequence[Range], Iterable[Buffer] | None, T]
 """Yields ranges of one value, receives a buffer for each (None: there is no value), returns T.
 
-A buffer is good until the next one is taken: it may be read from a file only then. Whoever asks for
-many ranges does so in ascending order, and uses each buffer at once.
+A buffer is valid until the next one is taken: it may be read from a file only then. A codec must
+request many ranges in ascending order, and use each buffer at once.
 """
 
 
 def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] | None]) -> T:
-    """Run `fetch` to its end, with `read` giving the bytes it asks for."""
+    """Run `fetch` to its end, with `read` returning the bytes that it requests."""
     try:
         wanted = next(fetch)
         while True:
@@ -39,7 +39,7 @@ def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] |
 
 
 def answer_from(fetch: Fetch[T], value: Buffer) -> T:
-    """Run `fetch` on bytes that are here already."""
+    """Run `fetch` on bytes in memory."""
     view = memoryview(value)
     return answer(fetch, lambda wanted: [_cut(view, item) for item in wanted])
 
@@ -50,7 +50,7 @@ def _cut(view: memoryview, wanted: Range) -> memoryview:
 
 
 def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
-    """The same `fetch` on bytes that lie within a longer value."""
+    """Return the same `fetch` on bytes that are part of a longer value."""
     try:
         wanted = next(fetch)
         while True:
@@ -69,7 +69,7 @@ def _checked(ranges: Sequence[Range], buffers: Iterable[Buffer]) -> Iterator[Buf
 
 
 def check_length(buffer: Buffer, start: int, length: int) -> None:
-    """Refuse fewer bytes than an index promises.
+    """Raise if there are fewer bytes than the index states.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def _moved(wanted: Range, start: int, length: int) -> Range:
 
 
 def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
-    """Many fetches on one value: their ranges are asked for together."""
+    """Run many fetches on one value, with joint requests for their ranges."""
     results: list[T | None] = [None] * len(fetches)
     waiting: list[tuple[int, Sequence[Range]]] = []
     for number, fetch in enumerate(fetches):
@@ -106,7 +106,7 @@ def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
             share = None if buffers is None else islice(buffers, len(wanted))
             _advance(number, fetches[number], share, results, waiting)
             for _ in share or ():
-                pass  # what it did not need
+                pass  # skip unused buffers
     return results  # type: ignore[return-value]
 
 

@@ -1,8 +1,7 @@
 """Filters of the numcodecs package, as steps from bytes to bytes.
 
-In Zarr v2 every filter sees the buffer that the one before it left, and carries the data types
-it needs in its own configuration, so that a filter for arrays is one for bytes as well. The
-checks of decoded sizes are ours.
+In Zarr v2 every filter is given the buffer from the one before it, and has the data types in its
+own configuration, so a filter for arrays is one for bytes as well. Decoded sizes are checked here.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ARRAY_FILTERS = frozenset(
 """Filters that treat the bytes as numbers."""
 _CHECKSUMS = {"adler32": 4, "crc32": 4, "crc32c": 4, "fletcher32": 4, "jenkins_lookup3": 4}
 FILTERS = ARRAY_FILTERS | _CHECKSUMS.keys() | {"base64", "shuffle"}
-"""Ids of the filters offered here; compressors have modules of their own."""
+"""Ids of the supported filters; compressors have modules of their own."""
 
 _LARGEST_ITEM = 1 << 16
 
@@ -39,11 +38,11 @@ _RESIZING = {
     "fixedscaleoffset": ("dtype", "astype"),
     "quantize": ("dtype", "astype"),
 }
-"""Where a filter's configuration names the types before and after encoding."""
+"""Names of the types before and after encoding in a filter's configuration."""
 
 
 _FAILURES = (ValueError, RuntimeError, TypeError, LookupError, ArithmeticError)
-"""What a malformed buffer or a senseless option makes numcodecs raise, by filter."""
+"""Errors of numcodecs for malformed buffers or invalid options, over all filters."""
 _LONGEST_OPTION = 256
 
 
@@ -54,7 +53,7 @@ class Filter(BytesCodec):
     Parameters
     ----------
     id
-        As in `FILTERS`.
+        One of `FILTERS`.
     options
         The rest of its configuration, as JSON text so that the codec can be hashed.
     dtype
@@ -70,12 +69,12 @@ class Filter(BytesCodec):
 
     @staticmethod
     def of(config: Mapping[str, Any], dtype: str | None = None) -> Filter:
-        """From a numcodecs configuration, ``id`` included.
+        """Create a filter from a numcodecs configuration, ``id`` included.
 
         Raises
         ------
         ValueError, TypeError, KeyError
-            If numcodecs refuses the configuration.
+            If numcodecs rejects the configuration.
         """
         options = {name: value for name, value in config.items() if name != "id"}
         if any(
@@ -88,7 +87,7 @@ class Filter(BytesCodec):
         return made
 
     def _check_dtypes(self, options: Mapping[str, Any]) -> None:
-        """Refuse types that no element has, and a filter for other elements than it is given."""
+        """Raise for invalid element types, and for a filter for other elements than it is given."""
         before, after = _RESIZING.get(self.id, ("", ""))
         named = [np.dtype(options[key]) for key in (before, after) if options.get(key) is not None]
         for made in named:
@@ -107,11 +106,11 @@ class Filter(BytesCodec):
             raise ValueError(f"it takes floats, but is given {self.dtype!r}")
 
     def configuration(self) -> dict[str, Any]:
-        """The numcodecs configuration, ``id`` included."""
+        """Return the numcodecs configuration, ``id`` included."""
         return {"id": self.id, **json.loads(self.options)}
 
     def output_dtype(self, dtype: str) -> str:
-        """Type string of the elements after this filter."""
+        """Return the type string of the elements after this filter."""
         options = json.loads(self.options)
         if self.id == "packbits":
             return "|u1"
@@ -144,10 +143,10 @@ class Filter(BytesCodec):
         codec = _codec(self.id, self.options)
         try:
             if self.id == "bitround" and self.dtype is not None:
-                # the only one that is not told what it is given, and it knows native order only
+                # the only filter that is not told its type, and it supports only native byte order
                 numbers = typed.view(self.dtype)
                 native = numbers.dtype.newbyteorder("=")
-                rounded = codec.encode(numbers.astype(native)).view(native)  # it gives integers
+                rounded = codec.encode(numbers.astype(native)).view(native)  # it returns integers
                 return _bytes(rounded.astype(numbers.dtype))
             return _bytes(codec.encode(typed))
         except _FAILURES as error:

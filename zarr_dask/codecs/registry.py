@@ -1,7 +1,7 @@
-"""Codecs by name, as Zarr v3 documents spell them, checked once at the edge.
+"""Codecs by their names in Zarr v3 metadata, checked once when it is read.
 
-A name that is not known, or a configuration that does not fit, becomes a `Problem` with its place
-in the document. `zarr_dask.codecs.registry_numcodecs` is the same for the spelling of numcodecs.
+An unknown name or an invalid configuration becomes a `Problem` with its location in the metadata.
+`zarr_dask.codecs.registry_numcodecs` does the same for the spelling of numcodecs.
 """
 
 from __future__ import annotations
@@ -14,32 +14,40 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from zarr_dask._util.json_fields import (
+    Members,
+    anything,
+    between,
+    is_int,
+    is_ints,
+    is_steps,
+    one_of,
+)
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
-from zarr_dask.codecs.bitround import BitRound
-from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
-from zarr_dask.codecs.cast_value import CastValue
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.compress.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Gzip
+from zarr_dask.codecs.compress.n5 import N5Default
+from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.conditional import Conditional
-from zarr_dask.codecs.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
-from zarr_dask.codecs.n5 import N5Default
-from zarr_dask.codecs.packbits import PackBits
-from zarr_dask.codecs.pcodec import Pcodec
+from zarr_dask.codecs.numeric.bitround import BitRound
+from zarr_dask.codecs.numeric.cast_value import CastValue
+from zarr_dask.codecs.numeric.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
+from zarr_dask.codecs.numeric.packbits import PackBits
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.scale_offset import ScaleOffset
+from zarr_dask.codecs.numeric.zfp import Zfp, Zfpy
+from zarr_dask.codecs.numeric.zfp_expert import Expert
+from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.reshape import Reshape
-from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
-from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
-from zarr_dask.codecs.streams import Gzip
-from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
-from zarr_dask.codecs.zfp import Zfp, Zfpy
-from zarr_dask.codecs.zfp_expert import Expert
-from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
+from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, MetadataError, Problem
-from zarr_dask.members import Members, anything, between, is_int, is_ints, is_steps, one_of
-from zarr_dask.notices import warn
 
 __all__ = [
     "Stored",
@@ -56,24 +64,24 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where the documents of codecs were found: older spellings are read there, with a warning."""
+    """The source of stored codec metadata, which may have older spellings, with a warning."""
 
     at: str
-    """Which document, for messages."""
+    """The location of the metadata, for messages."""
     ndim: int
-    """Number of dimensions of what the codec is given."""
+    """Number of dimensions of the codec's input."""
 
     def warn(self, message: str) -> None:
-        """Say what is wrong with a document that is read nevertheless."""
+        """Warn of a problem with metadata that is read nevertheless."""
         warn(f"{self.at}: {message}")
 
 
 @dataclass(frozen=True, slots=True)
 class Unremarkable(Stored):
-    """Refuses documents that are read with a warning, for those that are read only once."""
+    """Raises for metadata that would be read with a warning, if it is read only once."""
 
     def warn(self, message: str) -> None:
-        """Refuse the document.
+        """Raise for the metadata.
 
         Raises
         ------
@@ -84,14 +92,14 @@ class Unremarkable(Stored):
 
 
 class CodecMembers(Members):
-    """The configuration of one codec.
+    """The configuration of a codec.
 
     Parameters
     ----------
     members, place
         See `Members`.
     stored
-        Where it was found; None for what a user gives.
+        Its source; None for a user's value.
     """
 
     def __init__(self, members: Mapping[str, Any], place: str, stored: Stored | None) -> None:
@@ -148,7 +156,7 @@ def _crc32c(members: Members) -> Codec:  # noqa: ARG001  (nothing to configure)
 
 def _blosc(members: Members) -> Codec:
     shuffle = members.take("shuffle", one_of(*BLOSC_SHUFFLES), f"one of {list(BLOSC_SHUFFLES)}")
-    # the type size may be left out where nothing is shuffled
+    # the type size may be left out if nothing is shuffled
     typesize_default = None if shuffle == "noshuffle" else ABSENT
     return Blosc(
         members.take("cname", one_of(*BLOSC_CNAMES), f"one of {list(BLOSC_CNAMES)}"),
@@ -197,7 +205,7 @@ def _inner_chain(
 
 
 def _index_chain(members: CodecMembers, chain: Chain | None) -> Chain | None:
-    """The codecs of an index; its integers are little-endian where nothing is said."""
+    """Return the codecs of an index; its integers are little-endian by default."""
     if chain is None:
         return None
     if chain.skipped:
@@ -296,7 +304,7 @@ def _pcodec(members: Members) -> Codec:
 
 
 def _prefixed(identifier: str, members: Members) -> Codec | None:
-    """A codec from bytes to bytes by its name in numcodecs, spelled as it is there."""
+    """Return a codec from bytes to bytes by its id in numcodecs, with the same spelling."""
     options = dict(members.rest())
     members.rest().clear()
     if identifier == "shuffle" and not between(range(1, 1 << 31))(options.get("elementsize")):
@@ -314,7 +322,7 @@ _PREFIXED = (
     *("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle"),
     *("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"),
 )
-"""Codecs from bytes to bytes that zarr-python writes into v3 documents by these ids."""
+"""Codecs from bytes to bytes that zarr-python writes to v3 metadata by these ids."""
 
 _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
     "bytes": _bytes,
@@ -344,11 +352,11 @@ _V3: dict[str, Callable[[CodecMembers], Codec | None]] = {
 
 
 _DEEPEST = 32
-"""Shards within shards; more can only be meant to exhaust the stack."""
+"""Limit of nested shards; more could only be an attack on the stack."""
 
 
 def v3_names() -> tuple[str, ...]:
-    """Names of the codecs that a v3 document may hold."""
+    """Return the names of the codecs that v3 metadata may have."""
     return tuple(sorted(_V3))
 
 
@@ -359,7 +367,7 @@ _URI = re.compile(
 
 
 def _present_name(name: str, place: str, stored: Stored) -> str:
-    """What a codec that was named by a URI is called now; any other name as it is."""
+    """Return the present name of a codec that was named by a URI; other names unchanged."""
     match = _URI.fullmatch(name)
     if match is None:
         return name
@@ -370,18 +378,18 @@ def _present_name(name: str, place: str, stored: Stored) -> str:
 
 
 def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Codec | list[Problem]:
-    """A codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
+    """Return a codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
     Parameters
     ----------
     document
         The form, or a codec.
     place
-        Where it stands.
+        Its location in the metadata.
     stored
-        Where it was found; None for what a user gives.
+        Its source; None for a user's value.
     """
-    if isinstance(document, Codec):  # a value may hold what no document can
+    if isinstance(document, Codec):  # an instance may have values that are invalid in metadata
         document = document.document()
     if isinstance(document, str):
         document = {"name": document}
@@ -410,16 +418,16 @@ def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Co
 def chain_from_v3(
     documents: Sequence[Any], place: str = "codecs", stored: Stored | None = None
 ) -> Chain | list[Problem]:
-    """A chain from a list of codecs in v3 form, or everything that is wrong with it.
+    """Return a chain from a list of codecs in v3 form, or all problems with it.
 
     Parameters
     ----------
     documents
         The list.
     place
-        Where it stands.
+        Its location in the metadata.
     stored
-        Where it was found; None for what a user gives.
+        Its source; None for a user's value.
     """
     codecs: list[Codec] = []
     problems: list[Problem] = []
@@ -447,7 +455,7 @@ def chain_from_v3(
 def _skipped(
     document: Any, place: str, on: Literal["arrays", "bytes"], stored: Stored
 ) -> Codec | None:
-    """What stands for a codec that is not known and need not be; None for all others."""
+    """Return a placeholder for an unknown codec that may be skipped; None for all others."""
     if not may_be_skipped(document) or document["name"] in _V3:
         return None
     stored.warn(
@@ -458,7 +466,7 @@ def _skipped(
     return kind(json.dumps(dict(document)))
 
 
-# --- what a user may leave out --------------------------------------------------------------------
+# --- defaults for users' codecs -------------------------------------------------------------------
 
 _ARRAY_CODECS = frozenset(
     {
@@ -475,24 +483,24 @@ _SERIALIZERS = frozenset(
 
 
 def name_of(item: Any) -> str:
-    """Name of a codec, or of the document of one."""
+    """Return the name of a codec or of its metadata."""
     if isinstance(item, Codec):
         return item.name
     return str(item.get("name", "")) if isinstance(item, Mapping) else str(item)
 
 
 def is_serializer(item: Any) -> bool:
-    """Whether a codec, or the document of one, makes bytes of an array."""
+    """True if a codec, or its metadata, is one from array to bytes."""
     return isinstance(item, Serializer) or name_of(item) in _SERIALIZERS
 
 
 def is_array_codec(item: Any) -> bool:
-    """Whether a codec, or the document of one, makes an array of an array."""
+    """True if a codec, or its metadata, is one from array to array."""
     return isinstance(item, ArrayCodec) or name_of(item) in _ARRAY_CODECS
 
 
 def encoded_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataType:
-    """Type of the elements that the array codecs among some codecs, or their documents, make."""
+    """Return the data type of elements after the array codecs in a list of codecs or metadata."""
     spec = ChunkSpec((1,) * ndim, data_type, None)
     for item in filter(is_array_codec, items):
         made = codec_from_v3(item, "")
@@ -502,7 +510,7 @@ def encoded_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataTy
 
 
 def completed(item: Any, itemsize: int) -> Any:
-    """A codec with what a document must say and a user may leave out."""
+    """Return a codec with the members that metadata must have and a user may leave out."""
     if isinstance(item, Blosc):
         return item.resolved(itemsize)
     if name_of(item) == Blosc.name:

@@ -1,7 +1,7 @@
-"""Codecs as numcodecs spells them: objects with an ``id``, in v1, v2 and drafts of v3.
+"""Codecs in numcodecs' spelling: objects with an ``id``, in v1, v2 and drafts of v3.
 
-The counterpart of `zarr_dask.codecs.registry`, with the same values at the end. Compressors and
-filters are steps from bytes to bytes; codecs for objects make bytes of an array.
+The counterpart of `zarr_dask.codecs.registry`, with the same results. Compressors and filters are
+steps from bytes to bytes; codecs for objects are steps from array to bytes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Codec, Serializer
-from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
-from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.filters import PREFIX, Prefixed
-from zarr_dask.codecs.lz4 import Lz4
-from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.compress.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
+from zarr_dask.codecs.compress.lz4 import Lz4
+from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
-from zarr_dask.codecs.objects import ObjectSerializer
-from zarr_dask.codecs.pcodec import Pcodec
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
-from zarr_dask.codecs.zfp import Zfpy
-from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
+from zarr_dask.codecs.numeric.filters import PREFIX, Prefixed
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.zfp import Zfpy
+from zarr_dask.codecs.objects.categorize import Categorize
+from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.errors import Problem
 
 __all__ = [
@@ -88,10 +88,10 @@ def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
 
 
 _SAYS_NOTHING = {"blosc": ("nthreads", "typesize")}
-"""Members that n5-zarr writes, and that frames say themselves or that nobody needs."""
+"""Members that n5-zarr writes and that are redundant or unused."""
 
 WHOLE_CHUNK_CODECS = tuple(codec.name.removeprefix(PREFIX) for codec in (Pcodec, Zfpy))
-"""Ids of codecs that are given numbers and the shape of a chunk; they stand before all others."""
+"""Ids of codecs that take the numbers and the shape of a chunk; they come before all others."""
 
 _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
     "blosc": _numcodecs_blosc,
@@ -109,14 +109,14 @@ _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
 def codec_from_numcodecs(
     document: Any, place: str, dtype: str | None = None
 ) -> BytesCodec | list[Problem]:
-    """A codec from a numcodecs configuration: an object with an ``id``.
+    """Return a codec from a numcodecs configuration: an object with an ``id``.
 
     Parameters
     ----------
     document
         The configuration.
     place
-        Where it stands in its document.
+        Its location in the metadata.
     dtype
         Type string of the elements that the codec is given.
     """
@@ -146,7 +146,7 @@ _DIGITS = re.compile(r"-?[0-9]{1,9}")
 
 
 def _number(member: str, value: Any) -> Any:
-    """The integer that a string says, as the netCDF library writes them; anything else as it is."""
+    """Return the integer for a string, as written by the netCDF library; others unchanged."""
     said = member in _NUMBERS and isinstance(value, str) and _DIGITS.fullmatch(value)
     return int(value) if said else value
 
@@ -231,34 +231,34 @@ _OBJECTS: dict[str, Callable[[dict[str, Any]], ObjectSerializer]] = {
 
 
 def is_object_codec(document: Any) -> bool:
-    """Whether a numcodecs configuration is that of a codec for objects."""
+    """True if a numcodecs configuration is that of a codec for objects."""
     return isinstance(document, Mapping) and document.get("id") in [*_OBJECTS]
 
 
 def numcodecs_names() -> tuple[str, ...]:
-    """Ids of the codecs that a v2 document may hold."""
+    """Return the ids of the codecs that v2 metadata may have."""
     return tuple(sorted({*_COMPRESSORS, *FILTERS, *_OBJECTS, *WHOLE_CHUNK_CODECS}))
 
 
 def object_serializer_from_numcodecs(
     document: Any, place: str, *, allow_pickle: bool
 ) -> Serializer | list[Problem]:
-    """The codec that makes bytes of the objects of a v2 array, from its numcodecs configuration.
+    """Return the codec from objects to bytes of a v2 array, from its numcodecs configuration.
 
     Parameters
     ----------
     document
         The configuration: that of the first filter, or of the compressor if there are no filters.
     place
-        Where it stands in its document.
+        Its location in the metadata.
     allow_pickle
-        Whether the reader trusts whoever wrote the chunks to run code
+        True if the reader trusts the author of the chunks to run code
         (``ReadOptions.allow_pickle``).
 
     Returns
     -------
     ObjectSerializer or list of Problem
-        The codec, whose ``data_type`` is that of the array, or what is wrong with it.
+        The codec, whose ``data_type`` is that of the array, or the problems with it.
 
     Examples
     --------
@@ -288,7 +288,7 @@ def object_serializer_from_numcodecs(
 
 
 def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
-    """The numcodecs configuration of a codec; None for codecs that have none.
+    """Return the numcodecs configuration of a codec; None for codecs without one.
 
     Examples
     --------

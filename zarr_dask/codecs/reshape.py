@@ -13,17 +13,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, is_int, is_ints, is_list
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.errors import Problem
-from zarr_dask.grid import Shape
-from zarr_dask.members import Members, is_int, is_ints, is_list
+from zarr_dask.grid.grid import Shape
 
 __all__ = ["REST", "Reshape"]
 
 REST = -1
 """A length that follows from the others."""
 _MOST_DIMENSIONS = 63
-"""NumPy's bound is 64, and the index of a shard has one more than its array."""
+"""NumPy's limit is 64, and the index of a shard has one more than its array."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reshape(ArrayCodec):
 
     @staticmethod
     def of(members: Members) -> Reshape:
-        """From the members of its configuration, what is wrong with them noted there."""
+        """Parse the members of its configuration, and add problems to them."""
         lengths = members.take(
             "shape",
             lambda v: is_list(v) and all(map(_is_length, v)) and v.count(REST) <= 1,
@@ -56,7 +56,7 @@ class Reshape(ArrayCodec):
         return {"shape": [list(n) if isinstance(n, tuple) else n for n in self.lengths]}
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The elements must fit, and the dimensions named must be those that they are made of."""
+        """Check that the elements fit, and that the lengths are made of the named dimensions."""
         place, found = "configuration.shape", self.configuration()["shape"]
         named = [d for n in self.lengths if isinstance(n, tuple) for d in n]
         if any(d not in range(len(spec.shape)) for d in named):
@@ -85,7 +85,7 @@ class Reshape(ArrayCodec):
                 yield Problem(f"{place}[{position}]", found, expected, "grid")
 
     def _shape(self, shape: Shape) -> Shape:
-        """The shape that `shape` becomes; with too few elements where they do not fit."""
+        """Return the encoded shape for `shape`; with fewer elements if they do not fit."""
         lengths = [
             prod(shape[d] for d in n) if isinstance(n, tuple) else max(n, 1) for n in self.lengths
         ]
@@ -102,7 +102,7 @@ class Reshape(ArrayCodec):
         return len(self.lengths)
 
     def view(self, array: np.ndarray) -> np.ndarray | None:
-        """See `ArrayCodec.view`; of a whole chunk, as long as its elements are in C order."""
+        """See `ArrayCodec.view`; only for a whole chunk with its elements in C order."""
         return array.reshape(self._shape(array.shape)) if array.flags.c_contiguous else None
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:

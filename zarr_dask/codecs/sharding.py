@@ -1,7 +1,7 @@
 """``sharding_indexed``: a chunk that holds a grid of smaller chunks and an index of them.
 
-A shard is a codec that happens to contain a `Grid`. All of it is decoded from one buffer; a
-region of it is fetched in two rounds, the index and then the chunks that the region meets.
+A shard is a codec that happens to contain a `Grid`. A whole shard is decoded from one buffer. A
+region of it is fetched in two rounds: the index, and then the chunks that the region overlaps.
 (Zarr v3 codec ``sharding_indexed``, version 1.0.)
 """
 
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.buffers import Gathered
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
@@ -31,12 +32,11 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.chunk_batches import LARGEST_RUN, at_once, packed, runs_of, settling
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
-from zarr_dask.codecs.runs import LARGEST_RUN, at_once, packed, runs_of, settling
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
-from zarr_dask.grid import Grid, Part, Region, Shape, cut
-from zarr_dask.scratch import Gathered
+from zarr_dask.grid.grid import Grid, Part, Region, Shape, cut
 from zarr_dask.stores.base import Buffer, IndexRange, Range
 
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
@@ -50,7 +50,7 @@ _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
 
 DEFAULT_INDEX_CODECS = Chain((), Bytes("little"), (Crc32c(),))
-"""What the specification recommends: little-endian integers and a checksum."""
+"""The codecs that the specification recommends: little-endian integers and a checksum."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Sharding(Serializer):
     chunk_shape
         Shape of the inner chunks; divides that of the shard.
     codecs
-        How an inner chunk becomes bytes.
+        The codecs of an inner chunk.
     index_codecs
-        How the index does; of a size that does not depend on its values.
+        The codecs of the index; their output size must not depend on the values.
     index_location
-        Where the index is.
+        Position of the index in the shard.
     """
 
     chunk_shape: Shape
@@ -95,7 +95,7 @@ class Sharding(Serializer):
         return self.codecs.inner_shape(self.chunk_shape)
 
     def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
-        """The inner chunks must fill the shard, and the index must have a known size."""
+        """Check that the inner chunks fill the shard, and the index has a fixed size."""
         if len(self.chunk_shape) != len(spec.shape) or any(
             inner < 1 or outer % inner
             for outer, inner in zip(spec.shape, self.chunk_shape, strict=True)
@@ -148,7 +148,7 @@ class _BoundSharding(BoundSerializer):
         self._index_size = self._index.size.most
         self._index_first = codec.index_location == "start"
         self.in_pieces = not self._index_first and not self._inner.partial
-        # gaps between chunks are legal, so the bound is generous
+        # gaps between chunks are valid, so the bound is generous
         inner_most = self._inner.size.most
         self.size = Size(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
 
@@ -202,7 +202,7 @@ class _BoundSharding(BoundSerializer):
         yield from gathered.buffers()
 
     def _chunks(self, array: np.ndarray, index: np.ndarray, offset: int) -> Iterator[Buffer]:
-        """The chunks that are stored, one after the other; says in the index where each is."""
+        """Yield the bytes of the stored chunks in order, and note their positions in the index."""
         places = index.reshape(-1, 2)
         for number, chunk in self._stored_chunks(array):
             start = offset
@@ -212,7 +212,7 @@ class _BoundSharding(BoundSerializer):
             places[number] = start, offset - start
 
     def _stored_chunks(self, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """The chunks that are stored and their numbers, each good until the next one is taken."""
+        """Yield the stored chunks with their numbers, each valid until the next one is taken."""
         fill, packs, first = self.spec.fill, self._inner.encodes_from_memory, 0
         for run in runs_of(array, self._inner.spec.shape):
             numbers: Sequence[int] = range(len(run))
@@ -246,7 +246,7 @@ class _BoundSharding(BoundSerializer):
         out: np.ndarray,
         reading: Reading,
     ) -> Iterator[tuple[Part, Buffer]]:
-        """The parts of a region whose chunks are there, with their bytes; others are filled."""
+        """Yield the parts of a region with the bytes of their chunks; fill those of absent ones."""
         length = len(shard)
         for part, (offset, nbytes) in self._placed_parts(region, index):
             if offset + nbytes <= length:
@@ -259,7 +259,7 @@ class _BoundSharding(BoundSerializer):
     def _decode_parts(
         self, parts: Iterable[tuple[Part, Buffer]], out: np.ndarray, reading: Reading
     ) -> None:
-        """Decode chunks, or parts of them, each from its bytes, and put them into `out`."""
+        """Decode chunks, or parts of them, each from its bytes, into `out`."""
         shape, decode = self._inner.spec.shape, self._inner.decode
         runs = self._inner.decodes_to_memory
         with settling(out, shape) if runs else nullcontext(at_once(out)) as place_of:
@@ -273,7 +273,7 @@ class _BoundSharding(BoundSerializer):
     def _placed_parts(
         self, region: Region | None, index: np.ndarray
     ) -> Iterator[tuple[Part, list[int]]]:
-        """The parts of a region, each with offset and length of its chunk."""
+        """Return the parts of a region, each with offset and length of its chunk."""
         if region is not None:
             return ((part, index[part.coords].tolist()) for part in self._grid.parts(region))
         kept = self._grid.ncells <= _MAX_KEPT_PARTS
@@ -376,7 +376,7 @@ class _BoundSharding(BoundSerializer):
         index: np.ndarray,
         reading: Reading,
     ) -> Fetch[None]:
-        """Read a region of one chunk: `_read_region` in short, for small reads."""
+        """Read a region of one chunk: the fast path of `_read_region` for small reads."""
         place = self._place(coords, index)
         if place is None:
             self._fill(coords, out, reading)
@@ -396,7 +396,7 @@ class _BoundSharding(BoundSerializer):
     def _present_chunks(
         self, cuts: Sequence[Cut], index: np.ndarray, reading: Reading
     ) -> list[_Chunk]:
-        """The chunks that some cuts meet and that are there; what lies in others is filled."""
+        """Return the stored chunks that some cuts overlap; fill the cuts of absent chunks."""
         chunks: list[_Chunk] = []
         for coords, inner in self._cuts_by_chunk(cuts).items():
             place = self._place(coords, index)
@@ -408,7 +408,7 @@ class _BoundSharding(BoundSerializer):
         return chunks
 
     def _cuts_by_chunk(self, cuts: Sequence[Cut]) -> dict[Coords, list[Cut]]:
-        """What is wanted of each inner chunk."""
+        """Return the wanted parts of each inner chunk."""
         found: dict[Coords, list[Cut]] = {}
         shape = self._inner.spec.shape
         for region, out in cuts:
@@ -426,7 +426,7 @@ class _BoundSharding(BoundSerializer):
         return found
 
     def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
-        """Where the bytes of a chunk are; None if it is absent."""
+        """Return the offset and length of a chunk; None if it is absent."""
         offset, nbytes = index[coords].tolist()
         if offset == nbytes == _ABSENT:
             return None
@@ -448,19 +448,19 @@ class _BoundSharding(BoundSerializer):
 
 
 class _Chunk(NamedTuple):
-    """A chunk that is there."""
+    """A stored chunk and its wanted parts."""
 
     coords: Coords
     offset: int
     nbytes: int
     cuts: list[Cut]
-    """What is wanted of it."""
+    """The wanted parts."""
 
 
 def _arrived(
     placed: Sequence[tuple[int, int, Part]], received: Iterable[Buffer]
 ) -> Iterator[tuple[Part, Buffer]]:
-    """Parts with the bytes of their chunks, all of which must be there."""
+    """Yield parts with the bytes of their chunks, and raise if bytes are missing."""
     for (offset, nbytes, part), buffer in zip(placed, received, strict=True):
         try:
             check_length(buffer, offset, nbytes)

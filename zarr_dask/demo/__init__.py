@@ -1,12 +1,12 @@
-"""The demo: a simulation writes in parallel, another library writes too, a rechunk serves both.
+"""The demo: a simulation and another library write in parallel, and a rechunk reads the result.
 
 1. `simulation`: ranks on a process cluster compute a wave over real topography (`shallow_water`)
    and write their blocks of each time slab in parallel into one sharded array.
 2. The driver gathers the same frames through Dask and lets zarr-python write them time-major.
-3. ``zarr-dask rechunk``, started as a user would, lays that foreign store out as time series.
+3. ``zarr-dask rechunk``, started as a user would, rechunks that foreign store to time series.
 4. Every value is compared, bit by bit, and `plots` draws the wave and the plan.
 
-`run` is all that the command line calls.
+The command line calls `run` only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Report", "run"]
 
 POINT_CHUNK = 32
 COMPARED_AT_ONCE = 2**27
-"""Bytes of one array, unless one row of chunks is larger."""
+"""Maximum bytes of one array compared at once, unless one row of chunks is larger."""
 
 GAUGES = {
     "Bamfield": (48.80, -125.17),
@@ -52,7 +52,7 @@ GAUGES = {
     "Point Atkinson": (49.32, -123.27),
 }
 SNAPSHOTS = (0.05, 0.19, 0.42, 0.93)
-"""Fractions of the run."""
+"""Fractions of the run at which maps are drawn."""
 
 SIMULATION, FOREIGN, POINTS = "simulation.zarr", "foreign.zarr", "points.zarr"
 WAVE_PICTURE, PLAN_PICTURE = "wave.png", "plan.png"
@@ -61,13 +61,13 @@ MARKER = ".zarr-dask-demo"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one run of the demo made."""
+    """The results of one run of the demo."""
 
     output: Path
     values: int
-    """Compared in each of the two copies, all equal."""
+    """Number of values compared in each of the two copies, all equal."""
     seconds: dict[str, float]
-    """By step, in order."""
+    """Seconds of each step, in order."""
 
 
 def run(
@@ -79,37 +79,37 @@ def run(
     max_mem: int | str = "256MB",
     console: Console | None = None,
 ) -> Report:
-    """Run the demo and leave its arrays and pictures in a folder.
+    """Run the demo and write its arrays and pictures to a folder.
 
     Parameters
     ----------
     output
-        The folder. One that an earlier run made is filled again; any other one must be empty.
+        The folder. The folder of an earlier run is reused; any other one must be empty.
     frames, shape
         Size of the simulation: frames in time, (rows, columns) of the map.
     workers
-        Processes of the local cluster.
+        Number of processes of the local cluster.
     max_mem
-        What one worker may hold during the rechunk.
+        Memory limit of one worker during the rechunk.
     console
-        Where to print; by default the terminal.
+        Console to print to; by default the terminal.
 
     Returns
     -------
     Report
-        What was compared, and how long each step took.
+        The number of values compared, and the time of each step.
 
     Raises
     ------
     MissingDependencyError
         Matplotlib or zarr-python is not installed.
     NodeExistsError
-        The folder holds something that this demo has not made.
+        The folder contains files that this demo has not made.
     ZarrDaskError
         The rechunk failed, or a value differs.
     """
     _require("matplotlib", "zarr")
-    from zarr_dask.jobs.run import connect
+    from zarr_dask.jobs.engine import connect
 
     say = _Narrator(_console(console))
     folder = _prepared(Path(output))
@@ -161,7 +161,7 @@ def _require(*packages: str) -> None:
 
 
 def _prepared(folder: Path) -> Path:
-    """Make the folder, or clear what an earlier run has left in it, and nothing else."""
+    """Create the folder, or delete only the files of an earlier run in it."""
     if folder.exists() and not folder.is_dir():
         raise NodeExistsError(f"{folder} is not a folder: give the demo another --output")
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _prepared(folder: Path) -> Path:
     return folder
 
 
-# --- the rechunk ---------------------------------------------------------------------------------
+# --- the rechunk ----------------------------------------------------------------------------------
 
 
 def _point_chunks() -> dict[str, int]:
@@ -187,7 +187,7 @@ def _point_chunks() -> dict[str, int]:
 
 
 def _plan_figure(folder: Path, max_mem: int | str, client: Any) -> Figure:
-    """The plan that the command will make, on a cluster of the same size."""
+    """Draw the plan that the command will make, on a cluster of the same size."""
     import zarr_dask as zd
 
     plan = zd.plan_rechunk(
@@ -217,7 +217,7 @@ def _rechunk_arguments(folder: Path, max_mem: int | str, workers: int) -> list[s
 
 
 def _command_line(arguments: list[str]) -> None:
-    """``zarr-dask`` of this environment, whether or not its script is on PATH."""
+    """Run ``zarr-dask`` of this environment, even if its script is not on PATH."""
     program = "import sys; sys.argv[0] = 'zarr-dask'; from zarr_dask.cli import main; main()"
     sys.stdout.flush()
     done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)  # noqa: S603
@@ -228,13 +228,14 @@ def _command_line(arguments: list[str]) -> None:
         )
 
 
-# --- the comparison ------------------------------------------------------------------------------
+# --- the comparison -------------------------------------------------------------------------------
 
 
 def _compare(job: Simulation, folder: Path) -> int:
-    """Compare both arrays with what zarr-python reads from the foreign store; number of values.
+    """Compare both arrays with the foreign store read by zarr-python; return the number of values.
 
-    By bands of rows, whole in time, since that is how the points lie; a band bounds the memory.
+    Bands of rows with all times are compared, because the time series are stored like that. Their
+    size bounds the memory.
     """
     import zarr
 
@@ -273,7 +274,7 @@ def _must_equal(found: Any, expected: Any, where: str) -> None:
         )
 
 
-# --- the pictures --------------------------------------------------------------------------------
+# --- the pictures ---------------------------------------------------------------------------------
 
 
 def _wave_figure(job: Simulation, folder: Path) -> Figure:
@@ -303,7 +304,7 @@ def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-# --- what is said --------------------------------------------------------------------------------
+# --- printing -------------------------------------------------------------------------------------
 
 
 def _console(given: Console | None) -> Console:
@@ -326,7 +327,7 @@ def _bytes_in(folder: Path) -> tuple[int, int]:
 
 
 class _Narrator:
-    """Prints what happens and remembers how long it took."""
+    """Prints each step and records its duration."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -334,7 +335,7 @@ class _Narrator:
         self._started = time.perf_counter()
 
     def line(self, text: str, style: str | None = None) -> None:
-        # Paths may hold what rich takes for markup.
+        # Paths may contain rich markup.
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def title(self, text: str) -> None:
@@ -352,7 +353,7 @@ class _Narrator:
 
     @contextmanager
     def progress(self, what: str, nbytes: int) -> Iterator[Any]:
-        """A bar in bytes; yields the function that moves it."""
+        """Show a progress bar in bytes; yield the function that advances it."""
         from rich import progress
 
         columns = (

@@ -1,6 +1,6 @@
 """The pictures of the demo. Matplotlib without pyplot: no display, no global state.
 
-Knows arrays and coordinates; neither stores nor Dask.
+Knows arrays and coordinates, but neither stores nor Dask.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ GAUGES = ["#d1495b", "#00798c", "#edae49", "#5b3f8c", "#3d7d3a", "#444444"]
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A tide gauge: what the elevation did at one point."""
+    """A tide gauge: the elevation at one point over time."""
 
     name: str
     latitude: float
     longitude: float
     elevation: Numbers
-    """Metres, by time."""
+    """Elevation in metres, by time."""
 
 
 def wave_figure(
     sea: Sea, seconds: Numbers, snapshots: Sequence[tuple[float, Numbers]], gauges: Sequence[Gauge]
 ) -> Figure:
-    """Four maps of the elevation over relief, and below them what the gauges recorded.
+    """Draw four maps of the elevation over relief, and below them the records of the gauges.
 
     `seconds` are the times of the records; a snapshot is a time in seconds and metres on the map.
-    The colours are linear up to 10 cm and logarithmic beyond, for the late waves are small.
+    The colours are linear up to 10 cm and logarithmic beyond, because the late waves are small.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -105,7 +105,7 @@ def _extent(sea: Sea) -> tuple[float, float, float, float]:
 
 
 def _relief(ax: Axes, sea: Sea) -> None:
-    """Land as shaded relief; also fills the sea, which the wave is drawn over."""
+    """Draw land as shaded relief; this also fills the sea, over which the wave is drawn."""
     from matplotlib.colors import LightSource, LinearSegmentedColormap
 
     earth = LinearSegmentedColormap.from_list(
@@ -227,7 +227,7 @@ def _draw_records(
 
 
 def _scale_bar(ax: Axes, spread: float) -> None:
-    """A vertical bar of a round number of centimetres, since the records are shifted apart."""
+    """Draw a vertical bar of a round number of centimetres, as the records are offset."""
     size = next(s for s in (200, 100, 50, 20, 10, 5, 2, 1, 0.5, 0.1, 0) if s <= 0.6 * spread)
     top = ax.get_ylim()[1]
     x = 0.012

@@ -13,9 +13,9 @@ Kowalik and Murty (1993), "Numerical Modeling of Ocean Dynamics", World Scientif
 
 Coasts, and the north and east edges of the map, are walls: nothing crosses them and waves are
 reflected. Waves leave through the west and the south edge, where the velocity is that of an
-outgoing wave. Sea shallower than `SHALLOWEST` is made that deep; nothing falls dry. The rotation
-of the earth is left out: the Rossby radius (400 km in 200 m of water) exceeds the map, and the run
-is short against a day.
+outgoing wave. Sea shallower than `SHALLOWEST` is deepened to that; nothing falls dry. The rotation
+of the earth is neglected: the Rossby radius (400 km in 200 m of water) exceeds the map, and the run
+is short compared with a day.
 
 One step carries information over one cell. A rank that starts from its block and n cells around it
 has, after n steps, the exact values of its block (`widened`, `assembled`, `recorded`): ranks
@@ -36,7 +36,7 @@ EARTH_RADIUS = 6.371e6
 SHALLOWEST = 10.0
 """Metres; keeps the slowest wave at 10 m/s, so that it stays resolved by the grid."""
 COURANT = 0.9
-"""Fraction of the longest stable step that is taken."""
+"""Fraction of the longest stable step that is used."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Floats32 = np.ndarray[Any, np.dtype[np.float32]]
@@ -46,7 +46,7 @@ Window = tuple[slice, slice]
 
 @dataclass(frozen=True, slots=True)
 class Sea:
-    """The map: what is computed on."""
+    """The map of the simulation."""
 
     latitude: Floats
     """Degrees north of the cell centres, increasing."""
@@ -62,7 +62,7 @@ class Sea:
 
     @property
     def water(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Where there is sea."""
+        """Mask of the sea."""
         return self.topography < 0
 
     @property
@@ -71,25 +71,25 @@ class Sea:
         return np.where(self.water, np.maximum(-self.topography, SHALLOWEST), 0.0)
 
     def spacing(self) -> tuple[Floats, float]:
-        """Metres between cell centres: eastward for each row, northward."""
+        """Return metres between cell centres: eastward for each row, northward."""
         degree = EARTH_RADIUS * np.pi / 180
         along = degree * (self.longitude[1] - self.longitude[0]) * np.cos(np.radians(self.latitude))
         return along, float(degree * (self.latitude[1] - self.latitude[0]))
 
     def longest_step(self) -> float:
-        """Seconds: the stability limit."""
+        """Return the stability limit in seconds."""
         dx, dy = self.spacing()
         speed = np.sqrt(GRAVITY * self.depth)
         return float(1 / (speed * np.sqrt(1 / dx**2 + 1 / dy**2)[:, None]).max())
 
     def nearest(self, latitude: float, longitude: float) -> tuple[int, int]:
-        """Row and column of the nearest cell of water."""
+        """Return row and column of the nearest cell of water."""
         away = self._distance(latitude, longitude)
         row, column = np.unravel_index(np.where(self.water, away, np.inf).argmin(), self.shape)
         return int(row), int(column)
 
     def hump(self, latitude: float, longitude: float, height: float, width: float) -> Floats:
-        """Elevation of a Gaussian hump of water, `width` metres standard deviation."""
+        """Return the elevation of a Gaussian hump of water, `width` metres standard deviation."""
         away = self._distance(latitude, longitude)
         return np.where(self.water, height * np.exp(-0.5 * (away / width) ** 2), 0.0)
 
@@ -102,7 +102,7 @@ class Sea:
 
 
 def refined(latitude: Floats, longitude: Floats, topography: Floats, shape: tuple[int, int]) -> Sea:
-    """The same map on `shape` cells, bilinear between the given points."""
+    """Return the same map on `shape` cells, bilinear between the given points."""
     rows, columns = _centres(latitude, shape[0]), _centres(longitude, shape[1])
     along = np.stack([np.interp(columns, longitude, row) for row in topography])
     return Sea(
@@ -117,28 +117,28 @@ def _centres(points: Floats, n: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The unknowns, all of the shape of a window."""
+    """The unknowns, all with the shape of a window."""
 
     elevation: Floats
     """Metres above rest."""
     east: Floats
-    """m3 through the west faces in one step."""
+    """Volume in m3 through the west faces in one step."""
     north: Floats
-    """m3 through the south faces in one step."""
+    """Volume in m3 through the south faces in one step."""
 
     @classmethod
     def at_rest(cls, elevation: Floats) -> State:
-        """Nothing moves yet."""
+        """Return the state in which nothing moves yet."""
         return cls(elevation.copy(), np.zeros_like(elevation), np.zeros_like(elevation))
 
     def cut(self, window: Window) -> State:
-        """Of a window; not a copy."""
+        """Return the state of a window; not a copy."""
         return State(self.elevation[window], self.east[window], self.north[window])
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Everything a step multiplies by, so that a step is eleven passes over arrays."""
+    """Precomputed factors of a step, so that a step takes eleven passes over arrays."""
 
     east: Floats
     """m3 per metre of elevation difference across a west face; 0 at walls."""
@@ -153,7 +153,7 @@ class Rates:
 
     @classmethod
     def of(cls, sea: Sea, step: float, *, open_edges: bool = True) -> Rates:
-        """For steps of so many seconds; without open edges all four sides of the map are walls."""
+        """Return rates for steps in seconds; without open edges all sides of the map are walls."""
         dx, dy = sea.spacing()
         depth, water = sea.depth, sea.water
         # A south face lies between two rows: its length is that of the latitude between them.
@@ -171,7 +171,7 @@ class Rates:
         )
 
     def cut(self, window: Window) -> Rates:
-        """Of a window. Its sides act as walls, wrongly where the map goes on: hence `widened`."""
+        """Return rates of a window. Its sides act as walls even inside the map: hence `widened`."""
         rows, columns = window
         west, south = self.west_edge[rows], self.south_edge[columns]
         return Rates(
@@ -184,7 +184,7 @@ class Rates:
 
 
 def blocks(shape: tuple[int, int], counts: tuple[int, int]) -> list[Window]:
-    """The grid cut into `counts` equal blocks, one per rank."""
+    """Cut the grid into `counts` equal blocks, one per rank."""
     (ny, by), (nx, bx) = ((n, -(-n // count)) for n, count in zip(shape, counts, strict=True))
     return [
         (slice(y, min(y + by, ny)), slice(x, min(x + bx, nx)))
@@ -194,7 +194,7 @@ def blocks(shape: tuple[int, int], counts: tuple[int, int]) -> list[Window]:
 
 
 def widened(window: Window, cells: int, shape: tuple[int, int]) -> Window:
-    """A window and `cells` around it, as far as the map goes."""
+    """Return a window extended by `cells` on all sides, within the map."""
     rows, columns = (
         slice(max(s.start - cells, 0), min(s.stop + cells, n))
         for s, n in zip(window, shape, strict=True)
@@ -203,7 +203,7 @@ def widened(window: Window, cells: int, shape: tuple[int, int]) -> Window:
 
 
 def overlap(a: Window, b: Window) -> Window | None:
-    """Where two windows meet, or None."""
+    """Return the intersection of two windows, or None."""
     rows, columns = (
         slice(max(s.start, t.start), min(s.stop, t.stop)) for s, t in zip(a, b, strict=True)
     )
@@ -211,7 +211,7 @@ def overlap(a: Window, b: Window) -> Window | None:
 
 
 def inside(window: Window, outer: Window) -> Window:
-    """A window counted from the corner of another that contains it."""
+    """Return a window counted from the corner of another that contains it."""
     rows, columns = (
         slice(s.start - o.start, s.stop - o.start) for s, o in zip(window, outer, strict=True)
     )
@@ -219,7 +219,7 @@ def inside(window: Window, outer: Window) -> Window:
 
 
 def assembled(pieces: Iterable[tuple[Window, State]], window: Window) -> State:
-    """The state of a window from pieces that cover it."""
+    """Assemble the state of a window from pieces that cover it."""
     state = State.at_rest(np.zeros([s.stop - s.start for s in window]))
     for where, piece in pieces:
         into = state.cut(inside(where, window))
@@ -230,7 +230,7 @@ def assembled(pieces: Iterable[tuple[Window, State]], window: Window) -> State:
 
 
 def advanced(state: State, rates: Rates, steps: int) -> State:
-    """`steps` steps on: wrong by one more cell per step where the map goes on around the window."""
+    """Advance by `steps`; each step makes one more cell wrong at sides inside the map."""
     work = _Work.of(state)
     work.advance(rates, steps)
     return work.state()
@@ -239,10 +239,10 @@ def advanced(state: State, rates: Rates, steps: int) -> State:
 def recorded(
     start: State, window: Window, rates: Rates, block: Window, frames: int, steps: int
 ) -> tuple[State, Floats32]:
-    """Advance a block by frames of so many steps; its new state, and its elevation at each frame.
+    """Advance a block by frames of `steps` steps; return its new state and each frame's elevation.
 
-    `start` is the state of `window`: the block and a cell around it for every step. With each frame
-    the cells that matter no more are dropped. `rates` are those of the whole map.
+    `start` is the state of `window`: the block and a cell around it for every step. Each frame
+    drops the cells that are no longer needed. `rates` are those of the whole map.
     """
     work = _Work.of(start)
     own = work.cut(inside(block, window))
@@ -256,7 +256,7 @@ def recorded(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A state under way. Made once and then cut: allocating costs more here than computing."""
+    """A state in progress. Made once and then cut: allocating costs more here than computing."""
 
     z: Floats
     """Elevation."""
@@ -274,7 +274,7 @@ class _Work:
         return cls(state.elevation.copy(), u, v, np.empty((2, ny, nx)))
 
     def cut(self, window: Window) -> _Work:
-        """Of a window; not a copy."""
+        """Return the work of a window; not a copy."""
         rows, columns = window
         faces = slice(columns.start, columns.stop + 1), slice(rows.start, rows.stop + 1)
         return _Work(

@@ -1,9 +1,9 @@
 """Ranks on a process cluster that compute a wave and write it in parallel.
 
-Each rank owns a block of the map and lives on one worker, with its state. For every slab of time
-it is sent what its neighbours hold of its halo, computes, and writes its block of the slab: a
-region of whole stored objects, so that no two ranks write the same object and none waits for
-another. The driver gathers the frames through Dask and lets zarr-python write them time-major.
+Each rank owns a block of the map and lives on one worker, with its state. For every slab of time it
+receives its halo from its neighbours, computes, and writes its block of the slab: a region of whole
+stored objects, so that no two ranks write the same object and none waits for another. The driver
+gathers the frames through Dask and lets zarr-python write them time-major.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["DIMENSIONS", "FOREIGN_FRAMES", "FRAME_SECONDS", "RANKS", "Simulation
 FRAME_SECONDS = 15.0
 FRAMES_PER_SLAB = 16
 RANKS = (2, 2)
-"""Blocks of the map from south to north, from west to east."""
+"""Number of blocks of the map from south to north, and from west to east."""
 CHUNK = 64
-"""Rows and columns of a chunk inside a shard, where the blocks divide by it."""
+"""Rows and columns of a chunk inside a shard, if they divide the blocks."""
 FOREIGN_FRAMES = 4
 DIMENSIONS = ("time", "lat", "lon")
 HUMP = {"latitude": 48.40, "longitude": -125.35, "height": 2.0, "width": 12e3}
@@ -38,7 +38,7 @@ Water = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What is simulated, and how it is cut."""
+    """The simulated sea, and its division into frames and blocks."""
 
     sea: sw.Sea
     frames: int
@@ -47,7 +47,7 @@ class Simulation:
 
     @classmethod
     def of_topobathy(cls, frames: int, shape: tuple[int, int]) -> Simulation:
-        """Over the topography that matplotlib ships: the Salish Sea, 48 to 50 degrees north."""
+        """Simulate over matplotlib's sample topography: the Salish Sea, 48 to 50 degrees north."""
         from matplotlib.cbook import get_sample_data
 
         with np.load(get_sample_data("topobathy.npz", asfileobj=False)) as data:
@@ -59,45 +59,45 @@ class Simulation:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the arrays: frames, rows, columns."""
+        """Shape of the arrays: frames, rows, columns."""
         return (self.frames, *self.sea.shape)
 
     @property
     def nbytes(self) -> int:
-        """Of each array, as float32."""
+        """Bytes of each array, as float32."""
         return 4 * math.prod(self.shape)
 
     @property
     def seconds(self) -> sw.Floats:
-        """After the start, of each frame."""
+        """Time of each frame after the start, in seconds."""
         return FRAME_SECONDS * np.arange(1.0, self.frames + 1)
 
     @property
     def blocks(self) -> list[sw.Window]:
-        """One for each rank."""
+        """Blocks of the map, one for each rank."""
         return sw.blocks(self.sea.shape, RANKS)
 
     @property
     def shards(self) -> tuple[int, int, int]:
-        """What a rank writes of a slab: one stored object."""
+        """Shape of a rank's part of a slab: one stored object."""
         rows, columns = self.blocks[0]
         return FRAMES_PER_SLAB, rows.stop, columns.stop
 
     @property
     def chunks(self) -> tuple[int, int, int]:
-        """Of the sharded array."""
+        """Chunk shape of the sharded array."""
         slab, rows, columns = self.shards
         return slab, math.gcd(rows, CHUNK), math.gcd(columns, CHUNK)
 
     @property
     def slabs(self) -> list[slice]:
-        """Of time."""
+        """Slabs of time."""
         starts = range(0, self.frames, FRAMES_PER_SLAB)
         return [slice(t, min(t + FRAMES_PER_SLAB, self.frames)) for t in starts]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of the arrays."""
+        """Attributes of the arrays."""
         latitude, longitude = self.sea.latitude, self.sea.longitude
         return {
             "long_name": "sea surface elevation",
@@ -113,8 +113,8 @@ def simulate(
 ) -> None:
     """Write the simulation into `target`, through the ranks, and into `foreign`, by zarr-python.
 
-    While the ranks compute a slab the driver stores the one before. At most two are in flight, so
-    that neither the workers nor the driver hold more. `advance` is told the bytes of each slab.
+    While the ranks compute a slab, the driver stores the one before. At most two are in flight,
+    which bounds the memory of workers and driver. `advance` is called with the bytes of each slab.
     """
     ranks = _Ranks.start(job, _create(job, target), client)
     array = _create_foreign(job, foreign)
@@ -129,7 +129,7 @@ def simulate(
 
 
 def _create(job: Simulation, target: Path) -> str:
-    """Create the array that the ranks share; where it is."""
+    """Create the array that the ranks share; return its path."""
     import zarr_dask as zd
 
     zd.create_array(
@@ -164,7 +164,7 @@ def _create_foreign(job: Simulation, target: Path) -> Any:
 def _store_foreign(
     job: Simulation, foreign: Any, client: Any, slab: slice, frames: list[Any]
 ) -> int:
-    """Put the blocks of a slab together and let zarr-python write them; how many bytes."""
+    """Assemble the blocks of a slab and let zarr-python write them; return the number of bytes."""
     whole = np.empty((slab.stop - slab.start, *job.sea.shape), dtype="float32")
     for block, values in zip(job.blocks, client.gather(frames), strict=True):
         whole[(slice(None), *block)] = values
@@ -174,7 +174,7 @@ def _store_foreign(
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What every rank needs of the whole map; on every worker."""
+    """Data of the whole map that every rank needs; on every worker."""
 
     rates: sw.Rates
     water: Water
@@ -183,26 +183,26 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """A block of the map and who computes it. Travels to its worker with every task."""
+    """A block of the map and its worker. Sent to its worker with every task."""
 
     block: sw.Window
     outer: sw.Window
-    """The block and its halo."""
+    """Window of the block and its halo."""
     home: str
     """Address of its worker."""
     url: str
     steps: int
 
     def start(self, shared: _Shared) -> sw.State:
-        """Begin with the hump; on the worker, where it can be done again if the worker is lost."""
+        """Return the initial state; run on the worker, so it can be repeated if that is lost."""
         return sw.State.at_rest(shared.hump[self.block])
 
     def compute_and_write(
         self, pieces: list[tuple[sw.Window, sw.State]], shared: _Shared, slab: slice
     ) -> tuple[sw.State, sw.Floats32]:
-        """Advance by one slab, on the worker; the new state of the block, and its frames.
+        """Advance by one slab, on the worker; return the new state of the block, and its frames.
 
-        If a worker is lost dask runs this again, from the start if it must: the same bytes are
+        If a worker is lost, dask runs this again, from the start if necessary: the same bytes are
         written to the same objects.
         """
         import zarr_dask as zd
@@ -222,7 +222,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Ranks:
-    """All ranks, seen from the driver. Their states stay where they are."""
+    """All ranks, seen from the driver. Their states stay on the workers."""
 
     ranks: list[_Rank]
     client: Any
@@ -254,7 +254,7 @@ class _Ranks:
         return all_ranks
 
     def advance(self, slab: slice) -> list[Any]:
-        """Send every rank through a slab; futures of the frames that it writes."""
+        """Advance every rank by a slab; return futures of its frames."""
         done = [
             self._on(rank, _Rank.compute_and_write, rank, self._pieces(rank), self.shared, slab)
             for rank in self.ranks
@@ -263,7 +263,7 @@ class _Ranks:
         return self._each(operator.itemgetter(1), done)
 
     def _pieces(self, rank: _Rank) -> list[tuple[sw.Window, Any]]:
-        """What every rank holds of one rank's surroundings, cut out where it lies."""
+        """Return the parts of one rank's surroundings from every rank, cut on their workers."""
         pieces = []
         for other, state in zip(self.ranks, self.states, strict=True):
             shared = sw.overlap(rank.outer, other.block)
@@ -279,7 +279,7 @@ class _Ranks:
         ]
 
     def _on(self, rank: _Rank, function: Callable[..., Any], *arguments: Any) -> Any:
-        # Elsewhere if that worker is lost.
+        # On another worker if that one is lost.
         return self.client.submit(
             function, *arguments, workers=[rank.home], allow_other_workers=True, pure=False
         )

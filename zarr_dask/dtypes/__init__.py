@@ -1,8 +1,9 @@
-"""Data types and values: names, JSON forms of scalars, comparison bit by bit.
+"""Data types and values: names, JSON forms of scalars, bitwise comparison.
 
-A `DataType` says what an element is: how documents name it, which NumPy type holds it in memory,
-and how a single value is spelled in JSON. In memory a value always has the byte order of the
-machine; the order on disk belongs to a codec. Pure; knows no document but the data type's own.
+A `DataType` describes an element: its name in metadata, the NumPy type that holds it in memory, and
+the JSON form of a single value. In memory a value always has the byte order of the machine; the
+byte order on disk is up to a codec. The code is free of side effects and knows only the metadata of
+data types.
 
 =================  ===============================================================
 `base`             `DataType`

@@ -1,4 +1,4 @@
-"""What a data type is: `DataType`, and what all of them share."""
+"""The base class of data types: `DataType`."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import numpy as np
 __all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "DataType"]
 
 VARIABLE_BYTES = 1 << 27
-"""Encoded bytes of one chunk at most, for types whose elements have no fixed size."""
+"""Most encoded bytes of one chunk, for types whose elements have no fixed size."""
 
 LARGEST_ITEM = 1 << 22
-"""Bytes of one element at most, where elements have a fixed size."""
+"""Most bytes of one element, for types whose elements have a fixed size."""
 
 
 _TYPICAL_BYTES = 64
-"""A short text of Python, and the reference to it."""
+"""Bytes of a short Python text, and the reference to it."""
 
 
 @dataclass(frozen=True)
 class DataType(ABC):
-    """What an element is: its name, the NumPy type that holds it in memory, its JSON form.
+    """The description of an element: its name, its NumPy type in memory, its JSON form.
 
-    Several data types may be held by one NumPy type (texts and byte strings by ``object``), so
-    that the name is needed to tell them apart.
+    Several data types may have the same NumPy type (texts and byte strings have ``object``), so the
+    name is needed to distinguish them.
     """
 
     name: str
     """As in the registry of data types of Zarr v3, without configuration."""
     dtype: np.dtype[Any]
-    """In native byte order, fields included; ``object`` where elements have no fixed size."""
+    """In native byte order, fields included; ``object`` if elements have no fixed size."""
 
     @property
     def variable(self) -> bool:
-        """Whether elements have no fixed size."""
+        """True if elements have no fixed size."""
         return self.dtype.hasobject
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element as it is stored; 1 where they differ."""
+        """Bytes of a stored element; 1 if their sizes vary."""
         return 1 if self.variable else self.dtype.itemsize
 
     @property
     def typical_itemsize(self) -> int:
-        """Bytes of an element in memory; a guess where elements have no fixed size."""
+        """Bytes of an element in memory; an estimate if elements have no fixed size."""
         return _TYPICAL_BYTES if self.variable else self.dtype.itemsize
 
     @property
     def label(self) -> str:
-        """How the type is called in messages, with its size or unit where it has one."""
+        """The name of the type in messages, with its size or unit if it has one."""
         return self.name
 
     @property
     def zero(self) -> np.ndarray:
-        """The value of elements that have no other: a 0-d array of NumPy's zero.
+        """The default value of elements: a 0-d array of NumPy's zero.
 
         Raises
         ------
@@ -66,11 +66,11 @@ class DataType(ABC):
         return np.zeros((), self.dtype)
 
     def unwritten(self, fill: np.ndarray | None) -> np.ndarray:
-        """The value of elements that were never written: the fill value, zero if there is none."""
+        """Return the value of elements that were never written: the fill value, or else zero."""
         return self.zero if fill is None else fill
 
     def document(self) -> str | dict[str, Any]:
-        """The data type as it stands in a Zarr v3 document.
+        """Return the data type as in Zarr v3 metadata.
 
         Raises
         ------
@@ -81,40 +81,40 @@ class DataType(ABC):
 
     @abstractmethod
     def from_json(self, value: Any) -> np.ndarray:
-        """A 0-d array from the JSON form of a scalar (its "fill value" in the specifications).
+        """Return a 0-d array from the JSON form of a scalar ("fill value" in the specifications).
 
         Raises
         ------
         ValueError, TypeError, OverflowError
-            If it is no value of this data type.
+            If it is not a value of this data type.
         """
 
     @abstractmethod
     def to_json(self, value: np.ndarray) -> Any:
-        """The JSON form of a 0-d array, from which `from_json` makes the same bits.
+        """Return the JSON form of a 0-d array, from which `from_json` restores the same bits.
 
         Raises
         ------
         ValueError
-            If JSON cannot say it.
+            If JSON cannot express it.
         """
 
     @abstractmethod
     def scalar(self, value: Any) -> np.ndarray:
-        """A 0-d array from a Python or NumPy value, with every bit kept.
+        """Return a 0-d array of a Python or NumPy value, with every bit kept.
 
         Raises
         ------
         ValueError, TypeError, OverflowError
-            If it is no value of this data type.
+            If it is not a value of this data type.
         """
 
     def holds(self, dtype: np.dtype[Any]) -> bool:
-        """Whether every value of a NumPy type is one of this data type."""
+        """True if every value of a NumPy type is also one of this data type."""
         return np.can_cast(dtype, self.dtype, "safe")
 
     def cast(self, values: Any) -> np.ndarray:
-        """Values as an array of this data type, as NumPy casts on assignment.
+        """Return values as an array of this data type, cast as NumPy does on assignment.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class DataType(ABC):
         return np.asarray(values, self.dtype)
 
     def same(self, value: Any) -> np.ndarray | None:
-        """A 0-d array of a NumPy value that has this data type already; None for others."""
+        """Return a 0-d array of a NumPy value that already has this data type; None for others."""
         if isinstance(value, np.ndarray | np.generic) and value.dtype == self.dtype:
             if value.ndim:
                 raise TypeError(f"an array of shape {value.shape} is not a scalar")
@@ -136,5 +136,5 @@ class DataType(ABC):
         return None
 
     def described(self, **configuration: Any) -> dict[str, Any]:
-        """A document with a configuration."""
+        """Return metadata with a configuration."""
         return {"name": self.name, "configuration": configuration}

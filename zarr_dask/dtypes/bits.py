@@ -1,7 +1,7 @@
-"""NumPy arrays bit by bit: byte order, comparison with a fill value, arrays of one value.
+"""Bitwise operations on NumPy arrays: byte order, comparison with a fill value, constant arrays.
 
-NaN equals itself and -0.0 differs from 0.0 here, for every type whose memory is its value; types
-of ml_dtypes are no exception. What is an object is compared by type and value.
+NaN equals itself and -0.0 differs from 0.0 here, for every type whose memory is its value,
+including those of ml_dtypes. Objects are compared by type and value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from zarr_dask.dtypes.small import is_small
 
 if TYPE_CHECKING:
-    from zarr_dask.grid import Shape
+    from zarr_dask.grid.grid import Shape
 
 __all__ = [
     "bits_of",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def native(dtype: Any) -> np.dtype[Any]:
-    """The dtype in the byte order of this machine, its fields included and without padding.
+    """Return the dtype in the byte order of this machine, fields included, and without padding.
 
     Examples
     --------
@@ -48,10 +48,10 @@ def native(dtype: Any) -> np.dtype[Any]:
 
 
 def swappable(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype with integers for what NumPy cannot swap the bytes of, or not in all cases.
+    """Return the dtype with integers in place of types whose bytes NumPy cannot always swap.
 
-    Of the same layout, so that an array of one can be viewed as one of the other. NumPy gives
-    types of ml_dtypes no byte order, and takes ``<m8`` and ``>m8`` without a unit for the same.
+    It has the same layout, so that an array of one can be viewed as the other. NumPy has no byte
+    order for types of ml_dtypes, and treats ``<m8`` and ``>m8`` without a unit as the same.
     """
     if dtype.kind in "mM":
         return np.dtype(np.int64)
@@ -68,7 +68,7 @@ def swappable(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def leaves(
     dtype: np.dtype[Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], np.dtype[Any]]]:
-    """What a dtype is made of: the names of fields that lead to each part, and its dtype.
+    """Yield the parts of a dtype: the names of the fields that lead to each, and its dtype.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def leaves(
 
 
 def parts_of_complex(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The float type of the two parts of a complex type."""
+    """Return the float type of the two parts of a complex type."""
     return np.dtype(f"f{dtype.itemsize // 2}")
 
 
@@ -93,7 +93,7 @@ def parts_of_complex(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _as_bits(array: np.ndarray) -> np.ndarray:
-    """The same memory as unsigned integers, so that NaN equals itself and -0.0 differs from 0.0."""
+    """Return the same memory as unsigned integers: NaN equals itself, and -0.0 is not 0.0."""
     itemsize = array.dtype.itemsize
     if itemsize in (1, 2, 4, 8):
         return array.view(f"u{itemsize}")
@@ -104,10 +104,10 @@ _PROBE = 1 << 16
 
 
 def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
-    """Whether every element has the bits of `fill`.
+    """True if every element has the bits of `fill`.
 
-    Most data are told from fill by their first element, so the cost is one comparison; otherwise
-    the array is compared slab by slab and the first difference ends the search.
+    Most data differ from fill in their first element, so the cost is one comparison. Otherwise the
+    array is compared slab by slab until the first difference.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
 
 
 def which_are_full_of(arrays: np.ndarray, fill: np.ndarray) -> list[bool]:
-    """For each array along the first dimension, whether `is_full_of` is true.
+    """Return for each array along the first dimension the result of `is_full_of`.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def which_are_full_of(arrays: np.ndarray, fill: np.ndarray) -> list[bool]:
     numbers = range(len(arrays))
     if arrays.size == 0 or arrays.dtype.hasobject or arrays.dtype.kind == "T":
         return [is_full_of(arrays[number, ...], fill) for number in numbers]
-    # most are told from fill by their first elements, which are looked at together
+    # most differ from fill in their first elements, which are compared together
     wanted, size = fill.tobytes(), fill.itemsize
     first: tuple[Any, ...] = (slice(None), *(0,) * (arrays.ndim - 1))
     firsts = arrays[first].tobytes()
@@ -161,8 +161,8 @@ def which_are_full_of(arrays: np.ndarray, fill: np.ndarray) -> list[bool]:
 
 
 def _same_object(item: object, wanted: object) -> bool:
-    """Whether two objects are the same value; False for kinds that cannot be told exactly."""
-    if isinstance(item, str) and isinstance(wanted, str):  # NumPy's str_ is a text like others
+    """True if two objects are the same value; False for types that cannot be compared exactly."""
+    if isinstance(item, str) and isinstance(wanted, str):  # NumPy's str_ counts as a str
         return item == wanted
     if type(item) is not type(wanted):
         return False
@@ -170,14 +170,14 @@ def _same_object(item: object, wanted: object) -> bool:
 
 
 def bits_of(value: np.ndarray | None) -> bytes:
-    """Tells a 0-d array from others by its bits; what an object is by its representation."""
+    """Return the bits of a 0-d array to compare it with others; for an object, its repr."""
     if value is None:
         return b""
     return repr(value[()]).encode() if value.dtype.hasobject else value.tobytes()
 
 
 def full_of(shape: Shape, dtype: np.dtype[Any], fill: np.ndarray | None) -> np.ndarray:
-    """A new array of the fill value; of NumPy's zeros where there is none."""
+    """Return a new array of the fill value; of NumPy's zeros if there is none."""
     if fill is None or not (dtype.hasobject or any(fill.tobytes())):
         return np.zeros(shape, dtype)
     return np.full(shape, fill, dtype)

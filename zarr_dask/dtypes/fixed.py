@@ -19,12 +19,12 @@ __all__ = ["NullTerminatedBytes", "RawBytes", "Utf32", "base64_of", "bytes_from_
 
 
 def base64_of(value: bytes) -> str:
-    """Bytes as base64 of the standard alphabet."""
+    """Return bytes as base64 of the standard alphabet."""
     return base64.b64encode(value).decode("ascii")
 
 
 def bytes_from_json(value: Any) -> bytes:
-    """Bytes from base64 or a list of integers.
+    """Return bytes from base64 or a list of integers.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def bytes_from_json(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Utf32(DataType):
-    """Texts of at most so many code points, padded with zeros."""
+    """Texts of a limited number of code points, padded with zeros."""
 
     @property
     def label(self) -> str:
@@ -52,11 +52,11 @@ class Utf32(DataType):
 
     @property
     def length(self) -> int:
-        """Code points at most."""
+        """Largest number of code points."""
         return self.dtype.itemsize // 4
 
     def holds(self, dtype: np.dtype[Any]) -> bool:
-        """See `DataType.holds`; numbers are no texts here, though NumPy would spell them out."""
+        """See `DataType.holds`; numbers do not count, although NumPy would convert them."""
         return dtype.kind == "U" and super().holds(dtype)
 
     def document(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Utf32(DataType):
 
 @dataclass(frozen=True)
 class NullTerminatedBytes(DataType):
-    """Byte strings of at most so many bytes, padded with zeros."""
+    """Byte strings of a limited number of bytes, padded with zeros."""
 
     @property
     def label(self) -> str:
@@ -114,7 +114,7 @@ class NullTerminatedBytes(DataType):
 
 @dataclass(frozen=True)
 class RawBytes(DataType):
-    """Bytes that mean nothing to Zarr, so many of them."""
+    """Uninterpreted bytes, of a fixed number."""
 
     @property
     def label(self) -> str:
@@ -122,7 +122,7 @@ class RawBytes(DataType):
         return f"{self.name} ({self.dtype.itemsize} bytes)"
 
     def holds(self, dtype: np.dtype[Any]) -> bool:
-        """See `DataType.holds`: bytes that mean nothing, and as many."""
+        """See `DataType.holds`: only uninterpreted bytes of the same number."""
         return dtype == self.dtype
 
     def document(self) -> str | dict[str, Any]:
@@ -143,7 +143,7 @@ class RawBytes(DataType):
         return self.scalar(found)
 
     def to_json(self, value: np.ndarray) -> str | list[int]:
-        """See `DataType.to_json`: a list of integers as the core says, base64 otherwise."""
+        """See `DataType.to_json`: a list of integers for the core type, base64 otherwise."""
         found = value.tobytes()
         return list(found) if self._is_core else base64_of(found)
 
@@ -154,7 +154,7 @@ class RawBytes(DataType):
 
 
 def _fitting(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """Bytes that are not longer than an element, padded with zeros."""
+    """Return bytes no longer than an element, padded with zeros."""
     if isinstance(value, np.ndarray) and not value.ndim:
         value = value[()]
     if isinstance(value, np.void):

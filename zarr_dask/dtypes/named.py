@@ -1,4 +1,4 @@
-"""From what names a data type to a `DataType`: v3 documents, NumPy types, Python types."""
+"""Lookup of a `DataType` by its Zarr v3 metadata, NumPy type or Python type."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, between, is_int, is_list
 from zarr_dask.dtypes.base import LARGEST_ITEM, DataType
 from zarr_dask.dtypes.bits import native
 from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
@@ -24,7 +25,6 @@ from zarr_dask.dtypes.structs import Subarray, struct_of
 from zarr_dask.dtypes.times import UNITS, Time
 from zarr_dask.dtypes.variable import BYTES, OBJECTS, TEXTS
 from zarr_dask.errors import Problem
-from zarr_dask.members import Members, between, is_int, is_list
 
 __all__ = ["CORE_NAMES", "data_type_from_v3", "data_type_of", "scalar", "v3_names"]
 
@@ -44,18 +44,19 @@ CORE_NAMES: dict[str, np.dtype[Any]] = {
 
 
 def data_type_of(dtype: Any) -> DataType:
-    """The data type that a user's value stands for.
+    """Return the data type for a user's value.
 
     Parameters
     ----------
     dtype
-        A NumPy dtype or what NumPy makes one of, a type of ml_dtypes, the name of a data type
-        (``"string"``, ``"bfloat16"``), its Zarr v3 document, ``str``, ``bytes`` or a `DataType`.
+        A NumPy dtype or anything that NumPy converts to one, a type of ml_dtypes, the name of a
+        data type (``"string"``, ``"bfloat16"``), its Zarr v3 metadata, ``str``, ``bytes`` or a
+        `DataType`.
 
     Raises
     ------
     TypeError
-        If it stands for none.
+        If there is no data type for it.
     MissingDependencyError
         If it needs ml_dtypes and that is not installed.
 
@@ -79,7 +80,7 @@ def data_type_of(dtype: Any) -> DataType:
 
 
 def _of_numpy(dtype: np.dtype[Any]) -> DataType:
-    """The data type of a native dtype."""
+    """Return the data type of a native dtype."""
     if dtype.subdtype is not None:
         raise TypeError(f"{dtype} is an array of fields; give the array more dimensions instead")
     if dtype.names is not None:
@@ -139,7 +140,7 @@ def _number(name: str, dtype: np.dtype[Any]) -> DataType:
 
 
 def scalar(value: object, dtype: np.dtype[Any]) -> np.ndarray:
-    """A 0-d array that holds `value`, with every bit kept.
+    """Return a 0-d array of `value`, with every bit kept.
 
     Raises
     ------
@@ -154,30 +155,30 @@ def scalar(value: object, dtype: np.dtype[Any]) -> np.ndarray:
     return data_type_of(dtype).scalar(value)
 
 
-# --- Zarr v3 documents ----------------------------------------------------------------------------
+# --- Zarr v3 metadata -----------------------------------------------------------------------------
 
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _COMPLEX = {f"complex_{name}": name for name in FLOAT_FORMATS}
 _DEEPEST = 32
-"""Structs within structs; more can only be meant to exhaust the stack."""
+"""Limit of nested structs; more could only be an attack on the stack."""
 _MOST_FIELDS = 1 << 13
-"""Fields of a struct, those of structs in it included; more can only be meant to take our time."""
+"""Limit of fields of a struct, nested ones included; more could only be an attack on our time."""
 
 
 _MOST_PROBLEMS = 20
-"""Wrong fields that a message lists."""
+"""Most invalid fields that a message lists."""
 
 
 @dataclass
 class _Nesting:
-    """Where a data type stands within structs, and how many fields have been seen so far."""
+    """The nesting depth of a data type within structs, and the number of fields seen so far."""
 
     depth: int = 0
     fields: int = 0
 
 
 def v3_names() -> tuple[str, ...]:
-    """Names of the data types that a v3 document may hold."""
+    """Return the names of the data types that v3 metadata may have."""
     small = (*SMALL_INTEGERS, *SMALL_FLOATS)
     return (*CORE_NAMES, "r<bits>", *_PLAIN, *_CONFIGURED, *small, *_COMPLEX)
 
@@ -188,19 +189,19 @@ def _is_known(name: str) -> bool:
 
 
 def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | list[Problem]:
-    """A data type from its v3 form: a name, or an object of ``name`` and ``configuration``.
+    """Return a data type from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
     Parameters
     ----------
     document
-        As it stands in the metadata.
+        The data type as in the metadata.
     place
-        Where it stands, for messages.
+        Its location in the metadata, for messages.
 
     Returns
     -------
     DataType or list of Problem
-        All that is wrong with it, where it is none.
+        All problems, if it is not a data type.
 
     Raises
     ------
@@ -234,7 +235,7 @@ def _from_v3(document: Any, place: str, nesting: _Nesting) -> DataType | list[Pr
 
 
 def _plain(name: str, members: Members) -> DataType | None:
-    """A data type without configuration."""
+    """Return a data type without configuration; None if there is none of this name."""
     if name in CORE_NAMES:
         return _number(name, CORE_NAMES[name])
     if name in SMALL_INTEGERS or name in SMALL_FLOATS:
@@ -260,7 +261,7 @@ def _raw(name: str, bits: int, members: Members) -> DataType | None:
 _PLAIN: dict[str, DataType] = {
     "string": TEXTS,
     "bytes": BYTES,
-    "variable_length_bytes": BYTES,  # as zarr-python spells it
+    "variable_length_bytes": BYTES,  # the spelling of zarr-python
 }
 
 
@@ -333,7 +334,7 @@ def _struct(name: str, members: Members, nesting: _Nesting) -> DataType | None:
 def _field(
     item: Any, place: str, members: Members, nesting: _Nesting
 ) -> tuple[str, DataType] | None:
-    """One field: an object, or a pair as zarr-python wrote it before ``struct`` was registered."""
+    """Return one field: an object, or a pair as in zarr-python before ``struct`` was registered."""
     if isinstance(item, Mapping):
         field, document, extra = item.get("name"), item.get("data_type"), set(item)
         extra -= {"name", "data_type"}

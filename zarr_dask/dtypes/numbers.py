@@ -1,4 +1,4 @@
-"""Numbers: bool, integers, floats and complex numbers, those of ml_dtypes included.
+"""Numbers: bool, integers, floats and complex numbers, including those of ml_dtypes.
 
 The JSON forms of floats are shared by all formats: a number, ``"NaN"``, ``"Infinity"``,
 ``"-Infinity"``, or the bits in hexadecimal, which is the only form of an unusual NaN.
@@ -36,7 +36,7 @@ class Bool(DataType):
     """``bool``: true or false, one byte."""
 
     def from_json(self, value: Any) -> np.ndarray:
-        """See `DataType.from_json`; numbers are no bools."""
+        """See `DataType.from_json`; numbers are not accepted."""
         if not isinstance(value, bool):
             raise TypeError(f"{value!r} is neither true nor false")
         return np.array(value, self.dtype)
@@ -46,7 +46,7 @@ class Bool(DataType):
         return bool(value)
 
     def scalar(self, value: Any) -> np.ndarray:
-        """See `DataType.scalar`; 0 and 1 will do."""
+        """See `DataType.scalar`; 0 and 1 are accepted."""
         _refuse_times(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim:
             value = value.item()
@@ -61,7 +61,7 @@ class Integer(DataType):
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest."""
+        """The smallest and the largest value."""
         bits = SMALL_INTEGERS.get(self.name, 8 * self.dtype.itemsize)
         if self.name.startswith("u"):
             return 0, (1 << bits) - 1
@@ -92,12 +92,12 @@ class Integer(DataType):
 
 
 def integer_from_json(value: Any) -> int:
-    """An integer from a JSON number without a fraction.
+    """Return an integer from a JSON number without a fraction.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not one.
     """
     if isinstance(value, bool):
         raise TypeError(f"{value!r} is not an integer")
@@ -105,7 +105,7 @@ def integer_from_json(value: Any) -> int:
 
 
 def _refuse_times(value: Any) -> None:
-    """Refuse datetimes and timedeltas of NumPy, which pass for the number of their units."""
+    """Raise for NumPy's datetimes and timedeltas, which convert to the count of their unit."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "mM":
         raise TypeError(f"{value!r} is a time, not a number")
 
@@ -147,10 +147,10 @@ class Float(DataType):
 
 @dataclass(frozen=True)
 class Complex(DataType):
-    """Pairs of floats; a struct of ``real`` and ``imag`` where NumPy has no complex type."""
+    """Pairs of floats; a struct of ``real`` and ``imag`` if NumPy has no complex type."""
 
     part: Float
-    """Of the real and of the imaginary part."""
+    """The data type of the real and the imaginary part."""
 
     @property
     def zero(self) -> np.ndarray:
@@ -168,7 +168,7 @@ class Complex(DataType):
         return [self.part.to_json(item) for item in self._parts(value)]
 
     def scalar(self, value: Any) -> np.ndarray:
-        """See `DataType.scalar`; a number or a pair of them."""
+        """See `DataType.scalar`; a number or a pair of numbers."""
         same = self.same(value)
         if same is not None:
             return same
@@ -208,7 +208,7 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
 
 def float_from_json(value: object, dtype: np.dtype[Any]) -> np.ndarray:
-    """A float of `dtype` from a JSON number, a name, or a bit pattern in hexadecimal.
+    """Return a float of `dtype` from a JSON number, a name, or a bit pattern in hexadecimal.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def float_from_json(value: object, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def float_to_json(value: np.ndarray) -> float | str:
-    """The JSON form of a 0-d float array: a number, a name, or the bits of an unusual NaN.
+    """Return the JSON form of a 0-d float array: a number, a name, or the bits of an unusual NaN.
 
     Examples
     --------
@@ -269,7 +269,7 @@ def _nan(dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _float(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """A float from a number of any kind."""
+    """Return a float from a number of any type."""
     _refuse_times(value)
     if isinstance(value, str):
         return float_from_json(value, dtype)
@@ -291,7 +291,7 @@ def _float(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:
-    """The nearest float, of two the even one; casts by way of another type would round twice.
+    """Return the nearest float, ties to even; a cast through another type would round twice.
 
     Raises
     ------
@@ -315,7 +315,7 @@ def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _nearest(number: float, guess: np.ndarray) -> np.ndarray:
-    """The float nearest to a number, among a guess and its two neighbours."""
+    """Return the float nearest to a number, among a guess and its two neighbours."""
     unsigned = f"u{guess.dtype.itemsize}"
     sign = 1 << (FLOAT_FORMATS[guess.dtype.name].bits - 1) if number < 0 else 0
     magnitude = int(guess.view(unsigned)) & ~sign
@@ -326,13 +326,13 @@ def _nearest(number: float, guess: np.ndarray) -> np.ndarray:
             error = abs(Fraction(value) - abs(Fraction(number)))
             found.append((error, candidate & 1, candidate))
     nearest = min(found)[2]
-    if nearest == 0 and number < 0:  # not all types have a negative zero
+    if nearest == 0 and number < 0:  # some types have no negative zero
         return np.array(-0.0).astype(guess.dtype)
     return np.array(nearest | sign, unsigned).view(guess.dtype)
 
 
 def complex_of(name: str, part: Float) -> Complex:
-    """The complex type of two floats."""
+    """Return the complex type of two floats."""
     if part.name in ("float32", "float64"):
         return Complex(name, np.dtype(f"c{2 * part.dtype.itemsize}"), part)
     pair = np.dtype([("real", part.dtype), ("imag", part.dtype)])
@@ -340,6 +340,6 @@ def complex_of(name: str, part: Float) -> Complex:
 
 
 def parts_of(dtype: np.dtype[Any]) -> Float:
-    """The data type of the parts of a complex dtype of NumPy."""
+    """Return the data type of the parts of a NumPy complex dtype."""
     part = parts_of_complex(dtype)
     return Float(part.name, part)

@@ -1,7 +1,7 @@
-"""Types of ml_dtypes: integers and floats of few bits, held one per byte or two in memory.
+"""Types of ml_dtypes: integers and floats of few bits, each held in one or two bytes in memory.
 
-ml_dtypes is optional and loaded when one of its types is named. Everything that must be known of
-a type before (or without) that is in the tables here, by the names of the registry of Zarr v3.
+ml_dtypes is optional and is imported when one of its types is named. Everything needed before (or
+without) that is in the tables here, by the names of the Zarr v3 registry.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """What the bits of a floating point type can say."""
+    """The properties of a floating point type's bits."""
 
     bits: int
-    """Bits of a value; those above in its last byte mean nothing."""
+    """Number of bits of a value; higher ones in its last byte are unused."""
     nan: int | None
-    """Bits of the NaN that is written as ``"NaN"``; None where there is no NaN."""
+    """Bits of the NaN that is written as ``"NaN"``; None if there is no NaN."""
     infinity: bool
-    """Whether there are infinities."""
+    """True if there are infinities."""
 
 
 FLOAT_FORMATS = {
@@ -60,16 +60,16 @@ SMALL_FLOATS = tuple(FLOAT_FORMATS)[3:]
 """Floating point types that NumPy does not have."""
 
 SMALL_INTEGERS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}
-"""Integer types that NumPy does not have, and their bits."""
+"""Integer types that NumPy does not have, and their number of bits."""
 
 
 def is_small(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is one of ml_dtypes."""
+    """True if a dtype is one of ml_dtypes."""
     return dtype.name in SMALL_INTEGERS or dtype.name in SMALL_FLOATS
 
 
 def value_bits(dtype: np.dtype[Any]) -> int | None:
-    """Bits of a value where they do not fill its bytes; None for all other types."""
+    """Return the bits of a value if they do not fill its bytes; None for all other types."""
     bits = SMALL_INTEGERS.get(dtype.name)
     if bits is None and dtype.name in SMALL_FLOATS:
         bits = FLOAT_FORMATS[dtype.name].bits
@@ -78,12 +78,12 @@ def value_bits(dtype: np.dtype[Any]) -> int | None:
 
 @cache
 def small_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a type of ml_dtypes.
+    """Return the dtype of an ml_dtypes type.
 
     Raises
     ------
     MissingDependencyError
-        If ml_dtypes is not installed, or too old to have it.
+        If ml_dtypes is not installed, or too old to have the type.
     """
     hint = f"The data type {name!r} needs ml_dtypes: pip install 'zarr-dask[ml]'"
     try:

@@ -14,19 +14,19 @@ from zarr_dask.dtypes.bits import leaves, swappable
 from zarr_dask.dtypes.fixed import bytes_from_json
 
 _LABEL = 60
-"""Characters of names that a message bears."""
+"""Most characters of field names in a message."""
 
 __all__ = ["Struct", "Subarray", "struct_of"]
 
 
 @dataclass(frozen=True)
 class Struct(DataType):
-    """Records of fields, which have a data type each."""
+    """Records of fields, each with a data type."""
 
     fields: tuple[tuple[str, DataType], ...]
     """Names and data types in order."""
     legacy: bool = field(default=False, compare=False, repr=False)
-    """Whether it was read under its old name ``structured``, which allows more."""
+    """True if it was read under its old name ``structured``, which allows more."""
 
     @property
     def label(self) -> str:
@@ -58,7 +58,7 @@ class Struct(DataType):
         return {name: item.to_json(value[name].copy()) for name, item in self.fields}
 
     def from_packed(self, value: Any, order: Literal["<", ">"]) -> np.ndarray:
-        """A 0-d array from the base64 of its bytes, which the older formats write.
+        """Return a 0-d array from the base64 of its bytes, as in the older formats.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Struct(DataType):
         Raises
         ------
         ValueError
-            If it is none, or of another number of bytes.
+            If it is neither, or has another number of bytes.
         """
         found = bytes_from_json(value)
         if len(found) != self.dtype.itemsize:
@@ -99,7 +99,7 @@ class Struct(DataType):
         return self._of({name: item.scalar(one) for (name, item), one in pairs})
 
     def cast(self, values: Any) -> np.ndarray:
-        """See `DataType.cast`: field by field where NumPy would let times wrap around."""
+        """See `DataType.cast`: field by field if NumPy would let times wrap around."""
         if not _has_times(self.dtype):
             return super().cast(values)
         if hasattr(values, "__array__"):
@@ -110,26 +110,26 @@ class Struct(DataType):
             for row, value in enumerate(array.ravel().tolist()):
                 result[row] = self.cast(value)
             return result.reshape(array.shape)
-        if isinstance(values, list):  # as NumPy has it: lists are dimensions, tuples are records
+        if isinstance(values, list):  # as in NumPy: lists are dimensions, tuples are records
             if values and all(isinstance(item, tuple) for item in values):
                 return self._of_records(values)
             return np.stack([self.cast(item) for item in values]) if values else self.zero[None][:0]
         return self._of_records([values if isinstance(values, tuple) else None], values).reshape(())
 
     def _of_fields(self, array: np.ndarray) -> np.ndarray:
-        """An array cast: fields by their position, or one value for all of them."""
+        """Return an array, cast: fields by their position, or one value for all of them."""
         names = array.dtype.names or [None] * len(self.fields)
         if len(names) != len(self.fields):
             raise TypeError(f"{len(names)} fields where {self.label} has {len(self.fields)}")
         result = np.empty(array.shape, self.dtype)
         for (name, item), other in zip(self.fields, names, strict=True):
             part = item.cast(array if other is None else array[other])
-            inside = result[name].ndim - part.ndim  # one value for all of a field that is an array
+            inside = result[name].ndim - part.ndim  # one value for a whole field that is an array
             result[name] = part.reshape(part.shape + (1,) * inside)
         return result
 
     def _of_records(self, records: Sequence[Any], everywhere: Any = None) -> np.ndarray:
-        """Tuples, a field at a time; `everywhere` is the value of all fields of what is None."""
+        """Return an array of tuples, cast by field; for None, all fields are `everywhere`."""
         result = np.empty(len(records), self.dtype)
         for record in records:
             if record is not None and len(record) != len(self.fields):
@@ -152,10 +152,10 @@ class Struct(DataType):
 
 @dataclass(frozen=True)
 class Subarray(DataType):
-    """A field that is an array of a fixed shape; known to v2 only."""
+    """A field that is an array of a fixed shape; only v2 has these."""
 
     element: DataType
-    """Of the array's elements."""
+    """The data type of the array's elements."""
 
     @property
     def zero(self) -> np.ndarray:
@@ -179,7 +179,7 @@ class Subarray(DataType):
         return self._of(value, self.element.scalar)
 
     def cast(self, values: Any) -> np.ndarray:
-        """See `DataType.cast`: the elements, which may be the same for all of the field."""
+        """See `DataType.cast`: the elements, or one value for all of them."""
         return self.element.cast(list(values) if isinstance(values, tuple) else values)
 
     def _of(self, value: Any, element: Any) -> np.ndarray:
@@ -205,7 +205,7 @@ def _lists(value: np.ndarray, element: DataType) -> Any:
 
 
 def struct_of(fields: Sequence[tuple[str, DataType]], *, legacy: bool = False) -> Struct:
-    """The struct of some fields; those of one data type share it, which keeps pickles small."""
+    """Return the struct of some fields; equal data types share an object, for small pickles."""
     shared: dict[bytes, DataType] = {}
     fields = [(name, shared.setdefault(pickle.dumps(item), item)) for name, item in fields]
     names, formats = [name for name, _ in fields], [item.dtype for _, item in fields]

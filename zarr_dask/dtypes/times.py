@@ -1,4 +1,4 @@
-"""``numpy.datetime64`` and ``numpy.timedelta64``: counts of a unit, from 1970 or between two."""
+"""``numpy.datetime64`` and ``numpy.timedelta64``: counts of a unit, from 1970 or between times."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from zarr_dask.dtypes.numbers import integer_from_json
 __all__ = ["UNITS", "Time"]
 
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
-"""Units by their name in documents, which is NumPy's."""
+"""Units by their name in metadata, which is NumPy's."""
 
 _NAT = -(1 << 63)
 
 _WITH_OWN_UNIT = (str, bytes, date, timedelta)
-"""Of Python; datetimes are dates."""
+"""Python types with a unit of their own; datetimes are dates."""
 
 
 @dataclass(frozen=True)
 class Time(DataType):
-    """Points in time or differences of them: 64-bit counts of so many of a unit."""
+    """Points in time or differences of them: 64-bit counts of a multiple of a unit."""
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ class Time(DataType):
         return self._of(integer_from_json(value))
 
     def to_json(self, value: np.ndarray) -> int:
-        """See `DataType.to_json`; NaT as its count, which every reader takes."""
+        """See `DataType.to_json`; NaT is written as its count, which every reader accepts."""
         return int(value.view("i8"))
 
     def scalar(self, value: Any) -> np.ndarray:
@@ -59,7 +59,7 @@ class Time(DataType):
             if array.ndim:
                 raise TypeError(f"an array of shape {array.shape} is not a scalar")
             value = array[()]
-        if isinstance(value, np.datetime64 | np.timedelta64):  # which NumPy takes for an integer
+        if isinstance(value, np.datetime64 | np.timedelta64):  # NumPy regards these as integers
             return self._exact(np.asarray(value))
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return self._of(int(value))
@@ -68,7 +68,7 @@ class Time(DataType):
         raise TypeError(f"{value!r} is neither a time nor a count")
 
     def cast(self, values: Any) -> np.ndarray:
-        """See `DataType.cast`; counts that would wrap around are refused, whatever their form."""
+        """See `DataType.cast`; counts that would wrap around raise, whatever their form."""
         if hasattr(values, "__array__"):
             array = np.asarray(values)
             if array.dtype.kind in "OSTU":
@@ -82,20 +82,20 @@ class Time(DataType):
         return super().cast(values)
 
     def _listed(self, values: Sequence[Any]) -> np.ndarray:
-        """A list item by item: NumPy would wrap around where it finds a unit for all of them."""
+        """Cast a list item by item: NumPy would wrap around if it finds a unit for all of them."""
         if all(type(value) is int for value in values):
             return np.asarray(values, self.dtype)
         return np.stack([self.cast(value) for value in values])
 
     def _each(self, values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """Objects or texts as an array of a shape."""
+        """Return objects or texts as an array of a shape."""
         result = np.empty(len(values), self.dtype)
         for index, value in enumerate(values):
             result[index] = self.cast(value)
         return result.reshape(shape)
 
     def _parsed(self, value: Any, unit: str = "") -> np.ndarray:
-        """A time of Python in a unit, such as ``"[s]"``; by default in the one it is written in."""
+        """Return a Python time in a unit, such as ``"[s]"``; by default in its own unit."""
         kind = self.dtype.kind
         if not isinstance(value, str | bytes):
             return np.array(value, f"{kind}8")
@@ -105,12 +105,12 @@ class Time(DataType):
         return _point(text, f"M8{unit}") if kind == "M" else self._of(int(text))
 
     def _exact(self, time: np.ndarray) -> np.ndarray:
-        """A time of any unit in this type's.
+        """Return a time of any unit in the unit of this type.
 
         Raises
         ------
         ValueError
-            If it is of the other kind, or between two counts.
+            If it is of the other type, or between two counts.
         OverflowError
             If it is outside the range.
         """
@@ -126,9 +126,9 @@ class Time(DataType):
         return result
 
     def _converted(self, array: np.ndarray) -> np.ndarray:
-        """An array cast by NumPy, which checks the range between arrays of times."""
+        """Return an array cast by NumPy, which checks the range between arrays of times."""
         array = array.astype(self.dtype, copy=False)
-        if array.dtype.str != self.dtype.str:  # NumPy takes types without a unit for the same
+        if array.dtype.str != self.dtype.str:  # NumPy treats types without a unit as equal
             array = array.view(f"{array.dtype.str[0]}i8").astype("i8").view(self.dtype)
         return array
 
@@ -139,12 +139,12 @@ class Time(DataType):
 
 
 def _point(text: str, dtype: str) -> np.ndarray:
-    """A point in time from a text; NumPy, which parses it, does not check the range of its unit.
+    """Return a point in time from a text, which NumPy parses without checking the unit's range.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not one.
     OverflowError
         If the unit cannot hold it.
     """

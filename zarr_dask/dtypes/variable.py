@@ -15,7 +15,7 @@ __all__ = ["BYTES", "OBJECTS", "TEXTS", "data_type_of_objects"]
 
 
 def _boxed(value: Any) -> np.ndarray:
-    """A 0-d array that holds one object, even if that is a sequence."""
+    """Return a 0-d array that holds one object, even if that is a sequence."""
     result = np.empty((), object)
     result[()] = value
     return result
@@ -50,7 +50,7 @@ class Texts(DataType):
         return _boxed(str(text))
 
     def holds(self, dtype: np.dtype[Any]) -> bool:
-        """See `DataType.holds`; what objects are is seen when they are cast."""
+        """See `DataType.holds`; objects are only checked in `cast`."""
         return dtype.kind in "UTO"
 
     def cast(self, values: Any) -> np.ndarray:
@@ -64,7 +64,7 @@ class ByteStrings(DataType):
 
     @property
     def zero(self) -> np.ndarray:
-        """See `DataType.zero`: no bytes."""
+        """See `DataType.zero`: the empty byte string."""
         return _boxed(b"")
 
     def from_json(self, value: Any) -> np.ndarray:
@@ -83,7 +83,7 @@ class ByteStrings(DataType):
         return _boxed(bytes(found))
 
     def holds(self, dtype: np.dtype[Any]) -> bool:
-        """See `DataType.holds`; what objects are is seen when they are cast."""
+        """See `DataType.holds`; objects are only checked in `cast`."""
         return dtype.kind in "SO"
 
     def cast(self, values: Any) -> np.ndarray:
@@ -93,7 +93,7 @@ class ByteStrings(DataType):
 
 @dataclass(frozen=True)
 class Objects(DataType):
-    """``object``: Python objects, as the codecs of v2 arrays make bytes of them."""
+    """``object``: Python objects, which are encoded by codecs of v2 arrays."""
 
     def document(self) -> str:
         """See `DataType.document`; Zarr v3 has no such type."""
@@ -117,7 +117,7 @@ class Objects(DataType):
 
 
 def data_type_of_objects(values: np.ndarray) -> DataType:
-    """The data type for an array of objects: ``string`` or ``bytes``, ``string`` if it is empty.
+    """Return the data type for an array of objects: ``string`` or ``bytes``, ``string`` if empty.
 
     Raises
     ------
@@ -136,12 +136,12 @@ OBJECTS = Objects("object", np.dtype(object))
 
 
 def _all_of(values: Any, kind: type, what: str) -> np.ndarray:
-    """An array of objects, all of one kind.
+    """Return an array of objects, all of one type.
 
     Raises
     ------
     TypeError
-        If one is of another kind.
+        If one is of another type.
     """
     array = np.asarray(values) if hasattr(values, "__array__") else np.asarray(values, object)
     objects = array.astype(object, copy=False)

@@ -1,1 +1,1 @@
-"""Formats: documents and key layouts; the only place that knows versions."""
+"""Formats: metadata documents and key layouts; only this package depends on versions."""

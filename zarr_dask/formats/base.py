@@ -1,8 +1,8 @@
-"""What the formats share: the meaning of a metadata document, whatever its spelling.
+"""The common model of all formats: metadata in one form, however they are written.
 
-`ArrayMeta` and `GroupMeta` hold what a document says in one form for all formats: byte order is
-the ``bytes`` codec's, column-major order is a ``transpose`` codec, the layout of keys is a
-`ChunkKeys` value, "no fill value" is None. Nothing outside this package asks for a version.
+`ArrayMeta` and `GroupMeta` hold metadata in one form for all formats: byte order belongs to the
+``bytes`` codec, column-major order is a ``transpose`` codec, the layout of keys is a `ChunkKeys`
+value, "no fill value" is None. Code outside this package never depends on a version.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_flags, check_given
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
-from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
     Found,
@@ -34,7 +34,7 @@ from zarr_dask.formats.documents import (
     read_documents,
     where,
 )
-from zarr_dask.grid import Edges, Grid, Shape
+from zarr_dask.grid.grid import Edges, Grid, Shape
 from zarr_dask.stores.base import Store
 
 __all__ = [
@@ -64,46 +64,46 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read.
+    """Options for reading.
 
     Parameters
     ----------
     missing
-        What an absent chunk is, those inside shards included: ``"fill"`` reads the fill value,
-        ``"error"`` raises `ChunkMissingError`. It is about reading: a write that covers a part of
-        an absent chunk begins with the fill value in both cases, as it must in a new array, and
-        the chunk is there afterwards. Other chunks of the same shard stay absent.
+        Treatment of absent chunks, those inside shards included: ``"fill"`` reads the fill value,
+        ``"error"`` raises `ChunkMissingError`. It applies to reading only: a write that covers a
+        part of an absent chunk starts from the fill value in both cases, as in a new array, and the
+        chunk exists afterwards. Other chunks of the same shard stay absent.
     v1_f_order
-        How v1 arrays of order "F" that blosc does not compress are laid out: ``"spec"`` takes
-        the specification at its word (columns first), ``"legacy"`` reads what its only writer
-        wrote (rows first). Both kinds look alike.
+        Layout of v1 arrays of order "F" that are not compressed by blosc: ``"spec"`` follows the
+        specification (columns first), ``"legacy"`` follows its only writer (rows first). Both
+        layouts look alike.
     dimension_separator
-        What joins the coordinates in the keys of a v2 array whose document is wrong about it;
-        None believes the document.
+        Separator of the coordinates in the keys of a v2 array whose metadata are wrong about it;
+        None trusts the metadata.
     consolidated
-        Use consolidated metadata where there are any; False asks for every document.
+        Use consolidated metadata if there are any; False requests the metadata of every node.
     fallback_dtypes
-        Read draft arrays of an unknown data type as the first known of their fallbacks; their
-        elements cannot be written.
+        Read draft arrays of an unknown data type as the first known of their fallbacks; such arrays
+        are read-only.
     allow_pickle
-        Decode object arrays that were pickled. A pickle runs the code of whoever wrote it.
+        Decode pickled object arrays. A pickle can run any code of its writer.
     limits
-        Bounds on what metadata and chunks may claim.
+        Limits for the sizes that metadata and chunks may claim.
     index_cache
-        Bytes of shard indices that this process keeps, for reads that take some chunks of a shard
-        at a time; none by default. A kept index is used only while the store says that its shard
-        is the same (by the tag of the value, or its size and time), which a remote store is asked
-        each time; where it cannot say, nothing is kept.
+        Bytes of shard indices that this process caches, for reads of some chunks of a shard at a
+        time; none by default. A cached index is used only if the store confirms that its shard is
+        unchanged (by its ETag, or its size and time). A remote store is queried for that each time;
+        if it cannot tell, nothing is cached.
     one_listing
-        Walk hierarchies by one listing of all keys in every store; by default only where that
-        costs no more than listing a folder, and otherwise by one listing for each group. It walks
-        through the keys of all chunks, and saves requests where groups are many and chunks few.
-        Links to groups above are left out then.
+        Walk hierarchies by one listing of all keys in every store. By default this is done only if
+        it costs no more than listing a folder; otherwise there is one listing for each group. A
+        full listing includes the keys of all chunks, and saves requests if there are many groups
+        and few chunks. Links to groups above are then omitted.
 
     Raises
     ------
     ValueError
-        For values that are none of these.
+        If an option has an invalid value.
 
     Examples
     --------
@@ -147,19 +147,19 @@ class ReadOptions:
 
     @staticmethod
     def given(read: ReadOptions | None) -> ReadOptions:
-        """What a caller gives as ``read=``, or the defaults for None.
+        """Return the options given as ``read=``, or the defaults for None.
 
         Raises
         ------
         TypeError
-            If it is something else.
+            If `read` is neither.
         """
         check_given("read", read, ReadOptions, "zarr_dask.ReadOptions(...)")
         return ReadOptions() if read is None else read
 
     @property
     def reading(self) -> Reading:
-        """What the codecs need to know of this."""
+        """Options that the codecs need."""
         return Reading(absent_is_error=self.missing == "error")
 
 
@@ -169,11 +169,11 @@ class ChunkKeys:
 
     name: Literal["default", "v2", "draft", "draft_c0"]
     """``"draft"`` is ``"default"`` without the separator after its first letter; ``"draft_c0"`` is
-    the same, but for the one key of an array without dimensions."""
+    the same, except for the only key of an array without dimensions."""
     separator: Literal["/", "."]
 
     def key(self, coords: Sequence[int]) -> str:
-        """Key of the stored object at some coordinates.
+        """Return the key of the stored object at some coordinates.
 
         Examples
         --------
@@ -192,7 +192,7 @@ class ChunkKeys:
         return numbers or "0"
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
-        """The coordinates in a key; None if it is not one of a stored object."""
+        """Return the coordinates in a key; None if it is not the key of a stored object."""
         number = r"(?:0|[1-9][0-9]*)"
         if ndim == 0:
             return () if key == self.key(()) else None
@@ -203,7 +203,7 @@ class ChunkKeys:
         return tuple(map(int, re.findall(number, key)))
 
     def folder(self, ndim: int) -> str:
-        """What all keys of an array with so many dimensions start with, up to a slash.
+        """Return the common folder of all keys of an array with `ndim` dimensions, or "".
 
         Examples
         --------
@@ -214,9 +214,9 @@ class ChunkKeys:
 
     @property
     def mistakable(self) -> ChunkKeys | None:
-        """The layout that a document wrong about the separator would name instead of this one.
+        """The layout that metadata with a wrong separator would name instead of this one.
 
-        None if the keys show which it is to whoever lists them.
+        None if the keys themselves show their layout.
         """
         if self.name != "v2":
             return None
@@ -225,27 +225,27 @@ class ChunkKeys:
 
 @dataclass(frozen=True)
 class ArrayMeta:
-    """What the document of an array says."""
+    """The metadata of an array."""
 
     grid: Grid
-    """The stored objects."""
+    """Grid of the stored objects."""
     data_type: DataType
     fill: np.ndarray | None
-    """A 0-d array; None where the format allows to have none and there is none."""
+    """A 0-d array; None if there is no fill value, which some formats allow."""
     codecs: Chain
     keys: ChunkKeys
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of the document that readers need not understand, as they stand there."""
+    """Unknown fields of the metadata that readers may ignore, kept unchanged."""
     limits: Limits = field(default=DEFAULT_LIMITS, compare=False)
-    """Bounds that decoding keeps."""
+    """Limits that decoding enforces."""
     absence_hint: str = field(default="", compare=False)
-    """Why all chunks may seem to be absent although they are not; nothing where that cannot be."""
+    """A possible reason why existing chunks seem absent; empty if there is none."""
     skipped: tuple[str, ...] = ()
-    """What is not known besides the codecs, and was skipped: nothing can be written.
+    """Unknown parts other than codecs that were skipped; the array is then read-only.
 
-    Storage transformers, and a data type that was read as its fallback.
+    These are storage transformers, and a data type that was read as its fallback.
     """
 
     def in_other_lengths(
@@ -254,9 +254,9 @@ class ArrayMeta:
         attributes: Mapping[str, Any],
         dimension_names: tuple[str | None, ...] | None,
     ) -> ArrayMeta:
-        """An array that differs in these; its stored objects must have the one shape of this one's.
+        """Return an array that differs in these values only; stored objects must keep their shape.
 
-        What has been worked out of that shape holds for it as well.
+        Computed attributes that depend on that shape are kept.
         """
         other = object.__new__(ArrayMeta)
         other.__dict__.update(
@@ -276,23 +276,23 @@ class ArrayMeta:
 
     @cached_property
     def chunk_shape(self) -> Shape:
-        """Shape of what is decoded at once (the largest, where stored objects differ)."""
+        """Shape of a chunk, the unit of decoding (the largest, if stored objects differ)."""
         return self.codecs.inner_shape(self.grid.largest_cell)
 
     @property
     def grids(self) -> str:
-        """Chunks and shards in words; where they differ, from the smallest to the largest."""
+        """Chunks and shards as text; ranges from smallest to largest if they differ."""
         if self.codecs.serializer.divides:
             return f"{self.chunk_shape} in shards {self.grid.words}"
         return self.grid.words
 
     def check_writable(self, at: str) -> None:
-        """Refuse to write anything if a step from elements to bytes is not known.
+        """Raise if a step of encoding is not known.
 
         Raises
         ------
         UnknownCodecError
-            If a codec or another step was skipped in reading; `at` says where, for the message.
+            If a codec or another step was skipped in reading; `at` locates it in the message.
         """
         if self.skipped:
             expected = "nothing unknown: it may be skipped in reading, but not in writing"
@@ -300,18 +300,18 @@ class ArrayMeta:
         self.codecs.check_writable(at)
 
     def coords(self, key: str) -> tuple[int, ...] | None:
-        """The coordinates in a key below the data prefix; None if no stored object has it."""
+        """Return the coordinates in a key below the data prefix; None if no object has it."""
         coords = self.keys.coords(key, self.grid.ndim)
         return coords if coords is not None and self.grid.has_cell(coords) else None
 
     def bound(self, coords: Sequence[int]) -> BoundChain:
-        """The codecs for the stored object at some coordinates."""
+        """Return the codecs for the stored object at some coordinates."""
         if self._one_bound is not None:
             return self._one_bound
         return self.codecs.bind(self._spec(self.grid.shape_of(coords)))
 
     def largest_bound(self) -> BoundChain:
-        """The codecs for the largest stored object that there can be."""
+        """Return the codecs for the largest possible stored object."""
         return self.codecs.bind(self._spec(self.grid.largest_cell))
 
     @cached_property
@@ -323,21 +323,21 @@ class ArrayMeta:
         return ChunkSpec(shape, self.data_type, self.fill, self.limits.variable_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        # an array is part of each of its tasks: without what is worked out or as nearly always
+        # an array is part of each task: leave out computed attributes and usual defaults
         left_out = {"_one_bound", "chunk_shape"}
         left_out |= {name for name in ("absence_hint", "skipped") if not getattr(self, name)}
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def unwritten(self, shape: Shape) -> np.ndarray:
-        """Elements as they are before anything is written, in new memory."""
+        """Return elements before anything is written, in new memory."""
         return full_of(shape, self.dtype, self.data_type.unwritten(self.fill))
 
     def is_unwritten(self, elements: np.ndarray) -> bool:
-        """Whether a stored object of these elements can be left out: all have the fill value."""
+        """True if a stored object of these elements can be omitted: all have the fill value."""
         return self.fill is not None and is_full_of(elements, self.fill)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with the parts taken together."""
+        """Yield the problems of the combined parts."""
         if self.grid.ndim > _MOST_DIMENSIONS:
             yield Problem("shape", list(self.shape), f"at most {_MOST_DIMENSIONS} dimensions")
             return
@@ -345,7 +345,7 @@ class ArrayMeta:
         found = self._codec_problems()
         yield from found
         if not found:
-            # bytes codecs over a shard must be undone before a chunk of it can be had
+            # bytes codecs around a shard must decode it before its chunks can be read
             whole = self.codecs.serializer.divides and self.codecs.bytes
             unit = self.grid.largest_cell if whole else self.chunk_shape
             nbytes = prod(unit) * self.codecs.largest_item(self._spec(unit))
@@ -359,7 +359,7 @@ class ArrayMeta:
                 )
 
     def _codec_problems(self) -> list[Problem]:
-        """What is wrong with the codecs for the largest cells, or else for smaller ones."""
+        """Return the problems of the codecs for the largest cells, or else for smaller ones."""
         found = self._problems_of(self.grid.largest_cell)
         for axis, dimension in enumerate(self.grid.dimensions):
             if isinstance(dimension, Edges) and not found:
@@ -367,14 +367,14 @@ class ArrayMeta:
         return found
 
     def _edge_problems(self, axis: int, edges: Edges) -> list[Problem]:
-        """What is wrong with the codecs for one of the sizes of cells along a dimension."""
+        """Return the problems of the codecs for one of the sizes of cells along a dimension."""
         largest = self.grid.largest_cell
         sizes = sorted({size for size, _ in edges.runs})
 
         def problems_of(size: int) -> list[Problem]:
             return self._problems_of((*largest[:axis], size, *largest[axis + 1 :]))
 
-        common = problems_of(edges.common)  # what divides the common divisor divides every size
+        common = problems_of(edges.common)  # a divisor of it divides every size
         if not common:
             return []
         rest = common if len(sizes) > _MOST_TRIED else []
@@ -385,65 +385,65 @@ class ArrayMeta:
 
 
 _MOST_TRIED = 1000
-"""Sizes of cells that are looked at to name one that does not fit."""
+"""Maximum number of cell sizes that are tried to name one that does not fit."""
 _MOST_DIMENSIONS = 63
-"""NumPy's bound is 64, and the index of a shard has one more than its array."""
+"""NumPy's limit is 64, and the index of a shard has one more dimension than its array."""
 
 
 @dataclass(frozen=True)
 class GroupMeta:
-    """What the document of a group says."""
+    """The metadata of a group."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of the document that readers need not understand, as they stand there."""
+    """Unknown fields of the metadata that readers may ignore, kept unchanged."""
     implicit: bool = False
-    """Whether there is no document: the group is there because nodes lie below its path."""
+    """True if there is no document: the group exists because nodes lie below its path."""
 
 
 NodeMeta = ArrayMeta | GroupMeta
 
 
 class NodeReader(Protocol):
-    """As much of a format as walking a hierarchy needs; also several formats taken together."""
+    """The part of a format that walking a hierarchy needs; combined formats implement it, too."""
 
     @property
     def has_implicit_groups(self) -> bool:
-        """Whether the groups above a node need no documents."""
+        """True if the groups above a node need no documents."""
         ...
 
     def node_keys(self, path: str) -> tuple[str, ...]:
-        """Keys of the documents that a node may have, the most telling first."""
+        """Return the keys of the documents that a node may have, the most significant first."""
         ...
 
     def child_names(self, store: Store, path: str) -> list[str]:
-        """Names directly below a group that may be nodes, by name; by one listing."""
+        """Return names directly below a group that may be nodes, in order; takes one listing."""
         ...
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: Found
     ) -> NodeMeta | None:
-        """The node at `path`; None if there is none.
+        """Read the node at `path`; None if there is none.
 
-        `found` holds documents that were fetched already; what else is needed is fetched here.
+        `found` holds documents that were fetched already; other documents are fetched here.
         """
         ...
 
 
 class Format(NodeReader, Protocol):
-    """One version of the storage format: where documents and data lie, and what they say.
+    """One version of the storage format: location and meaning of documents and data.
 
-    Formats are frozen values; one that comes in several layouts has them as fields.
+    Formats are frozen values; a format with several layouts has them as fields.
     """
 
     @property
     def name(self) -> str:
-        """What users call it, ``"v3"`` for instance."""
+        """Name of the format for users, ``"v3"`` for instance."""
         ...
 
     @property
     def has_shards(self) -> bool:
-        """Whether a stored object may hold several chunks."""
+        """True if a stored object may hold several chunks."""
         ...
 
     @property
@@ -453,42 +453,42 @@ class Format(NodeReader, Protocol):
 
     @property
     def has_undefined_fill(self) -> bool:
-        """Whether an array may have no fill value."""
+        """True if an array may have no fill value."""
         ...
 
     @property
     def names_attribute(self) -> str | None:
-        """The attribute that names dimensions, where they are no member of the document."""
+        """The attribute that names dimensions, if they are not a field of the document."""
         ...
 
     # --- keys -------------------------------------------------------------------------------------
 
     def data_prefix(self, path: str) -> str:
-        """Prefix of the stored objects of an array."""
+        """Return the prefix of the stored objects of an array."""
         ...
 
     def prefixes(self, path: str) -> tuple[str, ...]:
-        """Prefixes of all that lies below a node: documents of other nodes, and stored objects."""
+        """Return the prefixes of everything below a node: documents of nodes, stored objects."""
         ...
 
     def is_node_name(self, name: str) -> bool:
-        """Whether a name below a group may be a node."""
+        """True if a name below a group may be a node."""
         ...
 
     # --- documents --------------------------------------------------------------------------------
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
-        """The documents of a node by key, the one that makes it visible last.
+        """Return the documents of a node by key, the one that makes it visible last.
 
         Raises
         ------
         MetadataError
-            If the format cannot say what `meta` holds.
+            If the format cannot express `meta`.
         """
         ...
 
     def root_documents(self) -> dict[str, bytes]:
-        """Documents that the root of a hierarchy has besides those of its node."""
+        """Return documents of the root of a hierarchy in addition to those of its node."""
         ...
 
     # --- new arrays -------------------------------------------------------------------------------
@@ -496,16 +496,16 @@ class Format(NodeReader, Protocol):
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
     ) -> Chain | list[Problem]:
-        """The codecs of a chunk, from what a user gives.
+        """Return the codecs of a chunk, from the arguments of a user.
 
         Parameters
         ----------
         wanted
             Codecs as the format spells them; None for the default.
         data_type
-            Of the array.
+            Data type of the array.
         stored
-            Its NumPy type with the byte orders that are asked for.
+            Its NumPy type with the requested byte orders.
         order
             ``"C"``, or ``"F"`` for chunks with the first dimension varying fastest.
         ndim
@@ -514,18 +514,18 @@ class Format(NodeReader, Protocol):
         ...
 
     def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
-        """The layout of keys, from what a user gives (None: the default)."""
+        """Return the layout of keys, from the argument of a user (None: the default)."""
         ...
 
     def attributes(
         self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
     ) -> dict[str, Any]:
-        """The attributes of a new array, with its names of dimensions where they belong there."""
+        """Return the attributes of a new array, including names of dimensions if stored there."""
         ...
 
 
 def child_prefixes(store: Store, prefix: str) -> list[str]:
-    """Names of what has something below it, directly below a prefix."""
+    """Return names directly below a prefix that have something below them."""
     return [below[len(prefix) :].rstrip("/") for below in store.list_dir(prefix).prefixes]
 
 
@@ -533,12 +533,12 @@ def child_prefixes(store: Store, prefix: str) -> list[str]:
 
 
 def normalise_path(path: str | os.PathLike[str] | None) -> str:
-    """A path below the root of a hierarchy, without needless slashes; None is the root.
+    """Return a path below the root of a hierarchy, without redundant slashes; None is the root.
 
     Raises
     ------
     StoreKeyError
-        If it is no text, or a segment is "." or "..".
+        If it is not a text, or a segment is "." or "..".
 
     Examples
     --------
@@ -559,7 +559,7 @@ def normalise_path(path: str | os.PathLike[str] | None) -> str:
 
 
 def ancestors(path: str) -> list[str]:
-    """Paths of the groups above a path, the root first.
+    """Return paths of the groups above a path, the root first.
 
     Examples
     --------
@@ -571,12 +571,12 @@ def ancestors(path: str) -> list[str]:
 
 
 def prefix_of(path: str) -> str:
-    """The prefix of all keys below a path."""
+    """Return the prefix of all keys below a path."""
     return f"{path}/" if path else ""
 
 
 def stored_grid(shape: Sequence[int], cell: Sequence[int]) -> Grid:
-    """A regular grid as documents give it: a length of 0 is read as 1 where there are no elements.
+    """Return a regular grid from metadata; a length of 0 is read as 1 if there are no elements.
 
     Raises
     ------

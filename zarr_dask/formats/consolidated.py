@@ -1,4 +1,4 @@
-"""Consolidated metadata: all documents below a group in one, read by default, written on demand.
+"""Consolidated metadata: all documents below a group in one; read by default, written on demand.
 
 v2: ``.zmetadata`` beside the documents of the group, as zarr-python 2 and 3 write it, with the
 documents by their keys. v3: ``consolidated_metadata`` in the document of the group (core
@@ -6,9 +6,9 @@ specification, "Additional fields"), with the documents by path, as zarr-python 
 older form, with groups nested in each other, is read too. v3 draft of May 2022, read only:
 ``meta/root/consolidated/.zmetadata``, as zarr-python 2 wrote it for a whole hierarchy.
 
-Read, they are a store around a store (`Consolidated`) that answers documents and listings from
-memory. They are copies, and others may have changed the hierarchy since: nothing but metadata is
-taken from them, only where a hierarchy is open for reading, and `Group.stale` compares.
+They are read as a store around a store (`Consolidated`) that serves documents and listings from
+memory. They are copies, and the hierarchy may have changed since: only metadata are taken from
+them, and only if a hierarchy is open for reading. `Group.stale` compares.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MetadataError,
@@ -41,7 +42,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.notices import warn
+from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
@@ -53,10 +54,9 @@ from zarr_dask.stores.base import (
     join,
     read_versions,
 )
-from zarr_dask.stores.listed import below_of, listing_of
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import local_path
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.listing import below_of, listing_of
+from zarr_dask.stores.open import local_path
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "Consolidated",
@@ -65,8 +65,10 @@ __all__ = [
     "consolidated_groups",
     "consolidated_holder",
     "consolidated_key",
+    "consolidating_path",
     "has_consolidated",
     "is_consolidated",
+    "read_consolidated",
     "recorded_documents",
     "warn_of_stale",
     "with_consolidated",
@@ -83,8 +85,8 @@ _ENDINGS = {
     "v3": ("/zarr.json",),
     _DRAFT: (".array.json", ".group.json"),
 }
-"""What keys of documents end in, by format; other formats have no consolidated metadata."""
-_MOST_BYTES = Limits().metadata_bytes  # more could be read only by those who raise the limit
+"""Endings of document keys, by format; other formats have no consolidated metadata."""
+_MOST_BYTES = Limits().metadata_bytes  # users with the default limits could not read more
 
 Documents = Mapping[str, Mapping[str, Any]]
 """Documents as JSON objects, by full key."""
@@ -92,12 +94,12 @@ Documents = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Consolidated(Wrapper):
-    """A store whose documents below a prefix are known; the rest is the wrapped store's."""
+    """A store whose documents below a prefix are known; other requests go to the wrapped store."""
 
     scope: str
     """The prefix."""
     endings: tuple[str, ...]
-    """What keys of documents end in."""
+    """Endings of document keys."""
     documents: Documents
     """All documents below the prefix."""
 
@@ -125,14 +127,14 @@ class Consolidated(Wrapper):
         return None if content is None else Version(content, None)
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """Documents directly below a prefix, and prefixes with any below, where they are known."""
+        """List known documents directly below a prefix, and prefixes with any below."""
         if not prefix.startswith(self.scope):
             return self.store.list_dir(prefix)
         return listing_of(self._below, prefix)
 
     @property
     def lists_at_once(self) -> bool:
-        """False: every folder is in memory already."""
+        """False, because every folder is in memory already."""
         return False
 
     def size(self, key: str) -> int | None:
@@ -143,7 +145,7 @@ class Consolidated(Wrapper):
         return None if text is None else len(text)
 
     def parsed(self, keys: Iterable[str]) -> Found | None:
-        """Documents that are known, as JSON objects; None if that is not so of all of them."""
+        """Return known documents as JSON objects; None if one of them is not known."""
         found: dict[str, Mapping[str, Any] | None] = {}
         for key in keys:
             document = found[key] = self.documents.get(key)
@@ -168,7 +170,7 @@ class Consolidated(Wrapper):
 
     @cached_property
     def _below(self) -> Mapping[str, set[str]]:
-        """What lies directly below each prefix: keys, and prefixes with a "/"."""
+        """Keys and prefixes (with a "/") directly below each prefix."""
         return below_of(self.documents, self.scope)
 
 
@@ -187,7 +189,7 @@ def with_consolidated(
     options: ReadOptions,
     found: Found | None = None,
 ) -> Store:
-    """The store with the consolidated metadata of a group, if that has any that can be used.
+    """Return the store with the consolidated metadata of a group, if they exist and are usable.
 
     `found` holds documents that were fetched already.
     """
@@ -205,8 +207,26 @@ def with_consolidated(
 
 
 def without_consolidated(store: Store) -> Store:
-    """The store without them: what an array takes along to other processes."""
+    """Return the store without consolidated metadata, as arrays send it to other processes."""
     return store.store if isinstance(store, Consolidated) else store
+
+
+def consolidating_path(store: Store, path: str) -> str:
+    """Path of the node whose document tells of the one at `path`: itself, or a group above."""
+    if not isinstance(store, Consolidated):
+        return path
+    return "" if store.endings == _ENDINGS[_DRAFT] else store.scope.rstrip("/")
+
+
+def read_consolidated(
+    store: Store, group: str, node_format: Format, path: str, options: ReadOptions
+) -> NodeMeta | None:
+    """The node at `path` as the consolidated metadata of a group say now; None if they do not."""
+    meta = node_format.read(store, group, options, found={}) or GroupMeta(implicit=True)
+    consolidated = with_consolidated(store, group, node_format, meta, options)
+    if not isinstance(consolidated, Consolidated):
+        return None
+    return node_format.read(consolidated, path, options, found={})
 
 
 def recorded_documents(
@@ -217,14 +237,14 @@ def recorded_documents(
     limits: Limits,
     found: Found | None = None,
 ) -> Documents | None:
-    """The consolidated metadata of a group; None if it has none.
+    """Return the consolidated metadata of a group; None if it has none.
 
     `found` holds documents that were fetched already.
 
     Raises
     ------
     MetadataError
-        If they are not what they should be.
+        If they are not valid.
     """
     if node_format.name == "v3":
         recorded = meta.extra.get(_INLINE)
@@ -244,26 +264,26 @@ def recorded_documents(
 
 
 def consolidated_key(path: str, node_format: Format) -> str | None:
-    """Key of the document of a group that holds nothing but consolidated metadata, if any does."""
+    """Return the key of a document with only consolidated metadata, if the format has one."""
     if node_format.name == "v2":
         return join(path, _V2_KEY)
     return _DRAFT_KEY if node_format.name == _DRAFT and not path else None
 
 
 def is_consolidated(store: Store, path: str, node_format: Format, meta: GroupMeta) -> bool:
-    """Whether a group has consolidated metadata, right or wrong."""
+    """True if a group has consolidated metadata, valid or not."""
     key = consolidated_key(path, node_format)
     if key is not None:
         return store.size(key) is not None
     recorded = meta.extra.get(_INLINE)
-    # the groups in consolidated metadata have such a member too, without anything in it
+    # groups inside consolidated metadata have an empty field of this kind, too
     return isinstance(recorded, Mapping) and (not path or bool(recorded.get("metadata")))
 
 
 def consolidated_holder(store: Store, node_format: Format) -> str | None:
-    """Path of a group that is there for nothing but consolidated metadata, if there is one.
+    """Return the path of a group that exists only for consolidated metadata, if there is one.
 
-    zarr-python 2 made one for those of the draft.
+    zarr-python 2 made one for consolidated metadata of the draft.
     """
     key = consolidated_key("", node_format)
     if key is None or not node_format.root_documents():
@@ -273,7 +293,7 @@ def consolidated_holder(store: Store, node_format: Format) -> str | None:
 
 
 def without_recorded(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Members of the document of a group without consolidated metadata."""
+    """Return the fields of a group's document without consolidated metadata."""
     return {name: value for name, value in extra.items() if name != _INLINE}
 
 
@@ -324,9 +344,9 @@ def _from_inline(store: Store, path: str, recorded: Any, limits: Limits) -> Docu
 def _objects(
     at: str, place: str, value: Any, limits: Limits, before: Documents | None = None
 ) -> Mapping[str, Mapping[str, Any]]:
-    """A member that holds documents by key, in a number that fits together with those `before`."""
+    """Check a field that holds documents by key, and their number together with `before`."""
     if not isinstance(value, Mapping) or not all(
-        isinstance(v, dict | Mapping)  # dict first: it is asked much faster
+        isinstance(v, dict | Mapping)  # dict first: its check is much faster
         for v in value.values()
     ):
         raise MetadataError(at, [Problem(place, value, "an object of documents by key")])
@@ -340,7 +360,7 @@ def _objects(
 
 
 def _most_documents(limits: Limits) -> int:
-    """How many documents there may be in one: real ones take more memory each, when parsed."""
+    """Return the maximum number of documents in one: real ones take more memory when parsed."""
     return limits.metadata_memory // 2560
 
 
@@ -361,19 +381,20 @@ def _is_key(key: str) -> bool:
 def consolidated_documents(
     store: Store, path: str, node_format: Format, documents: Documents
 ) -> dict[str, bytes]:
-    """What to write so that a group has consolidated metadata.
+    """Return the documents to write for consolidated metadata of a group.
 
     Parameters
     ----------
     store, path, node_format
         The group.
     documents
-        Of the group itself and of all nodes below it.
+        Documents of the group itself and of all nodes below it.
 
     Raises
     ------
     MetadataError
-        If the format has no consolidated metadata, or the result would be too large to be read.
+        If the format has no consolidated metadata, or the result would exceed the limits of
+        readers.
     """
     make = {"v2": _to_v2, "v3": _to_inline}.get(node_format.name)
     if make is None:
@@ -406,7 +427,7 @@ def _to_inline(path: str, documents: Documents) -> tuple[str, dict[str, Any]]:
 
 
 def _as_entry(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as zarr-python writes it there: groups have consolidated metadata, but empty."""
+    """Return a document as zarr-python writes it there: groups get empty consolidated metadata."""
     if document.get("node_type") != "group":
         return dict(document)
     return {**document, _INLINE: _inline({})}
@@ -417,7 +438,7 @@ def _inline(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:
-    """As zarr-python sorts: by depth, then by name without regard to case."""
+    """Sort keys as zarr-python does: by depth, then by name, ignoring case."""
     return sorted(
         keys, key=lambda key: (key.count("/"), unicodedata.normalize("NFKC", key).casefold(), key)
     )
@@ -427,10 +448,10 @@ def _in_order(keys: Iterable[str]) -> list[str]:
 
 
 def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
-    """Warn if a node that has just changed is described by consolidated metadata somewhere above.
+    """Warn if consolidated metadata somewhere above describe a node that has just changed.
 
-    One batch of requests for the documents of the groups above. Of local files, those of groups
-    that the store lies in are looked at as well: a node may have been opened by its own path.
+    This takes one batch of requests for the documents of the groups above. For local files, groups
+    that contain the store are checked as well, because a node may have been opened by its own path.
     """
     found = [where(store, one) for one in consolidated_groups(store, path, node_format)]
     for above in (*found, *_consolidated_around(store, node_format)):
@@ -442,7 +463,7 @@ def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
 
 
 def consolidated_groups(store: Store, path: str, node_format: Format) -> list[str]:
-    """Paths of the groups whose consolidated metadata describe a node, the root first."""
+    """Return paths of the groups whose consolidated metadata describe a node, the root first."""
     checks: dict[str, Callable[[Store, str], Iterator[str]]] = {
         "v2": _described_by_v2,
         "v3": _described_inline,
@@ -452,9 +473,9 @@ def consolidated_groups(store: Store, path: str, node_format: Format) -> list[st
 
 
 def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
-    """Groups with consolidated metadata that a folder lies in, the innermost first.
+    """Yield groups with consolidated metadata that contain a folder, the innermost first.
 
-    Folders above are looked into as long as they hold nodes of the format.
+    Folders above are searched as long as they hold nodes of the format.
     """
     place = local_path(store, "")
     if place is None or not has_consolidated(node_format):
@@ -468,13 +489,13 @@ def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
                 return
             if "" in consolidated_groups(around, below.name, node_format):
                 yield where(around, "")
-        except (StoreError, MetadataError):  # nothing that can be looked into, or of ours
+        except (StoreError, MetadataError):  # unreadable, or not of this format
             return
         below = above
 
 
 def has_consolidated(node_format: Format) -> bool:
-    """Whether groups of a format can be given consolidated metadata."""
+    """True if groups of a format can have consolidated metadata."""
     return node_format.name in {"v2", "v3"}
 
 

@@ -1,9 +1,9 @@
-"""Which format a node has, found out with one batch of requests, or two.
+"""Detection of a node's format with one batch of requests, or two.
 
-Where requests cost nothing, the documents of v3 and v2 are asked for together, and a second batch
-is made where these are not there, for formats that hardly anyone has: v1, and the v3 draft, of
-which the root of a store tells. Where every request takes its time and its price, ``zarr.json`` is
-asked for alone, and is all that is needed of most nodes; the second batch has all the others.
+If requests cost nothing, the documents of v3 and v2 are requested together. If they are absent, a
+second batch is for rare formats: v1, and the v3 draft, which the root of a store identifies. On
+remote stores ``zarr.json`` is requested alone, which is enough for most nodes; the second batch has
+all the others.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
 from zarr_dask.formats.base import Format, Found, NodeMeta, ReadOptions, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key
-from zarr_dask.formats.draft import (
+from zarr_dask.formats.v1 import V1
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v3 import V3
+from zarr_dask.formats.v3draft import (
     DRAFTS,
     ENTRY,
     FormatDraft,
@@ -23,10 +27,6 @@ from zarr_dask.formats.draft import (
     draft_for_new,
     existing_draft,
 )
-from zarr_dask.formats.v1 import V1
-from zarr_dask.formats.v2 import V2
-from zarr_dask.formats.v3 import V3
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, is_far
 
 __all__ = [
@@ -41,26 +41,26 @@ __all__ = [
 ]
 
 _Batch = tuple[tuple[Format, ...], ...]
-"""Formats whose documents are asked for together; of those in one tuple it is looked whether
-several lie side by side, those in the next one matter only where they are not there."""
+"""Formats whose documents are requested together. If documents of several formats in one tuple
+exist, this is noticed; those of the next tuple matter only if there are none."""
 
 _BATCHES: tuple[_Batch, ...] = (((V3, V2),), ((V1,),))
-"""Each batch is asked for if those before have found nothing."""
+"""Each batch is requested if those before have found nothing."""
 _FAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
-"""The same of stores that are far away."""
+"""Batches for remote stores."""
 
 FORMATS: tuple[Format, ...] = (V3, V2, V1)
-"""Formats that the documents of a node tell; where those of several lie at one path, the first
-wins. The v3 draft is not among them: its entry point at the root of a store tells."""
+"""Formats that are identified by the documents of a node; if a path has several, the first wins.
+The v3 draft is not included: its entry point at the root of a store identifies it."""
 
 
 def format_named(name: str) -> Format:
-    """A format by its name.
+    """Return a format by its name.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no format of that name.
     """
     known_formats = (*FORMATS, *DRAFTS)
     for candidate in known_formats:
@@ -71,12 +71,12 @@ def format_named(name: str) -> Format:
 
 
 def format_at(store: Store, name: str, options: ReadOptions) -> Format:
-    """A format by its name, as the root of a hierarchy says it.
+    """Return a format by its name, with the details in the root of a hierarchy.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no format of that name.
     NodeNotFoundError
         If the format needs an entry point at the root of the store, and there is none.
     """
@@ -85,48 +85,48 @@ def format_at(store: Store, name: str, options: ReadOptions) -> Format:
 
 
 def format_for_new(store: Store, name: str, path: str) -> Format:
-    """A format by its name, for a new node of a hierarchy that may exist already.
+    """Return a format by its name, for a new node of a hierarchy that may already exist.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no format of that name.
     NodeExistsError
-        If the root of the store is that of a hierarchy of another format, which rules this out.
+        If the store holds a hierarchy of another format, which rules this one out.
     """
     chosen = format_named(name)
     return draft_for_new(store, chosen, path) if isinstance(chosen, FormatDraft) else chosen
 
 
 class FoundNode(NamedTuple):
-    """What is at a path."""
+    """A node that was found at a path."""
 
     format: Format
     meta: NodeMeta
     documents: Found
-    """What was fetched to know it, by key."""
+    """Documents that were fetched to read it, by key."""
 
 
 def read_node(
     store: Store, path: str, format: str | None, options: ReadOptions
 ) -> tuple[Format, NodeMeta]:
-    """The node at a path and its format.
+    """Return the node at a path and its format.
 
     Parameters
     ----------
     store, path
-        Where it is.
+        Location of the node.
     format
-        Name of the format; None to ask for the documents of all formats.
+        Name of the format; None to detect it from the documents of all formats.
     options
-        How to read.
+        Options for reading.
 
     Raises
     ------
     NodeNotFoundError
         If there is no node.
     MetadataError
-        If its documents are wrong.
+        If the metadata are wrong.
     """
     return find_node(store, path, format, options)[:2]
 
@@ -134,16 +134,15 @@ def read_node(
 def find_node(
     store: Store, path: str, format: str | None, options: ReadOptions, *, consolidated: bool = False
 ) -> FoundNode:
-    """As `read_node`, with the documents that were fetched.
+    """Find a node as `read_node`, and return the fetched documents as well.
 
     Parameters
     ----------
     store, path, format, options
         As for `read_node`.
     consolidated
-        Whether the document that holds nothing but consolidated metadata is wanted besides, where
-        the node would be one of a format that has it; only of stores that are far away, because a
-        request for itself costs nothing elsewhere.
+        True to request the document with nothing but consolidated metadata as well, if the format
+        may have one. This affects remote stores only, because requests cost nothing elsewhere.
     """
     far = is_far(store)
     if format is not None:
@@ -170,7 +169,7 @@ def find_node(
 def _node_of(
     batch: _Batch, store: Store, path: str, options: ReadOptions, *, consolidated: bool
 ) -> FoundNode | None:
-    """The node of one of some formats, whose documents are asked for in one batch."""
+    """Find the node in one of several formats, whose documents are requested in one batch."""
     formats = [candidate for together in batch for candidate in together]
     keys = [key for candidate in formats for key in candidate.node_keys(path)]
     if path and V1 in formats:
@@ -192,7 +191,7 @@ def _first_of(
     options: ReadOptions,
     found: dict[str, bytes | None],
 ) -> FoundNode | None:
-    """The node of the first of some formats that has one among documents."""
+    """Return the node in the first format that has one among the fetched documents."""
     own = {key: found[key] for candidate in formats for key in candidate.node_keys(path)}
     entry = {ENTRY: found[ENTRY]} if ENTRY in own or (V1 in formats and ENTRY in found) else {}
     draft = draft_at(store, options, entry) if entry else None
@@ -220,12 +219,12 @@ def _first_of(
 
 
 def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
-    """Formats that have a node at a path, with what it is; None where it cannot be read."""
+    """Return formats that have a node at a path, with the node; None if it cannot be read."""
     options = ReadOptions()
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     found = read_documents(store, list(dict.fromkeys([*keys, ENTRY])), options.limits)
     draft = None
-    with suppress(MetadataError):  # then it is the document of a node that cannot be read
+    with suppress(MetadataError):  # then it is the unreadable document of a node
         draft = draft_at(store, options, found)
     candidates: list[Format] = [*FORMATS]
     if draft is not None:

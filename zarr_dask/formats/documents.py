@@ -1,7 +1,7 @@
-"""Metadata documents as bytes and as JSON, within bounds.
+"""Metadata documents as bytes and as JSON, within limits.
 
-Documents come from strangers: they are fetched no further than `Limits` allow, and parsed only if
-what comes of them has room in memory. 64 MiB of text can hold twenty million empty lists.
+Documents are untrusted: no more bytes are fetched than `Limits` allow, and they are parsed only if
+the result fits in memory. 64 MiB of text can hold twenty million empty lists.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
 
 
 Document = bytes | Mapping[str, Any]
-"""A document as it is stored, or the JSON object that was made of it."""
+"""A document as it is stored, or the JSON object parsed from it."""
 Found = Mapping[str, Document | None]
-"""Documents by key; None for those that are not there."""
+"""Documents by key; None for absent ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that metadata from strangers must keep.
+    """Limits for untrusted metadata.
 
     Examples
     --------
@@ -55,13 +55,13 @@ class Limits:
     """
 
     chunk_bytes: int = 1 << 31
-    """Decoded bytes of a chunk at most."""
+    """Maximum decoded bytes of a chunk."""
     metadata_bytes: int = 1 << 26
-    """Bytes of a metadata document at most."""
+    """Maximum bytes of a metadata document."""
     metadata_memory: int = 1 << 28
-    """Bytes of memory at most that parsing a metadata document may take, itself included."""
+    """Maximum bytes of memory for parsing a metadata document, itself included."""
     variable_bytes: int = VARIABLE_BYTES
-    """Encoded bytes of a chunk at most, where elements have no fixed size (texts, for instance)."""
+    """Maximum encoded bytes of a chunk of elements without a fixed size (texts, for instance)."""
 
     def __post_init__(self) -> None:
         for bound in fields(self):
@@ -74,12 +74,12 @@ DEFAULT_LIMITS = Limits()
 
 
 def document_range(limits: Limits) -> Range:
-    """What to fetch of a document: all of it, or one byte more than `limits` allow."""
+    """Return the range to fetch of a document: all of it, or one byte more than `limits` allow."""
     return Range(0, limits.metadata_bytes + 1)
 
 
 def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[str, bytes | None]:
-    """Several documents in one batch; None for those that are not there.
+    """Read several documents in one batch; None for absent ones.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[st
 def checked_documents(
     store: Store, found: Mapping[str, Buffer | None], limits: Limits
 ) -> dict[str, bytes | None]:
-    """Documents that were fetched, as bytes.
+    """Return fetched documents as bytes.
 
     Raises
     ------
@@ -113,19 +113,19 @@ def checked_documents(
 
 
 def where(store: Store, key: str) -> str:
-    """Store and key, for messages."""
+    """Return store and key, for messages."""
     return f"{store.url}/{key}" if key else store.url
 
 
 def load_json(
     store: Store, key: str, text: Document, limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, Any]:
-    """A document that must be a JSON object, and may have been parsed already: not to be changed.
+    """Parse a document that must be a JSON object; the result must not be changed.
 
     Raises
     ------
     MetadataError
-        If it is not, or takes more memory than `limits` allow.
+        If it is not one, or takes more memory than `limits` allow.
     """
     if isinstance(text, dict):
         return text
@@ -154,13 +154,13 @@ def _refusal(store: Store, key: str, found: object, expected: str) -> MetadataEr
 
 
 def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
-    """JSON, if it does not take more memory than `limits` allow.
+    """Parse JSON if it does not take more memory than `limits` allow.
 
     Raises
     ------
     ValueError
-        If it takes more, is no JSON, is nested too deeply, or, `strictly`, an object has two
-        members of one name.
+        If it takes more, is not JSON, is nested too deeply, or, with `strictly`, an object has two
+        fields of one name.
     RecursionError
         If it is nested very deeply.
     """
@@ -168,7 +168,7 @@ def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
         _check_memory(text, limits.metadata_memory)
     try:
         return jiter.from_json(text, catch_duplicate_keys=strictly)
-    except ValueError as error:  # the slower parser takes more (half a surrogate pair) or says why
+    except ValueError as error:  # the slower one accepts half a surrogate pair, or gives a reason
         if twice := _TWICE.match(str(error)):
             raise ValueError(f"the name {twice[1][:60]!r} stands twice in one object") from error
         document = json.loads(text, object_pairs_hook=_object if strictly else None)
@@ -181,27 +181,27 @@ _TWICE = re.compile(r'Detected duplicate key "(.*)" at line', re.DOTALL)
 
 
 class _TooMuchMemoryError(ValueError):
-    """Says how much."""
+    """The document would take too much memory; the message says how much."""
 
 
 _MOST_PER_BYTE = 100
-"""Bytes of memory for a byte of a document at most, by the costs below."""
+"""Maximum bytes of memory per byte of a document, by the costs below."""
 _LEAST = 1 << 12
 _COSTS = ((b"{", 100), (b"[", 80), (b":", 210), (b",", 56))
-"""Bytes of memory for what a document may hold, by what stands there for each of them.
+"""Bytes of memory for the parts of a document, by the byte that marks each of them.
 
-Objects, lists, members with a name of their own (the tuple they are handed over in, its text, its
-places in the object and in the parser's table of names), and values. Measured with CPython 3.13.
+The parts are objects, lists, fields with a unique name (the tuple they are passed in, its text, its
+entries in the object and in the parser's table of names), and values. Measured with CPython 3.13.
 """
 
 
 def _check_memory(text: bytes, most: int) -> None:
-    """Refuse documents that take more memory than `most`.
+    """Raise if a document takes more memory than `most`.
 
     Raises
     ------
     ValueError
-        With the number of bytes that they take, or more.
+        With a lower bound of the bytes that it takes.
     """
     nbytes = _LEAST
     counted = (text.count(found) * cost for found, cost in _COSTS)
@@ -212,9 +212,9 @@ def _check_memory(text: bytes, most: int) -> None:
 
 
 def _text_costs(text: bytes) -> Iterator[int]:
-    """Bytes of memory for the document, for it as a text, and for the texts in it.
+    """Yield bytes of memory for the document, for it as a text, and for the texts in it.
 
-    One wide character makes all of its text wide.
+    One wide character makes its whole text wide.
     """
     yield 3 * len(text)
     if not text.isascii() or b"\0" in text:
@@ -226,19 +226,19 @@ def _text_costs(text: bytes) -> Iterator[int]:
 
 
 class _TooDeepError(ValueError):
-    """Says how deep it may be."""
+    """The document is nested too deeply; the message has the limit."""
 
 
 _DEEPEST = 200
-"""Lists and objects within each other at most; what copies or prints them calls itself for each.
-The quick parser ends there (or one later) by itself."""
+"""Maximum nesting of lists and objects; copying and printing are recursive. The fast parser stops
+there (or one later) by itself."""
 
 
 _HOLDERS = frozenset({dict, list})
 
 
 def _is_deeper(document: Any, most: int) -> bool:
-    """Whether lists and objects lie within each other more than `most` deep."""
+    """True if lists and objects are nested more than `most` deep."""
     level = [document] if type(document) in _HOLDERS else []
     for _ in range(most):
         level = [
@@ -253,7 +253,7 @@ def _is_deeper(document: Any, most: int) -> bool:
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, whose names must differ: readers disagree on which of two counts."""
+    """Make a JSON object; its names must be unique, because readers disagree on which one wins."""
     document = dict(members)
     if len(document) != len(members):
         last = {name: position for position, (name, _) in enumerate(members)}
@@ -263,17 +263,17 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def dump_json(document: Mapping[str, Any]) -> bytes:
-    """A document as JSON; NaN in attributes that others wrote stays what it is."""
+    """Return a document as JSON; NaN in attributes of other writers is kept."""
     return json.dumps(document, indent=2, default=_json_value).encode()
 
 
 def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """Attributes that a user gives, which must be strict JSON.
+    """Return attributes given by a user, which must be strict JSON.
 
     Raises
     ------
     MetadataError
-        If they hold what JSON cannot: NaN, infinities, or objects of other types.
+        If they contain values that JSON lacks: NaN, infinities, or objects of other types.
     """
     try:
         return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))

@@ -1,7 +1,7 @@
-"""Extension points of Zarr v3 documents: an object with a name, or the name alone.
+"""Extension points in Zarr v3 documents: an object with a name, or only the name.
 
-Source: core specification 3.1, "Extensions". Version 3.0 knew the name alone only for data types,
-so it is read everywhere and written nowhere else.
+Source: core specification 3.1, "Extensions". Version 3.0 allowed the name alone only for data
+types, so it is read everywhere and written only there.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zarr_dask.members import Members, is_object
+from zarr_dask._util.json_fields import Members, is_object
 
 __all__ = ["Extension", "may_be_ignored", "take_extension"]
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What stands at an extension point."""
+    """The value of an extension point."""
 
     name: str
     configuration: Mapping[str, Any]
 
     @staticmethod
     def of(value: Any, members: Members) -> Extension | None:
-        """An extension in its short or its long form; None if it is neither.
+        """Parse an extension in its short or its long form; None if it is neither.
 
         Parameters
         ----------
         value
-            What stands in the document.
+            Value in the document.
         members
-            Takes what is wrong with it; its place is that of the extension.
+            Collects the problems; its position is that of the extension.
         """
         if isinstance(value, str):
             return Extension(value, {})
@@ -45,7 +45,7 @@ class Extension:
 
 
 def take_extension(members: Members, name: str) -> Extension | None:
-    """The extension that a member of a document holds; None and more problems if it holds none."""
+    """Return the extension in a field of a document; None, with problems added, if it has none."""
     expected = "a name, or an object with a 'name'"
     value = members.take(name, lambda v: isinstance(v, str) or is_object(v), expected)
     if value is None:
@@ -57,5 +57,5 @@ def take_extension(members: Members, name: str) -> Extension | None:
 
 
 def may_be_ignored(value: Any) -> bool:
-    """Whether readers that do not know something need not understand it."""
+    """True if readers may ignore an unknown value."""
     return isinstance(value, Mapping) and value.get("must_understand") is False

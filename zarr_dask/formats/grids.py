@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+from zarr_dask._util.json_fields import Members, between, is_ints, is_list, one_of
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ChunkKeys, stored_grid
 from zarr_dask.formats.extensions import take_extension
-from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Shape
-from zarr_dask.members import Members, between, is_ints, is_list, one_of
+from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Shape
 
 __all__ = [
     "chunk_keys_from_v3",
@@ -28,7 +28,7 @@ __all__ = [
 
 _LONGEST = 1 << 63
 _MOST_RUNS = 1 << 20
-"""Runs of equal cells along a dimension at most; real arrays have thousands."""
+"""Maximum number of runs of equal cells along a dimension; real arrays have thousands."""
 
 _is_length = between(range(1, _LONGEST))
 
@@ -37,16 +37,16 @@ _is_length = between(range(1, _LONGEST))
 
 
 def take_grid(members: Members, shape: Sequence[int] | None, codecs: Chain | None) -> Grid | None:
-    """The stored objects of an array.
+    """Parse the grid of stored objects of an array.
 
     Parameters
     ----------
     members
-        Its document.
+        Fields of its document.
     shape
-        Its lengths; None if they are wrong.
+        Shape of the array; None if it is wrong.
     codecs
-        Those of a stored object; None if they are wrong.
+        Codecs of a stored object; None if they are wrong.
     """
     extension = take_extension(members, "chunk_grid")
     if extension is None:
@@ -73,7 +73,7 @@ def _regular(
         return None
     smallest = _divisor(codecs)
     if smallest is not None and len(smallest) == len(cell) == len(shape):
-        # a length of 0, which some writers give to dimensions without elements
+        # a length of 0, written by some for dimensions without elements
         cell = [s if c == n == 0 else c for c, n, s in zip(cell, shape, smallest, strict=True)]
     try:
         return stored_grid(shape, cell)
@@ -83,7 +83,7 @@ def _regular(
 
 
 def _divisor(codecs: Chain | None) -> Shape | None:
-    """The lengths that those of a stored object must be multiples of, where it is a shard."""
+    """Return the lengths that must divide those of a stored object if it is a shard."""
     if codecs is None or not isinstance(codecs.serializer, Sharding):
         return None
     shape = codecs.serializer.chunk_shape
@@ -136,7 +136,7 @@ def _dimension(configuration: Members, place: str, item: Any, extent: int) -> Di
 
 
 def grid_to_v3(grid: Grid) -> dict[str, Any]:
-    """A grid as documents hold it; a regular one in the form that every reader knows.
+    """Return a grid as in documents; a regular one in the form that every reader supports.
 
     Examples
     --------
@@ -160,14 +160,14 @@ _SEPARATORS = {"default": "/", "v2": "."}
 
 
 def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
-    """A chunk key encoding in v3 form; None if it is not one."""
+    """Parse a chunk key encoding in v3 form; None if it is not valid."""
     members = Members({"chunk_key_encoding": value})
     keys = take_chunk_keys(members)
     return None if members.problems else keys
 
 
 def take_chunk_keys(members: Members) -> ChunkKeys | None:
-    """The layout of keys that a document asks for."""
+    """Return the layout of keys that a document states."""
     extension = take_extension(members, "chunk_key_encoding")
     if extension is None:
         return None
@@ -187,5 +187,5 @@ def take_chunk_keys(members: Members) -> ChunkKeys | None:
 
 
 def chunk_keys_to_v3(keys: ChunkKeys) -> dict[str, Any]:
-    """A layout of keys as documents hold it."""
+    """Return a layout of keys as in documents."""
     return {"name": keys.name, "configuration": {"separator": keys.separator}}

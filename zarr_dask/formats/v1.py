@@ -1,12 +1,12 @@
 """Zarr v1: one array per store, ``meta`` and ``attrs`` beside the chunks.
 
-The specification knows neither groups nor filters. A path below a store is a store of its own
-here. Compressors carry other names for their options than in v2, and are the same codecs.
+The specification has neither groups nor filters. A path below a store is treated as a store of its
+own. Options of compressors have other names than in v2, but the codecs are the same.
 
-Chunks of order "F" are a trap: the specification has their elements with the first dimension
-varying fastest, while the only writer there was (zarr-python 1) did so for blosc alone, and wrote
-rows first for every other compressor. Both kinds look alike. The text is followed unless
-``ReadOptions(v1_f_order="legacy")`` asks for what that writer wrote.
+Chunks of order "F" are ambiguous: in the specification the first dimension varies fastest, but the
+only writer (zarr-python 1) did so for blosc alone, and wrote rows first for every other compressor.
+Both layouts look alike. The specification is followed unless ``ReadOptions(v1_f_order="legacy")``
+requests the layout of that writer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, anything, is_int, is_object, one_of
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.base import BytesCodec
-from zarr_dask.codecs.blosc import BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress.blosc import BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Lzma, Zlib
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
-from zarr_dask.codecs.streams import Bz2, Lzma, Zlib
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
@@ -38,7 +40,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.documents import Document, Limits, parse_json
-from zarr_dask.formats.typestr import (
+from zarr_dask.formats.numpy_dtype_json import (
     dtype_to_json,
     fill_from_json,
     fill_to_json,
@@ -55,8 +57,6 @@ from zarr_dask.formats.v2_document import (
     take_dtype,
     take_grid,
 )
-from zarr_dask.members import Members, anything, is_int, is_object, one_of
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V1", "FormatV1"]
@@ -126,7 +126,7 @@ class FormatV1:
         }
 
     def is_node_name(self, name: str) -> bool:
-        """Everything but the names of documents."""
+        """True for all names except those of documents."""
         return bool(name) and name not in {"meta", "attrs"} and name.strip(".") != ""
 
     def chain(
@@ -165,7 +165,7 @@ V1 = FormatV1()
 
 
 def _claims_to_be_an_array(text: Document, limits: Limits) -> bool:
-    """Whether a file that happens to be called ``meta`` is a metadata document at all."""
+    """True if a file named ``meta`` is a metadata document."""
     try:
         document = text if isinstance(text, Mapping) else parse_json(text, limits, strictly=False)
     except (ValueError, RecursionError):
@@ -179,12 +179,12 @@ def _claims_to_be_an_array(text: Document, limits: Limits) -> bool:
 def parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
-    """What a ``meta`` document says; members that are not known are ignored.
+    """Parse a ``meta`` document; unknown fields are ignored.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     members = Members(document)
     members.take("zarr_format", lambda value: value == 1 and is_int(value), "the integer 1")
@@ -242,7 +242,7 @@ def _fill_value(members: Members, stored: np.dtype[Any] | None) -> np.ndarray | 
 
 
 def _fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
-    """A scalar as JSON has it; v1 knows no base64."""
+    """Parse a scalar in JSON; v1 has no base64."""
     if stored.kind == "S" and isinstance(value, str):
         text = value.encode("ascii")
         if len(text) > stored.itemsize:
@@ -254,7 +254,7 @@ def _fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
 
 
 def _compressor(members: Members) -> dict[str, Any] | None:
-    """The numcodecs configuration of ``compression`` and ``compression_opts``."""
+    """Return the numcodecs configuration of ``compression`` and ``compression_opts``."""
     expected = "the name of a compressor, or null"
     name = members.take("compression", lambda v: v is None or isinstance(v, str), expected)
     options = members.take(
@@ -265,7 +265,7 @@ def _compressor(members: Members) -> dict[str, Any] | None:
     if name in (None, "none"):
         return None
     if name in ("zlib", "gzip", "bz2"):
-        # "gzip" was another name of zlib's own form, not that of gzip files
+        # in v1, "gzip" is another name for zlib's format, not that of gzip files
         level = {} if options is None else {"level": options}
         return {"id": "bz2" if name == "bz2" else "zlib", **level}
     if options is not None and not is_object(options):
@@ -286,7 +286,7 @@ def _compressor(members: Members) -> dict[str, Any] | None:
 def _order_in_chunks(
     order: str, compressor: dict[str, Any] | None, ndim: int, at: str, options: ReadOptions
 ) -> str:
-    """Which dimension varies fastest in the chunks; see the trap in the text on top."""
+    """Return the order of elements in the chunks; see the ambiguity in the module docstring."""
     if order == "C" or ndim < 2 or (compressor is not None and compressor["id"] == "blosc"):
         return order
     if options.v1_f_order == "legacy":
@@ -361,7 +361,7 @@ def _v1_cannot_say(meta: ArrayMeta) -> list[Problem]:
 
 
 def _fill_to_json(value: np.ndarray, stored: np.dtype[Any]) -> Any:
-    """A JSON scalar, with the bare NaN and Infinity that its readers know."""
+    """Return a JSON scalar, with bare NaN and Infinity, which readers of v1 accept."""
     if stored.kind == "V":
         if any(value.tobytes()):
             raise ValueError("a struct or raw bytes that are not zero")

@@ -1,6 +1,6 @@
 """Zarr v2: ``.zarray``, ``.zgroup`` and ``.zattrs`` beside the chunks.
 
-`zarr_dask.formats.v2_document` says what a ``.zarray`` means.
+`zarr_dask.formats.v2_document` reads and writes ``.zarray``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, is_int
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
@@ -38,8 +40,6 @@ from zarr_dask.formats.v2_document import (
     like_a_known_one,
     parse,
 )
-from zarr_dask.members import Members, is_int
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 
 __all__ = [
@@ -131,7 +131,7 @@ class FormatV2:
         return documents
 
     def is_node_name(self, name: str) -> bool:
-        """Everything but the names of documents."""
+        """True for all names except those of documents."""
         return bool(name) and not name.startswith(".z") and name.strip(".") != ""
 
     def chain(
@@ -152,7 +152,7 @@ class FormatV2:
                 )
                 return [Problem("codecs", [item for _, item in documents], expected, "codec")]
             documents.insert(0, ("codecs", {"id": codec}))
-        # whoever asks for pickles has chosen them
+        # users who request pickles have accepted their risk
         return chain_from_v2(documents, stored, order, ndim, allow_pickle=True)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
@@ -170,10 +170,10 @@ class FormatV2:
 
 
 def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
-    """The layout of keys of coordinates and nothing else (None: joined by dots)."""
+    """Return a layout of keys that consist of coordinates only (None: joined by dots)."""
     if wanted is None:
         return ChunkKeys("v2", ".")
-    if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+    if isinstance(wanted, Mapping) and "separator" in wanted:  # as in zarr-python
         configuration = {"separator": wanted["separator"]}
         wanted = {"name": wanted.get("name", "v2"), "configuration": configuration}
     keys = chunk_keys_from_v3(wanted)
@@ -184,17 +184,17 @@ def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
 
 
 def default_compressor(data_type: DataType) -> dict[str, Any]:
-    """The numcodecs configuration of the compressor of a new array, where the user names none."""
+    """Return the numcodecs configuration of a new array's default compressor."""
     shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
     return {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}
 
 
 OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
-"""The codec of elements of any length, where the user names none."""
+"""The default codec of elements of variable length."""
 
 
 def numcodecs_form(item: Any) -> Any:
-    """The configuration of a numcodecs codec object, or of a codec's name; others as they are."""
+    """Return the configuration of a numcodecs object, or of a codec's name; others unchanged."""
     if isinstance(item, str):
         return {"id": item}
     get_config = getattr(item, "get_config", None)

@@ -1,8 +1,8 @@
-"""What a ``.zarray`` document of Zarr v2 says of an array, and how an array is said by one.
+"""Reading and writing of ``.zarray``, the document of a Zarr v2 array.
 
-``order: "F"`` is a ``transpose`` codec, the byte order of the type string is that of a ``bytes``
-codec, filters and compressor are steps from bytes to bytes: a v2 array is a chain of the same
-codecs as any other.
+``order: "F"`` is a ``transpose`` codec, the byte order of the type string belongs to a ``bytes``
+codec, filters and compressor are bytes codecs: a v2 array has a chain of the same codecs as any
+other.
 """
 
 from __future__ import annotations
@@ -13,38 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
-from zarr_dask.codecs.categorize import Categorize
-from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.filters import PREFIX
-from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
-from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.objects import ObjectSerializer
-from zarr_dask.codecs.pcodec import Pcodec
-from zarr_dask.codecs.registry import codec_from_v3
-from zarr_dask.codecs.registry_numcodecs import (
-    WHOLE_CHUNK_CODECS,
-    codec_from_numcodecs,
-    numcodecs_from_codec,
-    object_serializer_from_numcodecs,
-)
-from zarr_dask.codecs.zfp import Zfpy
-from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
-from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
-from zarr_dask.formats.typestr import (
-    dtype_from_json,
-    dtype_to_json,
-    fill_from_json,
-    fill_to_json,
-    memory_type,
-    object_fill_from_json,
-    without_unit,
-)
-from zarr_dask.grid import Grid
-from zarr_dask.members import (
+from zarr_dask._util.json_fields import (
     Members,
     anything,
     are_names,
@@ -54,6 +23,37 @@ from zarr_dask.members import (
     is_list,
     one_of,
 )
+from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
+from zarr_dask.codecs.numeric.filters import PREFIX
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.zfp import Zfpy
+from zarr_dask.codecs.objects.categorize import Categorize
+from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.registry import codec_from_v3
+from zarr_dask.codecs.registry_numcodecs import (
+    WHOLE_CHUNK_CODECS,
+    codec_from_numcodecs,
+    numcodecs_from_codec,
+    object_serializer_from_numcodecs,
+)
+from zarr_dask.dtypes import DataType
+from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
+from zarr_dask.formats.numpy_dtype_json import (
+    dtype_from_json,
+    dtype_to_json,
+    fill_from_json,
+    fill_to_json,
+    memory_type,
+    object_fill_from_json,
+    without_unit,
+)
+from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.grid.grid import Grid
 
 __all__ = [
     "DIMENSIONS",
@@ -81,7 +81,7 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 def like_a_known_one(
     document: Mapping[str, Any], attributes: Mapping[str, Any], options: ReadOptions
 ) -> ArrayMeta | None:
-    """What a document says that differs from a known one in what arrays differ in, if it does."""
+    """Return the metadata if a known document differs only in shape and attributes, or None."""
     common = dict(document)
     shape = common.pop("shape", None)
     key = as_bytes(common) if usual_shape(shape) else None
@@ -92,7 +92,7 @@ def like_a_known_one(
 
 
 def _matters(options: ReadOptions) -> tuple[Literal[".", "/"] | None, bool, Limits]:
-    """What a document is read by; these are told apart much faster than all options."""
+    """Return the options that affect parsing; they are compared much faster than all options."""
     return options.dimension_separator, options.allow_pickle, options.limits
 
 
@@ -104,7 +104,7 @@ def _known(
     allow_pickle: bool,
     limits: Limits,
 ) -> ArrayMeta | None:
-    """An array of one cell; None unless there is nothing to be said about its document."""
+    """Return an array of one cell; None unless its document has no problems."""
     document = from_bytes(common)
     options = ReadOptions(dimension_separator=separator, allow_pickle=allow_pickle, limits=limits)
     shape = document.get("chunks")
@@ -113,18 +113,18 @@ def _known(
     try:
         return parse({**document, "shape": shape}, {}, "", options)
     except MetadataError:
-        return None  # whoever asks will say where it is
+        return None  # the caller reports the problem with its location
 
 
 def parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], at: str, options: ReadOptions
 ) -> ArrayMeta:
-    """What a ``.zarray`` document says; members that are not known are ignored.
+    """Parse a ``.zarray`` document; unknown fields are ignored.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     members = Members(document)
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
@@ -165,7 +165,7 @@ _UNSAID_SEPARATOR = (
 
 
 def take_grid(members: Members) -> Grid | None:
-    """The grid that ``shape`` and ``chunks`` describe."""
+    """Return the grid given by ``shape`` and ``chunks``."""
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
     if shape is None or cell is None:
@@ -178,7 +178,7 @@ def take_grid(members: Members) -> Grid | None:
 
 
 def take_dtype(members: Members) -> np.dtype[Any] | None:
-    """The dtype as stored, which ``dtype`` names."""
+    """Return the dtype as stored, which ``dtype`` names."""
     expected = "a NumPy type string, or a list of fields"
     document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
     if document is None:
@@ -193,7 +193,7 @@ def take_dtype(members: Members) -> np.dtype[Any] | None:
 def data_type_in_memory(
     members: Members, name: str, stored: np.dtype[Any] | None, codecs: Chain | None
 ) -> DataType | None:
-    """The data type of what is stored as a dtype, which `name` names; of objects, their codec's."""
+    """Return the data type of a stored dtype named by `name`; for objects, that of their codec."""
     if stored is None:
         return None
     if stored.hasobject:
@@ -260,12 +260,12 @@ def chain_from_v2(
     *,
     allow_pickle: bool = False,
 ) -> Chain | list[Problem]:
-    """The chain of a v2 array.
+    """Return the codec chain of a v2 array.
 
     Parameters
     ----------
     documents
-        Place and numcodecs configuration of each filter, then of the compressor.
+        Position and numcodecs configuration of each filter, then of the compressor.
     stored
         The dtype as stored, with its byte orders.
     order
@@ -273,7 +273,7 @@ def chain_from_v2(
     ndim
         Number of dimensions.
     allow_pickle
-        Whether objects may be pickled.
+        True to allow pickled objects.
     """
     serializer, documents, running = _serializer(documents, stored, allow_pickle=allow_pickle)
     problems: list[Problem] = [] if isinstance(serializer, Serializer) else serializer
@@ -295,13 +295,13 @@ def chain_from_v2(
 
 
 _NESTING = (Json2, Msgpack2, Pickle)
-"""Codecs that keep the shape of a chunk, whatever the order of its elements in memory."""
+"""Codecs that preserve the shape of a chunk, whatever the order of its elements in memory."""
 
 
 def _serializer(
     documents: Sequence[tuple[str, Any]], stored: np.dtype[Any], *, allow_pickle: bool
 ) -> tuple[Serializer | list[Problem], Sequence[tuple[str, Any]], str]:
-    """What makes bytes of the elements, the codecs that are left, and the type they are given."""
+    """Return the serializer, the remaining codecs, and their input type."""
     if not stored.hasobject:
         whole = _whole_chunk_codec(documents, stored)
         if whole is not None:
@@ -319,7 +319,7 @@ def _serializer(
 def _whole_chunk_codec(
     documents: Sequence[tuple[str, Any]], stored: np.dtype[Any]
 ) -> Serializer | list[Problem] | None:
-    """The first codec, where it is given numbers and the shape of a chunk instead of bytes."""
+    """Return the first codec if its input is numbers and the shape of a chunk, not bytes."""
     place, document = documents[0] if documents else ("", None)
     if not isinstance(document, Mapping) or document.get("id") not in WHOLE_CHUNK_CODECS:
         return None
@@ -334,13 +334,13 @@ def _whole_chunk_codec(
 def _names(
     document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
 ) -> tuple[str | None, ...] | None:
-    """Names of dimensions, by the convention of xarray or that of the netCDF library."""
+    """Return names of dimensions, by the convention of xarray or that of the netCDF library."""
     names = dimension_names(attributes, ndim)
     return names_of_nczarr(document, attributes, ndim) if names is None else names
 
 
 def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
-    """Names of dimensions by xarray's convention; null where one has no name."""
+    """Return names of dimensions by xarray's convention; null for a dimension without a name."""
     names = attributes.get(DIMENSIONS)
     return tuple(names) if are_names(names) and len(names) == ndim else None
 
@@ -348,10 +348,11 @@ def dimension_names(attributes: Mapping[str, Any], ndim: int) -> tuple[str | Non
 def names_of_nczarr(
     document: Mapping[str, Any], attributes: Mapping[str, Any], ndim: int
 ) -> tuple[str, ...] | None:
-    """Names of dimensions as the netCDF library writes them: paths of dimensions in a group.
+    """Return names of dimensions as the netCDF library writes them: paths of dimensions.
 
-    It has put them into ``.zarray``, later into the attributes, under several names. A scalar is
-    an array of one element there, whose dimension had no name at first and is now ``_scalar_``.
+    They are in ``.zarray``, or since later versions in the attributes, under several names. A
+    scalar is written as an array of one element, whose dimension had no name at first and is now
+    ``_scalar_``.
     """
     for holder in (attributes, document):
         for member, references in _NCZARR:
@@ -376,12 +377,12 @@ _NCZARR = (
 
 
 def array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
-    """The ``.zarray`` document of an array.
+    """Return the ``.zarray`` document of an array.
 
     Raises
     ------
     MetadataError
-        With everything that v2 cannot say.
+        With everything that v2 cannot express.
     """
     problems = inexpressible(meta, "v2")
     stored = stored_dtype(meta)
@@ -404,7 +405,7 @@ def array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
 
 
 def numcodecs_steps(meta: ArrayMeta) -> tuple[list[Any], Any]:
-    """The numcodecs configurations of the filters, and of the compressor if there is one."""
+    """Return the numcodecs configurations of the filters, and of the compressor if there is one."""
     compressor = None
     steps = list(meta.codecs.bytes)
     if steps and not _is_filter(steps[-1]):
@@ -419,7 +420,7 @@ def numcodecs_steps(meta: ArrayMeta) -> tuple[list[Any], Any]:
 
 
 _WHOLE_CHUNK = Pcodec | Zfpy
-"""What `WHOLE_CHUNK_CODECS` are."""
+"""The codecs of `WHOLE_CHUNK_CODECS`."""
 
 
 def _is_filter(codec: BytesCodec) -> bool:
@@ -443,7 +444,7 @@ def _fill_problems(meta: ArrayMeta, stored: np.dtype[Any]) -> list[Problem]:
 
 
 def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
-    """The dtype of the elements as they are stored, with the byte order of the serializer."""
+    """Return the dtype of the elements as stored, with the byte order of the serializer."""
     serializer = meta.codecs.serializer
     if isinstance(serializer, MixedBytes):
         return serializer.dtype
@@ -452,18 +453,18 @@ def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
 
 
 def order_of(meta: ArrayMeta) -> str:
-    """The order of the elements of a chunk: "F" is a reversal of the dimensions."""
+    """Return the order of the elements of a chunk; "F" reverses the dimensions."""
     return "F" if meta.codecs.arrays else "C"
 
 
 def _would_read_as(stored: np.dtype[Any], data_type: DataType) -> bool:
-    """Whether a document can name a dtype so that readers take it for that data type."""
+    """True if a document can name a dtype so that readers get this data type."""
     found = dtype_from_json(dtype_to_json(stored))
     return not isinstance(found, list) and type(memory_type(found)) is type(data_type)
 
 
 def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
-    """What the documents of v1 and v2 cannot say of an array; `name` is that of the format."""
+    """Return everything that v1 and v2 cannot express of an array; `name` is that of the format."""
     problems = []
     if meta.grid.cell_shape is None:
         expected = f"chunks of one shape: {name} has no others. Use v3"

@@ -1,7 +1,7 @@
 """Zarr v3, final (3.0 and 3.1): one ``zarr.json`` per node.
 
-Read as the core specification says, and written in the form that readers of 3.0 understand:
-extension points as objects with a name, data types of the core as strings.
+Read by the core specification, and written in the form that readers of 3.0 understand: extension
+points as objects with a name, data types of the core as strings.
 """
 
 from __future__ import annotations
@@ -13,10 +13,22 @@ from typing import Any, Literal
 
 import numpy as np
 
+from zarr_dask._util.json_fields import (
+    Members,
+    anything,
+    are_names,
+    is_int,
+    is_lengths,
+    is_list,
+    is_object,
+    is_steps,
+)
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
+from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
     Stored,
     Unremarkable,
@@ -27,10 +39,8 @@ from zarr_dask.codecs.registry import (
     is_serializer,
 )
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
-from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, Problem
-from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -46,7 +56,6 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.draft_2023 import node_of_2023
 from zarr_dask.formats.extensions import may_be_ignored, take_extension
 from zarr_dask.formats.grids import (
     chunk_keys_from_v3,
@@ -55,17 +64,8 @@ from zarr_dask.formats.grids import (
     take_chunk_keys,
     take_grid,
 )
-from zarr_dask.members import (
-    Members,
-    anything,
-    are_names,
-    is_int,
-    is_lengths,
-    is_list,
-    is_object,
-    is_steps,
-)
-from zarr_dask.notices import warn
+from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.formats.v3draft_2023 import node_of_2023
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -131,7 +131,7 @@ class FormatV3:
         return {key: dump_json(document)}
 
     def is_node_name(self, name: str) -> bool:
-        """Names that start with two underscores are kept for other uses (core, "Node names")."""
+        """False for names with two leading underscores, which are reserved (core, "Node names")."""
         return (
             bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
         )
@@ -161,7 +161,7 @@ class FormatV3:
         """See `Format.chunk_keys`."""
         if wanted is None:
             return ChunkKeys("default", "/")
-        if isinstance(wanted, Mapping) and "separator" in wanted:  # as zarr-python spells it
+        if isinstance(wanted, Mapping) and "separator" in wanted:  # as in zarr-python
             name = wanted.get("name", "default")
             wanted = {"name": name, "configuration": {"separator": wanted["separator"]}}
         keys = chunk_keys_from_v3(wanted)
@@ -181,16 +181,16 @@ class FormatV3:
 
 V3 = FormatV3()
 _OF_XARRAY = ("__xarray_dataarray_variable__", "__values__")
-"""Names that xarray gives to arrays without one, although v3 keeps them for other uses."""
+"""Names that xarray gives to arrays without a name, although v3 reserves them."""
 
 
 def _default_compressor(data_type: DataType) -> Codec:
-    """Texts and byte strings have no elements of one size that could be shuffled."""
+    """Return the default compressor, which shuffles only elements of a fixed size."""
     return Blosc(shuffle="noshuffle") if data_type.variable else Blosc(shuffle=None)
 
 
 def _shuffled_bytes(data_type: DataType) -> int:
-    """Bytes of what blosc is to take for an element."""
+    """Return the element size that blosc should assume."""
     size = data_type.itemsize
     return size if size <= BLOSC_LARGEST_TYPESIZE else element_bytes(data_type.dtype)
 
@@ -201,7 +201,7 @@ def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:
     if element_bytes(stored) == 1:
         return Bytes(None)
     orders = {endian_of(leaf) for _, leaf in leaves(stored)} - {None}
-    return Bytes("big" if orders == {"big"} else "little")  # v3 has one for all fields
+    return Bytes("big" if orders == {"big"} else "little")  # v3 has one byte order for all fields
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -214,14 +214,14 @@ def parse(
     *,
     stored_as: type[Stored] | None = Stored,
 ) -> NodeMeta:
-    """What a document says; older spellings are read only where they are stored.
+    """Parse a document; deprecated forms are accepted only if they are stored.
 
-    How a codec is told that it is read from a store is `stored_as`; None for what a user gives.
+    `stored_as` tells codecs that they are read from a store; None if a user gives the document.
 
     Raises
     ------
     MetadataError
-        With every problem of the document.
+        With all problems of the document.
     """
     members = Members(document)
     expected = "the integer 3"
@@ -242,7 +242,7 @@ def parse(
         if members.problems:
             raise MetadataError.of(at, members.problems)
         return GroupMeta(attributes, extra)
-    if kind is None and "shape" not in document:  # neither one nor the other
+    if kind is None and "shape" not in document:  # neither an array nor a group
         raise MetadataError.of(at, members.problems)
     meta = _array(members, attributes, limits, at, stored_as)
     problems = members.problems or (list(meta.problems()) if meta else [])
@@ -252,7 +252,7 @@ def parse(
 
 
 def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
-    """What a document says that differs from a known one in what arrays differ in, if it does."""
+    """Return the metadata if a known document has the same grid, type and codecs, or None."""
     common = dict(document)
     shape = common.pop("shape", None)
     attributes = common.pop("attributes", {})
@@ -270,7 +270,7 @@ def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta 
 
 @lru_cache(maxsize=MOST_KNOWN)
 def _known(common: bytes, ndim: int, limits: Limits) -> ArrayMeta | None:
-    """An array of one cell; None unless there is nothing to be said about its document."""
+    """Return an array of one cell; None unless its document has no problems."""
     document = from_bytes(common)
     grid = _object_at(document, "chunk_grid")
     shape = _object_at(grid, "configuration").get("chunk_shape")
@@ -282,7 +282,7 @@ def _known(common: bytes, ndim: int, limits: Limits) -> ArrayMeta | None:
     try:
         meta = parse({**document, "shape": shape}, "", limits, stored_as=Unremarkable)
     except MetadataError:
-        return None  # whoever asks will say where it is
+        return None  # the caller reports the problem with its location
     return None if isinstance(meta, GroupMeta) or meta.extra else meta
 
 
@@ -343,7 +343,7 @@ def _fill_value(
 
 
 def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
-    """Byte order of the chunks, in which the fill value of a legacy ``structured`` is packed."""
+    """Return the byte order of the chunks, and of a packed legacy ``structured`` fill value."""
     inner = codecs
     while inner is not None and isinstance(inner.serializer, Sharding):
         inner = inner.serializer.codecs
@@ -364,7 +364,7 @@ def _codecs(members: Members, data_type: DataType | None, stored: Stored | None)
 
 
 def _with_byte_order(document: Any) -> Any:
-    """A codec with the byte order that legacy ``structured`` arrays may leave out."""
+    """Return a codec with the byte order that legacy ``structured`` arrays may omit."""
     name, configuration = document, {}
     if is_object(document):
         name, configuration = document.get("name"), document.get("configuration", {})
@@ -399,7 +399,7 @@ def _dimension_names(
 
 
 def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
-    """Those that are skipped, because readers need not know them; no other is known."""
+    """Return the storage transformers to skip; none is known, so all others are problems."""
     transformers = (
         members.take("storage_transformers", is_steps, "a list of at most 1000", []) or []
     )
@@ -417,11 +417,11 @@ def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
 
 
 _LEFT_OVER = dict.fromkeys(("extensions", "chunk_memory_layout"), "drafts of 2022 had it")
-"""Members of other versions, for messages."""
+"""Fields of other versions, for messages."""
 
 
 def _ignorable(members: Members) -> dict[str, Any]:
-    """Members that are not known; all of them must say that they may be ignored."""
+    """Return unknown fields; those that must be understood are noted as problems."""
     extra = dict(members.rest())
     members.blame_all(
         (name for name, value in extra.items() if not may_be_ignored(value)), _expected_instead
@@ -464,7 +464,7 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
 
 
 def _cannot_be_said(meta: ArrayMeta) -> Iterator[Problem]:
-    """What v3 has no words for, of arrays that were made for other formats."""
+    """Yield everything of arrays from other formats that v3 cannot express."""
     if meta.keys.name not in {"default", "v2"}:
         expected = "'default' or 'v2': v3 has no keys such as c1/23"
         yield Problem("chunk_key_encoding", meta.keys.name, expected, "grid")

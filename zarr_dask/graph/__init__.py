@@ -1,32 +1,32 @@
 """From an index space cut into blocks to dask, and from dask to tasks that write.
 
-Knows no array of this package: a source is anything with ``shape``, ``dtype`` and ``__getitem__``,
-a target anything with the methods of `Target`. Names dask at its top, and is therefore imported
-inside functions.
+This package does not know `zarr_dask.Array`: a source is any object with ``shape``, ``dtype`` and
+``__getitem__``, a target any object with the methods of `Target`. It imports dask at its top, and
+is therefore imported inside functions.
 
 ==========  ======================================================================
-`checks`    what dask arrays must be like, so that anything can be planned
-`wanted`    the blocks that a reader asks for: ``chunks=`` in all its forms
-`regions`   where blocks lie: worked out when asked for, small when pickled
-`sources`   what tasks that read index
+`checks`    requirements for dask arrays that are to be written
+`wanted`    the blocks that a reader requests: ``chunks=`` in all its forms
+`regions`   regions of blocks: computed on demand, small when pickled
+`sources`   protocols of the sources that read tasks index
 `read`      from a source cut into blocks to a lazy dask array
-`ahead`     tasks whose requests are sent before their turn comes
+`ahead`     tasks whose requests are prefetched
 `write`     from a dask array to the tasks that write it
 `separate`  blocks that share no ancestor, computed or written one by one
 ==========  ======================================================================
 """
 
 from zarr_dask.graph.checks import check_backend, checked_array
-from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
-from zarr_dask.graph.regions import BlockRegions
-from zarr_dask.graph.separate import (
+from zarr_dask.graph.independent_blocks import (
     BlockWrites,
     ComputedBlocks,
     computed_blocks,
     has_separate_blocks,
     separate_writes,
 )
-from zarr_dask.graph.wanted import blocks_of, blocks_of_selection, cuts_objects
+from zarr_dask.graph.normalize_chunks import blocks_of, blocks_of_selection, cuts_objects
+from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
+from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.write import StoredWrite, Target, join_writes, write_array
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What dask arrays must be like, so that anything can be planned."""
+"""Requirements for dask arrays that are to be written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["check_backend", "checked_array"]
 
 
 def check_backend() -> None:
-    """Refuse to make or take arrays of dask's array-expr backend, which has no layers.
+    """Raise if dask's array-expr backend is on, whose arrays have no layers.
 
     Raises
     ------
     DaskBackendError
-        If it is turned on.
+        If it is on.
     """
     if da.Array is not LayeredArray:
         raise DaskBackendError(
@@ -32,7 +32,7 @@ def check_backend() -> None:
 
 
 def checked_array(array: Any) -> da.Array:
-    """A dask array whose blocks have known sizes.
+    """Return a dask array whose blocks have known sizes.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Credentials for the workers of a cluster, beside the graphs, which have none.
+"""Credentials for the workers of a cluster, separate from graphs, which hold none.
 
-They are handed over by a plugin of the workers, which the scheduler gives to those that come later
-as well: once for each client and credential. So it is done by itself where a lazy array is made,
-or a job begins, while a client is there.
+They are sent by a worker plugin, once for each client and credential; the scheduler also sends it
+to workers that join later. This happens automatically when a lazy array is made or a job begins
+while there is a client.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 
 from distributed import Client, WorkerPlugin
 
-from zarr_dask.stores.credentials import keep_credentials, known_credentials, references_of
+from zarr_dask.stores.secrets import keep_credentials, known_credentials, references_of
 
 __all__ = ["share_references", "share_with_client"]
 
 
 class _CredentialsPlugin(WorkerPlugin):
-    """Gives a worker credentials when it begins."""
+    """A plugin that gives a worker credentials when it starts."""
 
     idempotent = True
 
@@ -29,7 +29,7 @@ class _CredentialsPlugin(WorkerPlugin):
         self._secrets = secrets
 
     def setup(self, worker: Any) -> None:  # noqa: ARG002
-        """Keep them in the worker's process."""
+        """Store them in the worker's process."""
         keep_credentials(self._secrets)
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class _CredentialsPlugin(WorkerPlugin):
 
 
 class _Shared:
-    """Which credentials the workers of a client have, by their references."""
+    """The references of the credentials that the workers of a client have."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,14 +56,14 @@ _SHARED = _Shared()
 
 
 def share_references(client: Client, references: Iterable[str]) -> None:
-    """Hand credentials over to the workers of a cluster, those that come later included.
+    """Send credentials to the workers of a cluster, including those that join later.
 
-    A client that is asked from its own event loop does it as soon as that gets to it.
+    A client that is used from its own event loop sends them as soon as that is free.
     """
     for reference in _SHARED.missing(client, references):
         secrets = known_credentials([reference])
         if not secrets:
-            continue  # this process was not given them either
+            continue  # this process does not have them either
         plugin = _CredentialsPlugin(secrets)
         done = client.register_plugin(plugin, name=f"zarr-dask-credentials-{reference}")
         if client.asynchronous:
@@ -72,10 +72,10 @@ def share_references(client: Client, references: Iterable[str]) -> None:
 
 
 def share_with_client(value: Any) -> None:
-    """Hand over what a value needs that is about to be part of a graph, if there is a client."""
+    """Send the credentials of a value that becomes part of a graph, if there is a client."""
     client = _current_client()
     if client is not None:
-        with suppress(OSError):  # a cluster that is gone says so when it is to compute something
+        with suppress(OSError):  # a lost cluster raises when it is to compute something
             share_references(client, references_of(value))
 
 

@@ -17,28 +17,28 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
-from zarr_dask.flags import check_given
-from zarr_dask.graph.ahead import AheadBlocks
+from zarr_dask._util.arguments import check_given
 from zarr_dask.graph.checks import check_backend
+from zarr_dask.graph.index_prefetch import AheadBlocks
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.graph.sources import AheadSource, DivisibleSource, Source
-from zarr_dask.grid import Blocks
+from zarr_dask.grid.grid import Blocks
 
 __all__ = ["read_ahead", "read_array", "read_shares", "sources_of"]
 
 
 class BlockSources(ArrayBlockwiseDep):
-    """For each block a source of its own, worked out when it is asked for.
+    """A source for each block, made on demand.
 
     Parameters
     ----------
     chunks
         Sizes of the blocks along each dimension.
     value
-        The source of all of them.
+        The common source.
     token
-        Tells that source from all others.
+        Identifies that source.
     """
 
     def __init__(self, chunks: Blocks, value: DivisibleSource, token: str) -> None:
@@ -62,23 +62,23 @@ def _sources(regions: BlockRegions, value: DivisibleSource, token: str) -> Block
 
 
 def read_array(source: Source, blocks: Blocks, token: str, name: str | None = None) -> da.Array:
-    """A lazy dask array over a source.
+    """Return a lazy dask array over a source.
 
     Parameters
     ----------
     source
-        What to index; small when pickled, because it is part of every task.
+        The object to index; small when pickled, because it is part of every task.
     blocks
         Sizes of the blocks along each dimension.
     token
-        Tells this source from all others, now and after a change of its metadata.
+        Identifies this source, and changes with its metadata.
     name
-        Name of the array in the graph; made of the token by default.
+        Name of the array in the graph; derived from the token by default.
 
     Raises
     ------
     TypeError
-        If the name is no text.
+        If the name is not a text.
     """
     return _read_layer(source, blocks, token, name, (source, None))
 
@@ -86,7 +86,7 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
 def read_ahead(
     source: AheadSource, blocks: Blocks, token: str, name: str | None = None
 ) -> da.Array:
-    """As `read_array`, where tasks ask for indices of shards before others need them."""
+    """Return the same as `read_array`, with prefetch of shard indices."""
     ahead = AheadBlocks(blocks, source)
     return _read_layer(source, blocks, token, name, (ahead, _indices(source)))
 
@@ -94,13 +94,13 @@ def read_ahead(
 def read_shares(
     source: DivisibleSource, blocks: Blocks, token: str, name: str | None = None
 ) -> da.Array:
-    """As `read_array`, where each task is given a source of its own block only."""
+    """Return the same as `read_array`, with a source for each task that covers only its block."""
     shares, everything = BlockSources(blocks, source, token), (slice(None),) * len(source.shape)
     return _read_layer(source, blocks, token, name, (shares, _indices(source)), (everything, None))
 
 
 _Argument = tuple[Any, tuple[int, ...] | None]
-"""What each task is given; something else for each block where there are indices."""
+"""The argument of each task; one for each block if there are indices."""
 
 
 def _indices(source: Source) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def _read_layer(
     read: _Argument,
     index: _Argument | None = None,
 ) -> da.Array:
-    """One task for each block, which indexes what it reads; by the region of the block."""
+    """Return an array with one task for each block, which indexes the source by its region."""
     check_backend()
     check_given("name", name, str, "a text")
     share_with_current_client(source)
@@ -129,7 +129,7 @@ def _read_layer(
 
 
 def sources_of(array: da.Array, kind: type | tuple[type, ...]) -> Iterator[Any]:
-    """The sources of one kind that a graph reads, layer by layer."""
+    """Yield the sources of one type that a graph reads, layer by layer."""
     for layer in array.__dask_graph__().layers.values():
         for value in _literals(layer):
             candidate = getattr(value, "value", value)

@@ -1,4 +1,4 @@
-"""Where the blocks of a dask array lie: worked out when asked for, a few numbers when pickled."""
+"""Regions of the blocks of a dask array: computed on demand, a few numbers when pickled."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 from dask.layers import ArrayBlockwiseDep
 
-from zarr_dask.grid import Blocks, Shape
+from zarr_dask.grid.grid import Blocks, Shape
 
 __all__ = ["BlockRegions", "PackedBlocks", "packed", "unpacked"]
 
 PackedSizes = tuple[str, tuple[int, ...]]
 PackedBlocks = tuple[PackedSizes, ...]
-"""Sizes of blocks along each dimension, in three numbers where they are equal."""
+"""Sizes of blocks along each dimension, in three numbers if they are equal."""
 
 
 class BlockRegions(ArrayBlockwiseDep):
-    """The region of each block, worked out when it is asked for.
+    """The region of each block, computed on demand.
 
     Parameters
     ----------
     chunks
         Sizes of the blocks along each dimension.
     origin
-        Where the first block starts.
+        Offset of the first block.
     """
 
     def __init__(self, chunks: Blocks, origin: Shape) -> None:
@@ -52,17 +52,17 @@ def _regions(blocks: PackedBlocks, origin: Shape) -> BlockRegions:
 
 
 def packed(blocks: Blocks) -> PackedBlocks:
-    """Sizes of blocks in a form that is small when pickled."""
+    """Return the sizes of blocks in a form that is small when pickled."""
     return tuple(map(_packed_sizes, blocks))
 
 
 def unpacked(blocks: PackedBlocks) -> Blocks:
-    """The sizes that `packed` was given."""
+    """Return the sizes that `packed` was given."""
     return tuple(map(_unpacked_sizes, blocks))
 
 
 def _packed_sizes(sizes: Sequence[int]) -> PackedSizes:
-    """Equal sizes with a shorter last one in three numbers."""
+    """Return equal sizes, with a shorter last one, as three numbers; others as they are."""
     if len(sizes) > 3 and len(set(sizes[:-1])) == 1:
         return "equal", (len(sizes), sizes[0], sizes[-1])
     return "listed", tuple(sizes)
@@ -77,7 +77,7 @@ def _unpacked_sizes(sizes: PackedSizes) -> tuple[int, ...]:
 
 
 def _edges(sizes: Sequence[int]) -> Callable[[int], tuple[int, int]]:
-    """Where the block of a given number begins and ends."""
+    """Return a function for the start and end of a block by its number."""
     kind, numbers = _packed_sizes(sizes)
     if kind == "equal":
         count, size, last = numbers

@@ -1,6 +1,6 @@
-"""What a graph needs besides itself: credentials, which are no part of it.
+"""Sharing credentials with the workers of the current client, apart from the graph.
 
-distributed is not loaded for it: where nobody has, there is no cluster either.
+distributed is not imported for it: if no other code has done so, there is no cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["share_with_current_client"]
 
 
 def share_with_current_client(value: Any) -> None:
-    """Give the workers of the current client what they need for a value that a graph will hold."""
+    """Send the workers of the current client the credentials of a value that a graph will hold."""
     if "distributed" in sys.modules:
         from zarr_dask.graph.credentials_plugin import share_with_client
 

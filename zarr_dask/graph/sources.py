@@ -1,4 +1,4 @@
-"""What read tasks index: anything with ``shape``, ``dtype`` and ``__getitem__``."""
+"""Protocols of the sources that read tasks index."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Store
 
 __all__ = ["AheadSource", "DivisibleSource", "Source"]
 
 
 class Source(Protocol):
-    """What read tasks index."""
+    """The object that read tasks index."""
 
     @property
     def shape(self) -> Shape:
-        """Elements along each dimension."""
+        """Number of elements along each dimension."""
         ...
 
     @property
@@ -32,24 +32,24 @@ class DivisibleSource(Source, Protocol):
     """A source that is too large to be part of every task."""
 
     def within(self, region: tuple[slice, ...]) -> DivisibleSource:
-        """A region of it, as another source."""
+        """Return a region of it, as another source."""
         ...
 
 
 class AheadSource(Source, Protocol):
-    """A source of which other tasks' requests can be sent before their turn comes."""
+    """A source of which requests can be prefetched for other tasks."""
 
     @property
     def store(self) -> Store:
-        """Where the stored objects are."""
+        """The store that holds the stored objects."""
         ...
 
     def reading_from(self, store: Store) -> AheadSource:
-        """The same source, read from another store."""
+        """Return the same source, read from another store."""
         ...
 
     def key_of(self, region: Region) -> str | None:
-        """The one stored object that a region lies in; None if there are several."""
+        """Return the key of the only stored object of a region; None if there are several."""
         ...
 
     def __reduce__(self) -> tuple[Any, ...]: ...

@@ -1,8 +1,8 @@
 """From a dask array to the tasks that write it.
 
-Not a `dask.array.Array` but a collection with one output key: a `Blockwise` of writing tasks, a
-tree that merges what they return, and one last task that makes the result visible. Both keep their
-form until the scheduler needs tasks. A target is anything with the methods of `Target`.
+The result is not a `dask.array.Array` but a collection with one output key: a `Blockwise` of write
+tasks, a tree that merges their results, and a last task that makes the result visible. Both are
+expanded into tasks only in the scheduler. A target is any object with the methods of `Target`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from dask.threaded import get as threaded_get
 
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
-from zarr_dask.grid import Shape
+from zarr_dask.grid.grid import Shape
 
 __all__ = ["MergeTree", "StoredWrite", "Target", "join_writes", "write_array"]
 
 
 class Target(Protocol):
-    """What write tasks write to."""
+    """The object that write tasks write to."""
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> Any:
-        """Write the stored objects of a region; returns what is to be merged."""
+        """Write the stored objects of a region; return a result to be merged."""
         ...
 
     def merge(self, results: Sequence[Any]) -> Any:
-        """What several writes have returned, as one."""
+        """Merge the results of several writes into one."""
         ...
 
     def finish(self, result: Any) -> Any:
-        """Make the result visible; returns what the user gets."""
+        """Make the result visible; return the result for the user."""
         ...
 
 
@@ -51,22 +51,23 @@ def write_array(
     only: Sequence[tuple[int, int]] | None = None,
     topic: str = "",
 ) -> StoredWrite:
-    """The collection that writes every block of a dask array.
+    """Return the collection that writes every block of a dask array.
 
     Parameters
     ----------
     array
-        Its blocks must be cut so that no stored object lies in two of them.
+        An array whose blocks are cut so that no stored object lies in two of them.
     target
-        Where to write; small when pickled.
+        The object to write to; small when pickled.
     origin
-        Where the first block lies in the target.
+        Offset of the first block in the target.
     token
-        Tells this write from others.
+        Identifies this write.
     only
-        Which blocks to write, as first numbers and counts in the order of memory; all by default.
+        The blocks to write, as first numbers and counts in C order; all by default.
     topic
-        Under which each task tells the clients of its cluster that it is done; "" for silence.
+        Topic of the events by which each task tells the cluster's clients that it is done; "" for
+        none.
     """
     share_with_current_client(target)
     indices = tuple(range(array.ndim))
@@ -103,9 +104,9 @@ def write_array(
 def join_writes(
     writes: Sequence[StoredWrite], end: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 ) -> StoredWrite:
-    """Several writes as one, whose ``compute()`` returns what theirs do, as a tuple.
+    """Join several writes into one, whose ``compute()`` returns their results as a tuple.
 
-    What they have in common is in the graph once. `end` is given that tuple when all are done.
+    Their common tasks are in the graph once. `end` is called with the tuple when all are done.
     """
     outputs = [key for write in writes for key in write.__dask_keys__()]
     name = f"zarr-join-{tokenize(outputs)}"
@@ -134,7 +135,7 @@ def _write_block(
 
 
 def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
-    """Log an event, which costs a task nothing, where it runs in a worker of a cluster."""
+    """Log an event if the task runs in a worker of a cluster; this takes no time."""
     from distributed import get_worker
 
     try:
@@ -145,22 +146,22 @@ def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
 
 
 class MergeTree(Layer):
-    """Merges the results of many tasks, a few at a time, down to one output.
+    """A layer that merges the results of many tasks, a few at a time, down to one output.
 
-    The tasks exist only once somebody looks at them, which is in the scheduler.
+    The tasks are only created when they are accessed, which happens in the scheduler.
 
     Parameters
     ----------
     name
-        Of the layer; its output key is ``(name, 0)``.
+        Name of the layer; its output key is ``(name, 0)``.
     source
         Name of the layer whose results are merged.
     numblocks
-        Its blocks along each dimension.
+        Number of its blocks along each dimension.
     target
-        Says how to merge.
+        Has the method that merges.
     only
-        Which blocks there are results of; see `write_array`.
+        The blocks that there are results of; see `write_array`.
     """
 
     split = 32
@@ -186,11 +187,11 @@ class MergeTree(Layer):
         return MergeTree, (self.name, self.source, self.numblocks, self.target, self.only)
 
     def is_materialized(self) -> bool:
-        """Whether the tasks exist already."""
+        """True if the tasks exist already."""
         return self._tasks is not None
 
     def get_output_keys(self) -> set[Any]:
-        """The one key that others may ask for."""
+        """Return the only output key."""
         return {(self.name, 0)}
 
     @property
@@ -200,7 +201,7 @@ class MergeTree(Layer):
         return self._tasks
 
     def blocks(self) -> list[tuple[int, ...]]:
-        """Coordinates of the blocks that there are results of."""
+        """Return the coordinates of the blocks that there are results of."""
         return list(self._blocks())
 
     def _levels(self) -> Iterator[tuple[Any, Task]]:
@@ -259,7 +260,7 @@ class StoredWrite(DaskMethodsMixin):
 
     @property
     def dask(self) -> HighLevelGraph:
-        """The graph, under the name that dask's own collections have for it."""
+        """The graph, by the name that dask's own collections use."""
         return self._graph
 
     def __dask_graph__(self) -> HighLevelGraph:
@@ -276,7 +277,7 @@ class StoredWrite(DaskMethodsMixin):
 
     @staticmethod
     def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:
-        # keeps layers as they are: annotations survive, tasks are made by the scheduler
+        # keeps layers unexpanded: annotations survive, and the scheduler creates the tasks
         wanted = set(flatten(keys))
         return optimize_blockwise(graph, keys=wanted).cull(wanted)
 

@@ -1,1 +1,1 @@
-"""Jobs: plans as values, and what runs them on dask."""
+"""Jobs: plans as values, and the code that runs them on dask."""

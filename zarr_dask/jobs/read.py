@@ -1,14 +1,14 @@
-"""Reading into dask."""
+"""Reading a stored array as a dask array."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import open_array
-from zarr_dask.stores.urls import Location
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -25,7 +25,7 @@ def from_zarr(
     inline_array: bool = True,  # noqa: ARG001  (dask's keyword; the source is always inlined)
     read: ReadOptions | None = None,
 ) -> da.Array:
-    """An array in a store as a lazy dask array.
+    """Return an array in a store as a lazy dask array.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def from_zarr(
     chunks
         Blocks; one stored object each by default (see `Array.to_dask`).
     name
-        Name of the array in the graph; by default it tells the array and its metadata.
+        Name of the array in the graph; by default derived from the array and its metadata.
     inline_array
-        Taken for the sake of ``dask.array.from_zarr``; it makes no difference here.
+        Accepted for compatibility with ``dask.array.from_zarr``; it makes no difference here.
     read
         How to read.
 

@@ -1,20 +1,21 @@
-"""Journals: where a job keeps what it is and the receipts of its tasks, beside the hierarchy.
+"""Journals: the description of a job and the receipts of its tasks, beside the hierarchy.
 
-Everything here is bytes and values: which objects a job owns and what is left of it is for the
-jobs to say. Writes, rechunkings and simulation output keep the same journals.
+This package handles only bytes and values; jobs know which objects they own and what they have left
+to do. Writes, rechunkings and simulation output have the same journals.
 
 ===========  =====================================================================
 `journal`    what a job is, and the folder that it keeps its receipts in
 `places`     where the journals of a node lie, and which of them are open
 `held`       which jobs processes that live work on
+`claims`     who appends to an array, one at a time
 `outputs`    what the ranks of a simulation write, which nobody else may change
 `half_done`  what is said of a node that a job makes and that is not whole yet
 `believed`   what stores that are far away are not asked again for some seconds
 ===========  =====================================================================
 """
 
-from zarr_dask.journal.half_done import creating, explained
-from zarr_dask.journal.held import Hold, check_none_held
+from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
+from zarr_dask.journal.incomplete import creating, explained
 from zarr_dask.journal.journal import (
     LAST,
     STAGES,
@@ -23,14 +24,7 @@ from zarr_dask.journal.journal import (
     Journal,
     remove_empty_folders,
 )
-from zarr_dask.journal.outputs import (
-    OUTPUT,
-    OpenOutput,
-    check_no_output,
-    forget_nodes_above,
-    output_of,
-)
-from zarr_dask.journal.places import (
+from zarr_dask.journal.location import (
     Place,
     check_resumable,
     default_place,
@@ -40,23 +34,36 @@ from zarr_dask.journal.places import (
     new_journal,
     open_journals,
 )
+from zarr_dask.journal.lock import Hold, check_none_held
+from zarr_dask.journal.open_outputs import (
+    OUTPUT,
+    OpenOutput,
+    check_no_output,
+    forget_nodes_above,
+    output_of,
+)
 
 __all__ = [
     "LAST",
     "OUTPUT",
     "STAGES",
     "TARGETS",
+    "ArrayEnd",
+    "Claim",
     "Hold",
     "Job",
     "Journal",
+    "OnConflict",
     "OpenOutput",
     "Place",
     "check_no_output",
     "check_none_held",
     "check_resumable",
+    "claimed",
     "creating",
     "default_place",
     "discard_journals",
+    "end_of_array",
     "explained",
     "forget_nodes_above",
     "given_place",

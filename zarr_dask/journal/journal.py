@@ -1,18 +1,18 @@
-"""What a job is, and its journal: a folder with a document and the receipts of its tasks.
+"""The description of a job, and its journal: a folder with metadata and the receipts of its tasks.
 
-A journal lies in a `zarr_dask.journal.places.Place`, in a folder of its own::
+A journal is a folder of its own in a `zarr_dask.journal.location.Place`::
 
     __job-<16 hex digits>/
-        job.json                       what the job is (`Job`); there while it is open
-        receipts-<host>-<pid>-<..>     one file per process, only ever appended to
-        receipts-task-<..>             where stores cannot append: one object per task
+        job.json                       the description of the job (`Job`), while it is open
+        receipts-<host>-<pid>-<..>     one file per process, append-only
+        receipts-task-<..>             in stores that cannot append: one object per task
         held                           locked by the processes that work on it
+        held-<16 hex digits>           which process that is, where locks are known to one host
 
-The file of a process is written with one call per receipt, so that a killed process leaves whole
-lines and at most a torn last one, which is passed over. No two processes share a file: appending
-from two hosts is not safe on network file systems. A journal is removed when its job has ended
-well; a task that ends later (of a worker that was thought dead) then finds no journal, and what
-it has written is what was there.
+Each receipt is appended in one call, so that a killed process leaves whole lines and at most a torn
+last one, which is ignored. No two processes share a file: appending from two hosts is not safe on
+network file systems. A journal is removed when its job has succeeded. A task that ends later (on a
+worker that was thought dead) then finds no journal, and has written the same bytes again.
 """
 
 from __future__ import annotations
@@ -20,84 +20,85 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.errors import MetadataError, StoreError
-from zarr_dask.formats.base import Limits, load_json, read_documents
-from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
-from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
+from zarr_dask.formats.base import Limits, load_json, read_documents, where
+from zarr_dask.journal.lock import HELD, Hold, check_none_held, hold, is_held
+from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.journal.validate import checked_members
+from zarr_dask.stores.backends.fsync import forget_folders
+from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Appender, Buffer, Store
-from zarr_dask.stores.conditional import conditional, tag_of
-from zarr_dask.stores.durable import forget_folders
-from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.compare_and_swap import conditional, tag_of
+from zarr_dask.stores.no_follow import folder_in, forget_reached
 
 __all__ = ["LAST", "STAGES", "TARGETS", "Job", "Journal", "job_at", "remove_empty_folders"]
 
 STAGES = "stages"
-"""Fact of a job whose receipts have creations of their own, for each of its stages or arrays."""
+"""Fact of a job whose receipts have a creation for each of its stages or arrays."""
 TARGETS = "targets"
-"""Fact of a job of several arrays: their paths, where it does not make all below its place."""
+"""Fact of a job of several arrays: their paths, if it does not make everything below its node."""
 LAST = "-target"
-"""What the creation of the receipts of a last stage ends in."""
+"""Suffix of the creation of the receipts of a last stage."""
 _FORMAT = "zarr-dask job 1"
 _DOCUMENT = "job.json"
 _RECEIPTS = "receipts-"
-_PROCESS = token_hex(4)  # with the process id: two hosts may share a name, and ids come again
+_PROCESS = token_hex(4)  # with the process id: hosts may share a name, and ids are reused
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job is, so that it is known again and can be finished."""
+    """The description of a job, to recognise and finish it."""
 
     kind: str
-    """What does the work, such as ``"write"``."""
+    """The kind of job, such as ``"write"``."""
     token: str
-    """Equal for the same job only; random where nobody may take it up again."""
+    """Equal only for the same job; random if the job cannot be resumed."""
     creation: str
-    """Random: tells what the job writes to from what may be at the same place later."""
+    """A random id of the array written to, which no later array at the same location has."""
     resume: str = ""
-    """How it can be taken up: ``"token"``, ``"name"``, or not at all."""
+    """Way to resume the job: ``"token"``, ``"name"``, or "" if it cannot be resumed."""
     creates: bool = False
-    """Whether what it writes to does not exist before it ends."""
+    """True if the array or group does not exist before the job ends."""
     data: str = ""
-    """What the keys of its stored objects lie below, if that is not their node; as in drafts."""
+    """Prefix of the keys of its stored objects, if that is not their node; as in drafts."""
     objects: int = 0
-    """Stored objects that it writes, those that turn out to be empty included."""
+    """Number of stored objects that it writes, including those that turn out to be empty."""
     documents: Mapping[str, str] = field(default_factory=dict)
-    """Metadata documents that are written last, by key."""
+    """Metadata that is written last, by key."""
     layers: tuple[tuple[str, str], ...] = ()
     """Name and token of every layer of the graph, inputs first."""
     region: tuple[tuple[int, int], ...] = ()
-    """First element and the one behind the last along each dimension; empty for all."""
+    """First element and the one after the last along each dimension; empty for all."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else a kind of job must keep."""
+    """Further values that a kind of job must keep."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     growing: bool = False
-    """Whether an append has begun to show the new length, or has shown it."""
+    """True if an append has begun to write the new length, or has written it."""
     ended: bool = False
-    """Whether it has ended, and all that began with it; only journals are left to be removed."""
+    """True if it has ended with all that began with it, except that journals remain."""
     writes: str = ""
-    """Tells which values go where, whatever the region: an array grows, and they are put once."""
+    """Identifies the values and their destination, whatever the region, for appends."""
     together: tuple[str, ...] = ()
-    """What the others write that have ended with it."""
+    """The `writes` of the jobs that have ended with it."""
     swap: str = ""
-    """Tells the folder of an array that takes the place of another one at the end."""
+    """Identifies the folder of an array that replaces another one at the end."""
 
     def to_json(self) -> bytes:
-        """As the journal holds it."""
+        """Return the JSON that the journal stores."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1).encode()
 
     def meets(self, region: tuple[tuple[int, int], ...]) -> bool:
-        """Whether the job writes to some element of a region."""
-        pairs = zip(self.region, region, strict=False)  # of nothing else if one of them is empty
+        """True if the job writes to some element of a region."""
+        pairs = zip(self.region, region, strict=False)  # an empty region means all
         return all(a < d and c < b for (a, b), (c, d) in pairs)
 
 
@@ -113,47 +114,47 @@ class Journal:
 
     @property
     def url(self) -> str:
-        """For messages."""
+        """The location, for messages."""
         return f"{self.store.url}/{self.prefix}"
 
     def begin(self, job: Job) -> None:
-        """Open the journal; what an older job has left in it goes."""
+        """Open the journal, removing what an older job has left in it."""
         self.store.delete_prefix(self.prefix)
         self.note(job)
 
     def note(self, job: Job) -> None:
-        """Say what the job is."""
+        """Write the description of the job."""
         self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
 
     def note_if_none(self, job: Job) -> bool:
-        """As `note`, unless there is a job here already; returns whether it was noted.
+        """Write the description unless there is one already; return True if it was written.
 
-        The store must be a `zarr_dask.stores.conditional.ConditionalStore`.
+        The store must be a `zarr_dask.stores.compare_and_swap.ConditionalStore`.
         """
         store = conditional(self.store)
         return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], tag_of(None))
 
     def add(self, receipt: Receipt) -> None:
-        """Keep a receipt; nothing happens where the job has ended and its journal is gone.
+        """Store a receipt; do nothing if the job has ended and its journal is gone.
 
         Raises
         ------
         StoreError
-            If it cannot be written. The task must fail then: its work would not be known.
+            If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
         if isinstance(self.store, Appender):
             self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
             return
-        # a task that is run again replaces its own, and no other array's or stage's of equal keys
+        # a task that runs again replaces its own, and not those of other arrays or stages
         names = [receipt.creation, *(item.key for item in receipt.objects), *receipt.empty]
         name = sha256(",".join(names).encode()).hexdigest()[:16]
         self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
 
     def receipts(self) -> Iterator[Receipt]:
-        """All receipts, those of other creations included; some may come twice.
+        """Yield all receipts, including those of other creations; some may be repeated.
 
-        What another process merges meanwhile is found again in what it was merged into.
+        Receipts that another process merges meanwhile are found in the merged object.
         """
         asked: set[str] = set()
         while True:
@@ -172,11 +173,11 @@ class Journal:
         return key.startswith(f"{self.prefix}{_RECEIPTS}")
 
     def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
-        """The receipts that hold for what is in the store, by the sizes of what is there."""
+        """Return the receipts that are valid for stored objects of these sizes."""
         return collect(self.receipts(), self.creation, sizes)
 
     def merge(self) -> None:
-        """Put the receipts of single tasks into one object, where the store cannot append."""
+        """Merge the receipts of single tasks into one object, if the store cannot append."""
         if isinstance(self.store, Appender):
             return
         keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
@@ -189,80 +190,121 @@ class Journal:
             self.store.delete(key)
 
     def job(self) -> Job | None:
-        """The job that keeps its journal here now; None if it has ended."""
+        """Return the job that has its journal here now; None if it has ended."""
         return job_at(self.store, self.prefix)
 
+    @property
+    def fence(self) -> Callable[[], None] | None:
+        """What tasks call right before they put an object: `check_ours` where that costs little.
+
+        That is for journals in local files; tasks of others are told apart at the end alone.
+        """
+        return self.check_ours if isinstance(self.store, LocalStore) else None
+
+    def is_ours(self) -> bool:
+        """Return True if the journal is there, and still that of the run that has this value."""
+        text = self.store.get(f"{self.prefix}{_DOCUMENT}")
+        said = f'"creation": {json.dumps(self.creation)}'.encode()
+        return text is not None and said in bytes(text)
+
+    def check_ours(self) -> None:
+        """Refuse to go on where another job has begun anew, or this one was ended elsewhere.
+
+        Raises
+        ------
+        JobReplacedError
+            If the journal has gone, or is that of another run.
+        """
+        if self.is_ours():
+            return
+        other = self.job()
+        if other is not None and other.creation != self.creation:
+            what = f"is that of a job by now that began anew at {other.begun}"
+        else:
+            what = (
+                "has gone: another process has ended this job, or another job has replaced what "
+                "it writes, while it was stopped or out of reach"
+            )
+        raise JobReplacedError(
+            f"the journal of this job, {self.url}, {what}. This one stops, so that it does not "
+            "write over later values. Look at what is there, and let only one of them run."
+        )
+
     def note_end(self, others: Iterable[Journal]) -> None:
-        """Say that the job has ended, and those that began with it, before any journal goes."""
+        """Record the end of the job and those that began with it, before journals are removed."""
         job = self.job()
         if job is None:
             return
         found = [other.job() for other in others]
         written = [other.writes for other in found if other is not None]
-        together = dict.fromkeys((*job.together, *written))  # journals of some may be gone
+        together = dict.fromkeys((*job.together, *written))  # some journals may be gone
         self.note(replace(job, ended=True, together=tuple(together)))
 
     def hold(self) -> Hold:
-        """Say that this process works on the job, until what is returned is closed."""
+        """Hold the job for this process, until the result is closed."""
         return hold(self.store, self.prefix)
 
     def is_held(self) -> bool:
-        """Whether a process that lives is known to work on the job."""
+        """True if a running process holds the job."""
         return is_held(self.store, self.prefix)
 
     def check_not_held(self, what: str) -> None:
-        """Refuse to begin anew what a process that lives writes; see `check_none_held`."""
+        """Raise if a running process writes what is to be replaced; see `check_none_held`."""
         check_none_held(self.store, [f"{self.prefix}{HELD}"], what)
 
     def remove(self) -> None:
-        """End the job: nothing of the journal stays, nor folders that have become empty."""
+        """End the job: remove the journal, and folders that have become empty."""
         self.store.delete(f"{self.prefix}{_DOCUMENT}")
-        with suppress(StoreError):  # a task that ends late may add to it; the job is over anyway
+        with suppress(StoreError):  # a late task may add to it; the job is over anyway
             self.store.delete_prefix(self.prefix)
         remove_empty_folders(self.store, self.prefix)
 
 
 def job_at(store: Store, prefix: str) -> Job | None:
-    """The job that keeps its journal below a prefix; None if there is none, or it has ended."""
+    """The job that keeps its journal below a prefix; None if there is none, or it has ended.
+
+    Raises
+    ------
+    JournalError
+        If the document says what no job says.
+    """
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(store, [key], Limits())[key]
     if text is None:
         return None
     try:
         document = load_json(store, key, text)
-        if document.pop("format", None) != _FORMAT:
-            return None
-        job = Job(**document)
-        return Job(
-            **{
-                **vars(job),
-                "layers": tuple((str(name), str(token)) for name, token in job.layers),
-                "region": tuple((int(start), int(stop)) for start, stop in job.region),
-                "together": tuple(map(str, job.together)),
-            }
-        )
-    except (MetadataError, TypeError, ValueError):
+    except MetadataError:
         return None  # nothing that this package has written: no job of ours
+    if document.pop("format", None) != _FORMAT:
+        return None
+    members: dict[str, Any] = checked_members(document, where(store, key))
+    for name in ("layers", "region"):
+        members[name] = tuple(map(tuple, members.get(name, ())))
+    return Job(**{**members, "together": tuple(members.get("together", ()))})
 
 
 @lru_cache(maxsize=1)
 def _name_of_process(number: int) -> str:
-    """Tells a process from all others; after a fork it has another number."""
+    """Return a unique name of a process; a forked one has another number."""
     return f"{socket.gethostname()}-{number}-{_PROCESS}"
 
 
 def remove_empty_folders(store: Store, prefix: str) -> None:
-    """Remove the folders that lead to a journal, as far as they are empty."""
+    """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, LocalStore):
         return
     forget_folders()
+    forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
+        above, _, name = folder.rpartition("/")
         try:
-            Path(store.root, folder).rmdir()
+            with folder_in(store.root, above) as around:
+                os.rmdir(name, dir_fd=around)
         except FileNotFoundError:
             continue
         except OSError:
-            return  # other journals are in it
+            return  # other journals are in it, or links lead to it
 
 
 def _folders_above(path: str) -> Iterator[str]:

@@ -1,14 +1,14 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
-`model` holds metadata as values, `read` opens images and `plates` plates, `rules` and `validate`
-say what breaks the specification, `migrate` brings a hierarchy to another version, `picture` and
-`mosaic` make small pictures. `write` writes images: `describe` makes their metadata, `factors` says
-what levels they have, `grids` makes their arrays, `downsample` coarser pixels, `pyramid` the
-super-cells in which `cells` writes all levels; `plan` is what was decided, `begin` and `job` carry
-it out.
+`model` holds metadata as values, `read` opens images and `plates` plates. `rules` and `validate`
+check metadata against the specification, `migrate` converts a hierarchy to another version,
+`picture` and `mosaic` draw small pictures. `write` writes images: `describe` makes their metadata,
+`factors` chooses their levels, `grids` makes their arrays, `downsample` makes coarser pixels, and
+`pyramid` plans the super-cells in which `cells` writes all levels. `plan` holds the result of
+planning; `begin` and `job` execute it.
 """
 
-from zarr_dask.ome.additions import (
+from zarr_dask.ome.add_labels_levels import (
     add_level,
     plan_add_level,
     plan_write_labels,

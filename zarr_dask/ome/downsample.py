@@ -1,9 +1,10 @@
-"""Making the pixels of a coarser level from those of a finer one: methods and their exact rules.
+"""Downsampling of pixels to the next coarser level: methods and their exact rules.
 
-A *cell* is what one coarse pixel is made of: `factors` fine pixels along each axis, fewer at the
-end of an axis whose length is no multiple of its factor, so that no pixel is left out and a level
-has ``ceil(length / factor)`` pixels. Every method is a value (`Method`), and its result depends on
-the pixels alone, not on the pieces in which they come:
+A *cell* is the group of fine pixels that makes one coarse pixel: `factors` pixels along each axis.
+Cells at the end of an axis are smaller if its length is not a multiple of its factor, so that no
+pixel is dropped and a level has ``ceil(length / factor)`` pixels. Every method is a value
+(`Method`), and its result depends on the pixels alone, not on the pieces in which they are
+processed:
 
 ``mean``
     The sum of the pixels of a cell over their number. Integers are summed exactly and rounded to
@@ -11,16 +12,15 @@ the pixels alone, not on the pieces in which they come:
 ``max``
     The largest pixel; NaN if there is one.
 ``mode``
-    The pixel that is met most often, the smallest of several.
+    The most frequent pixel, the smallest of several.
 ``nearest``
     The first pixel, ``x[::factor]``.
 ``gaussian``
     A weighted mean around the centre of the cell, axis by axis: weights ``exp(-d**2 / (2 s**2))``
     for pixels at distances d up to the factor, with s a third of the factor. Beyond its border the
-    image is taken to go on with its last pixels. In double precision, rounded as the mean.
+    image is extended with its last pixels. In double precision, rounded as the mean.
 
-Work is done in slabs that stay in the processor's cache, on views with steps: nothing is copied
-but what is summed up.
+Work is done in slabs that fit the processor's cache, on strided views: only the sums are copied.
 """
 
 from __future__ import annotations
@@ -34,38 +34,39 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.errors import DataTypeError, GridError
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 
 __all__ = ["METHODS", "Method", "coarse", "method_named"]
 
 Reduce = Callable[[np.ndarray, Shape], np.ndarray]
-"""From fine pixels, whose number along each axis is a multiple of its factor, to coarse ones."""
+"""Maps fine pixels, a multiple of the factor along each axis, to coarse ones."""
 
 _SLAB = 1 << 17
-"""Fine pixels that are worked on at a time."""
+"""Number of fine pixels that are processed at a time."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """How pixels of one level make those of the next.
+    """Method that makes the pixels of one level from those of the finer one.
 
     Parameters
     ----------
     name
-        What the metadata call it.
+        Name of the method in the metadata.
     reduce
         Called with fine pixels (an array in native byte order) and the factor of each axis; returns
         the coarse ones. The number of pixels along an axis is a multiple of its factor, with
-        `margin` more on both sides of the axes whose factor is above 1. It must give the same
-        for a cell whatever others come with it.
+        `margin` more on both sides of the axes whose factor is above 1. The result for a cell must
+        not depend on other cells of the same call.
     margin
-        Fine pixels on both sides of a cell that count as well: the footprint of the method. A
-        number, or a function of the factor. Outside the image its last pixels are repeated.
+        Number of fine pixels on both sides of a cell that contribute to it: the footprint of the
+        method. A number, or a function of the factor. Outside the image its last pixels are
+        repeated.
     centred
-        Whether a coarse pixel is at the centre of its cell, or at the first pixel of it.
+        True if a coarse pixel is at the centre of its cell, False if at the cell's first pixel.
     cuts
-        Whether `reduce` is to be called with cells that the end of the image cuts as they are;
-        otherwise such cells are filled up with the last pixels.
+        True to call `reduce` with smaller cells at the end of the image; otherwise such cells are
+        padded with the last pixels.
 
     Examples
     --------
@@ -87,7 +88,7 @@ class Method:
     cuts: bool = False
 
     def margins(self, factors: Shape) -> Shape:
-        """Fine pixels beside the cells that count, for each axis."""
+        """Return the number of fine pixels beside the cells that contribute, for each axis."""
         margin = self.margin
         return tuple(
             0 if factor == 1 else margin(factor) if callable(margin) else margin
@@ -95,7 +96,7 @@ class Method:
         )
 
     def offset(self, factor: int) -> float:
-        """Where a coarse pixel lies from the first pixel of its cell, in fine pixels."""
+        """Return the distance of a coarse pixel from its cell's first pixel, in fine pixels."""
         return (factor - 1) / 2 if self.centred else 0.0
 
 
@@ -106,23 +107,23 @@ def coarse(
     out: np.ndarray,
     before: Shape | None = None,
 ) -> None:
-    """Make coarse pixels.
+    """Downsample pixels.
 
     Parameters
     ----------
     values
-        Fine pixels from the first of a cell on, with `before` more in front of them, and others
-        after the last cell where the method has a margin.
+        Fine pixels from the first one of a cell on, preceded by `before` more pixels, and followed
+        by more after the last cell if the method has a margin.
     factors
         Fine pixels of a cell along each axis.
     method
-        How.
+        The method.
     out
-        Takes the coarse pixels. What `values` lack for whole cells and margins lies outside the
-        image.
+        Output array of the coarse pixels. Pixels that `values` lack for whole cells and margins are
+        outside the image.
     before
-        How many pixels there are before the first cell along each axis, at most the method's
-        margin; none by default.
+        Number of pixels before the first cell along each axis, at most the method's margin; none by
+        default.
     """
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if not out.size:
@@ -143,7 +144,7 @@ def coarse(
 def _corners(
     values: np.ndarray, factors: Shape, out: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Shape]]:
-    """Parts with cells of one size: the whole cells, and those that the ends of axes cut."""
+    """Yield parts with cells of one size: whole cells, and smaller ones at the ends of axes."""
     along = []
     for length, factor, count in zip(values.shape, factors, out.shape, strict=True):
         whole = min(length // factor, count)
@@ -158,7 +159,7 @@ def _corners(
 
 
 def _slabs(shape: Shape, factors: Shape) -> Iterator[Region]:
-    """The output cut along its first axes, so that each piece is made of few fine pixels."""
+    """Cut the output along its first axes, so that each piece is made of few fine pixels."""
     slab = list(shape)
     for axis in range(len(shape)):
         excess = -(-prod(slab) * prod(factors) // _SLAB)
@@ -179,7 +180,7 @@ def _coarse_with_margins(
     out: np.ndarray,
     before: Shape,
 ) -> None:
-    """Slab by slab, each with its margins, filled up with the last pixels where there are none."""
+    """Downsample slab by slab, each with its margins, padded with the last pixels if necessary."""
     margins = method.margins(factors)
     for part in _slabs(out.shape, factors):
         taken, added = [], []
@@ -206,7 +207,7 @@ def _check_shape(made: np.ndarray, shape: Shape, method: Method) -> None:
 
 
 def _in_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Values rounded to the nearest ones of a type, halves to even, and none beyond its ends."""
+    """Convert values to a type, rounded to nearest (halves to even) and clipped to its range."""
     if values.dtype == dtype:
         return values
     if values.dtype.kind == "c" and dtype.kind != "c":
@@ -219,7 +220,7 @@ def _in_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         values = np.rint(values)
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     made = np.empty(values.shape, dtype)
-    with np.errstate(invalid="ignore"):  # what is beyond the ends is set right below
+    with np.errstate(invalid="ignore"):  # values out of range are set below
         made[...] = values.astype(dtype)
     made[values <= low] = low
     made[values >= high] = high
@@ -246,7 +247,7 @@ def _mean(values: np.ndarray, factors: Shape) -> np.ndarray:
 
 
 def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any] | None:
-    """The narrowest type that holds the sum of some integers, with room to round it."""
+    """Return the narrowest type that holds the sum of some integers, with room to round it."""
     largest = max(abs(int(np.iinfo(dtype).min)), int(np.iinfo(dtype).max))
     for size in (2, 4, 8):
         wide = np.dtype(f"{dtype.kind}{size}")
@@ -256,7 +257,7 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any] | None:
 
 
 def _summed(values: np.ndarray, factors: Shape, wide: np.dtype[Any]) -> np.ndarray:
-    """The sums of cells: along the last axis first, where neighbours share words of memory."""
+    """Return the sums of cells, last axis first, because its neighbours share words of memory."""
     total = values
     paired = _pairs(values, factors[-1], wide)
     axes = list(range(values.ndim - 1))
@@ -271,9 +272,9 @@ def _summed(values: np.ndarray, factors: Shape, wide: np.dtype[Any]) -> np.ndarr
 
 
 def _pairs(values: np.ndarray, factor: int, wide: np.dtype[Any]) -> np.ndarray | None:
-    """Sums of neighbours along the last axis, two of which are looked at as one wider integer.
+    """Return sums of neighbours along the last axis, reading two of them as one wider integer.
 
-    Steps along the fastest axis cost several times as much as whole rows.
+    Strides along the fastest axis cost several times as much as whole rows.
     """
     dtype = values.dtype
     if factor != 2 or dtype.kind != "u" or wide.itemsize != 2 * dtype.itemsize:
@@ -300,7 +301,7 @@ def _step(values: np.ndarray, axis: int, factor: int, first: int) -> np.ndarray:
 
 
 def _rounded(total: np.ndarray, count: int) -> np.ndarray:
-    """Integer sums over a count, rounded to the nearest, halves to even; in their own memory."""
+    """Divide integer sums by a count, in place, rounded to nearest, halves to even."""
     shift = count.bit_length() - 1
     if count == 1 << shift:
         if shift:
@@ -317,7 +318,7 @@ def _rounded(total: np.ndarray, count: int) -> np.ndarray:
 
 
 def _mean_of_longest(values: np.ndarray, factors: Shape) -> np.ndarray:
-    """Of integers whose sum no type holds: quotients and remainders are summed apart."""
+    """Return the mean of integers whose sum overflows: sum quotients and remainders apart."""
     count = prod(factors)
     wide = values.dtype
     quotients, rests = np.divmod(values, count)
@@ -340,7 +341,7 @@ def _summed_narrow(values: np.ndarray, factors: Shape, wide: np.dtype[Any]) -> n
 
 
 def _members(values: np.ndarray, factors: Shape) -> list[np.ndarray]:
-    """For each place in a cell, the pixels at it."""
+    """Return, for each position in a cell, the pixels at it."""
     places = product(*(range(factor) for factor in factors))
     return [
         values[tuple(slice(i, None, f) for i, f in zip(place, factors, strict=True))]
@@ -363,7 +364,7 @@ def _nearest(values: np.ndarray, factors: Shape) -> np.ndarray:
 
 
 def _mode(values: np.ndarray, factors: Shape) -> np.ndarray:
-    """Sorted, equal pixels stand together, the smallest first: the first of the longest runs."""
+    """Return the most frequent pixel: after sorting, the first of the longest runs."""
     members = _members(values, factors)
     if values.dtype.kind in "iu" and len(members) <= _LARGEST_NETWORK:
         members = [np.array(one) for one in members]
@@ -388,7 +389,7 @@ _LARGEST_NETWORK = 32
 
 
 def _sort(members: list[np.ndarray]) -> None:
-    """Sort arrays element by element, in place, by Batcher's network of comparisons."""
+    """Sort arrays element by element, in place, by Batcher's sorting network."""
     count = len(members)
     smaller = np.empty_like(members[0])
     p = 1
@@ -432,7 +433,7 @@ def _weighted(values: np.ndarray, axis: int, factor: int) -> np.ndarray:
 
 
 def gaussian_weights(factor: int) -> tuple[float, ...]:
-    """The weights of the pixels of a cell and its margins along one axis; their sum is 1.
+    """Return the weights of the pixels of a cell and its margins along one axis; their sum is 1.
 
     Examples
     --------
@@ -452,16 +453,16 @@ METHODS = {
     "nearest": Method("nearest", _nearest, centred=False, cuts=True),
     "gaussian": Method("gaussian", _gaussian, margin=_gaussian_margin),
 }
-"""The methods that have a name."""
+"""The methods by name."""
 
 
 def method_named(method: str | Method | Reduce) -> Method:
-    """A method from its name, or from a function without a margin.
+    """Return a method from its name, or from a function without a margin.
 
     Raises
     ------
     ValueError
-        If there is none of this name.
+        If there is no method of this name.
     """
     if isinstance(method, Method):
         return method

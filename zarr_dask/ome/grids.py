@@ -6,33 +6,33 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask._util.json_fields import is_int
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
-from zarr_dask.grid import Shape
-from zarr_dask.members import is_int
-from zarr_dask.ome.describe import Frame, plain
+from zarr_dask.grid.grid import Shape
+from zarr_dask.ome.build_metadata import Frame, plain
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["chunks_of", "level_arrays", "shards_of"]
 
 _CHUNK = 1 << 20
 _SHARD = 1 << 25
-"""Decoded bytes that a chunk and a shard have about, where nobody says."""
+"""Approximate decoded bytes of a chunk and of a shard, if they are not given."""
 
 
 def chunks_of(given: Any, shape: Shape, frame: Frame, itemsize: int) -> Shape:
-    """The chunks of level 0, as far as they are given; others are made.
+    """Return the chunks of level 0, with defaults for those that are not given.
 
-    One element along axes that are no space, and powers of two along those that are, of about 1 MiB
-    together.
+    By default one element along axes that are not space, and powers of two along those of space,
+    about 1 MiB in total.
 
     Raises
     ------
     GridError
-        If they are no lengths.
+        If they are not valid lengths.
     """
     automatic = _automatic(shape, frame, itemsize)
     return _lengths(given, frame.names, shape, automatic, "chunks")
@@ -55,14 +55,14 @@ def _automatic(shape: Shape, frame: Frame, itemsize: int) -> Shape:
 
 
 def shards_of(given: Any, chunks: Shape, shape: Shape, frame: Frame, itemsize: int) -> Shape | None:
-    """The shards of level 0; None for none.
+    """Return the shards of level 0; None if there are none.
 
-    ``"auto"`` makes them of whole chunks, of about 32 MiB.
+    ``"auto"`` makes shards of whole chunks, of about 32 MiB.
 
     Raises
     ------
     GridError
-        If they are no lengths, or chunks do not divide them.
+        If they are not valid lengths, or chunks do not divide them.
     """
     if given is None:
         return None
@@ -133,14 +133,14 @@ def level_arrays(
     axes: Sequence[str],
     codecs: Any,
 ) -> tuple[Array, ...]:
-    """The arrays of some levels, as they will be.
+    """Return the arrays of some levels, as they will be stored.
 
     No chunk is longer than its level, and no shard longer than the chunks that its level has.
 
     Raises
     ------
     DataTypeError, GridError, MetadataError
-        If there can be no such arrays.
+        If such arrays are not possible.
     """
     arrays = []
     for name, shape in zip(names, shapes, strict=True):
@@ -161,10 +161,10 @@ def level_arrays(
         )
         at = join(path, name)
         meta = array_meta(spec, where(store, at))
-        node_format.documents(meta, at)  # raises where the format cannot say it
+        node_format.documents(meta, at)  # raises if the format cannot express it
         arrays.append(Array(store, at, meta, node_format))
     return tuple(arrays)
 
 
 _ENCODINGS = {"v2": {"name": "v2", "separator": "/"}}
-"""Names of chunks, where OME-Zarr asks for others than the format."""
+"""Chunk key encodings for formats whose default differs from that of OME-Zarr."""

@@ -1,6 +1,6 @@
 """Plans of single images and label images: their metadata, their arrays, their super-cells.
 
-`zarr_dask.ome.write` and `zarr_dask.ome.write_plates` put them together.
+`zarr_dask.ome.write` and `zarr_dask.ome.write_plates` combine them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, ReadOnlyError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Shape
-from zarr_dask.group import Group
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.ome.contents import PyramidPlan
-from zarr_dask.ome.describe import (
+from zarr_dask.grid.grid import Shape
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.ome.build_metadata import (
     FORMATS,
     Frame,
     checked_attributes,
@@ -28,13 +27,14 @@ from zarr_dask.ome.describe import (
     omero_of,
 )
 from zarr_dask.ome.downsample import Method, Reduce, method_named
-from zarr_dask.ome.factors import coarser, steps_of
+from zarr_dask.ome.downsample_factors import coarser, steps_of
 from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
 from zarr_dask.ome.model import Metadata
-from zarr_dask.ome.source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.pixel_source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -55,7 +55,7 @@ _LABEL_METHODS = ("nearest", "mode", "max")
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """A label image, and what its values mean.
+    """A label image, and the meaning of its values.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Labelled:
     colors
         Colours of values: ``{1: "#FF0000", 2: (0, 255, 0, 128)}``, or such pairs.
     properties
-        What is known of values: ``{1: {"class": "nucleus"}}``, or such pairs.
+        Properties of values: ``{1: {"class": "nucleus"}}``, or such pairs.
     method
         ``"nearest"``, ``"mode"`` or ``"max"``; a mean of labels would be another label.
     """
@@ -81,7 +81,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Request:
-    """Where images go, and how they are stored."""
+    """Location and storage options of new images."""
 
     store: Store
     version: str
@@ -103,7 +103,7 @@ def requested(
     client: Client | None,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[Request, str]:
-    """Where images go, and the path below the store."""
+    """Return the location and storage options of images, and the path below the store."""
     store, below = Archives().place(url, path, storage_options)
     at = where(store, below)
     checked_version(version, at)
@@ -142,7 +142,7 @@ def plan_image(
     factors: Any = "isotropic",
     method: str | Method | Reduce = "mean",
 ) -> PlannedImage:
-    """The plan of one image; see `plan_write`."""
+    """Plan one image; see `plan_write`."""
     at = where(request.store, path)
     chosen = method_named(method)
     pixels = checked_pixels(values, at)
@@ -205,7 +205,7 @@ def _type_of(pixels: Any) -> Any:
 def plan_labels(
     request: Request, image: PlannedImage, labels: Mapping[str, Any]
 ) -> list[PlannedImage]:
-    """The plans of the label images of an image that is planned, too."""
+    """Plan the label images of an image that is being planned."""
     shapes = [array.shape for array in image.pyramid.arrays]
     return [
         plan_label(
@@ -234,27 +234,27 @@ def plan_label(
     chunks: Shape,
     shards: Shape | None,
 ) -> PlannedImage:
-    """The plan of a label image.
+    """Plan a label image.
 
     Parameters
     ----------
     request
-        How it is stored.
+        Location and storage options.
     given
-        Its pixels, and what they mean.
+        Pixels, and their meaning.
     path, name
-        Of its group.
+        Path and name of its group.
     frame, shapes, steps
-        Of the image that it labels: it has as many levels, of the same shapes.
+        Frame, level shapes and factors of the labelled image, which the label image shares.
     chunks, shards
-        Of that image; those of the label image are alike.
+        Chunks and shards of that image; the label image gets the same.
 
     Raises
     ------
     DataTypeError
-        If the pixels are no integers.
+        If the pixels are not integers.
     GridError
-        If they are not as many as those of the image.
+        If the shape differs from that of the image.
     MetadataError
         If axes, colours or properties break a rule.
     """
@@ -305,7 +305,7 @@ def plan_label(
 
 
 def label_method(method: str | Method | Reduce) -> Method:
-    """A method that makes labels of labels.
+    """Return a method that makes only values that are labels.
 
     Raises
     ------
@@ -322,7 +322,7 @@ def label_method(method: str | Method | Reduce) -> Method:
 
 
 def _taken_axes(axes: Any, ndim: int, frame: Frame, at: str) -> tuple[int, ...]:
-    """Which axes of the image a label image has."""
+    """Return the indices of the image's axes that a label image has."""
     names = frame.names
     if axes is None:
         taken = [i for i, axis in enumerate(frame.axes) if axis.type != "channel"]

@@ -1,6 +1,6 @@
-"""Carrying out a plan to write images: tasks on all levels, stage by stage.
+"""Executing a plan to write images: tasks on all levels, stage by stage.
 
-How a job begins, goes on after it has died, and ends is in `zarr_dask.ome.begin`.
+`zarr_dask.ome.lifecycle` starts, resumes and finishes jobs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.hierarchy import withdraw
-from zarr_dask.jobs.bars import bar
-from zarr_dask.jobs.beginning import held
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.hierarchy.edit import withdraw
+from zarr_dask.jobs.engine import Workers, check_in_reach, find_workers, forks_for, run_tasks
+from zarr_dask.jobs.engine.lifecycle import held
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, forks_for, run_tasks
 from zarr_dask.jobs.write.submit import compute_writes
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.begin import PyramidJob, begun
-from zarr_dask.ome.cells import CellReport, CellTarget, CellWriter, merged
-from zarr_dask.ome.contents import Contents, PyramidPlan
-from zarr_dask.receipts import Receipts
+from zarr_dask.journal.receipts import Receipts
+from zarr_dask.ome.lifecycle import PyramidJob, begun
+from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.ome.pyramid_task import CellReport, CellTarget, CellWriter, merged
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["ImageProgress", "run_plan"]
 
 ImageProgress = Callable[[Progress], None] | Literal[True]
-"""What is called with every step; True for a bar."""
+"""Called with every step; True for a progress bar."""
 
 
 _WAVE = 16
-"""Images whose tasks run side by side; what each of them reads and writes goes with every task."""
+"""Number of images whose tasks run at the same time; every task carries their description."""
 
 
 def run_plan(
@@ -54,7 +54,7 @@ def run_plan(
     resume: bool | str,
     journal: Location | None,
 ) -> WriteReport:
-    """Carry out a plan; see `zarr_dask.ome.plan.ImageWritePlan.run`."""
+    """Execute a plan; see `zarr_dask.ome.plan.ImageWritePlan.run`."""
     workers = find_workers(client)
     _check_memory(plan, workers)
     check_in_reach(plan.store, client)
@@ -78,7 +78,7 @@ def run_plan(
 
 
 def _withdraw(plan: Contents, failed: type[BaseException] | None, *_: object) -> None:
-    """If a job fails, remove what a store was told before the pixels."""
+    """If a job fails, remove metadata that were written before the pixels."""
     if failed is None:
         return
     arrays = [array.path for pyramid in plan.pyramids for array in pyramid.arrays]
@@ -102,7 +102,7 @@ def _check_memory(plan: Contents, workers: Workers) -> None:
 
 
 class _Steps:
-    """Turns what tasks say into progress."""
+    """Converts the results of tasks to progress."""
 
     def __init__(self, told: Callable[[Progress], None] | None, total: int) -> None:
         self._told = told
@@ -111,7 +111,7 @@ class _Steps:
         self._lock = Lock()
 
     def add(self, nbytes: int) -> None:
-        """So many bytes more are done."""
+        """Add a number of bytes that are done."""
         with self._lock:
             nbytes = min(nbytes, self._total - self._done)
             self._done += nbytes
@@ -119,7 +119,7 @@ class _Steps:
             self._told(Progress(0, 1, nbytes, self._total))
 
     def end(self) -> None:
-        """All is done, what an earlier run has done included."""
+        """Report all as done, including the work of an earlier run."""
         self.add(self._total - self._done)
 
 
@@ -134,7 +134,7 @@ def _run_stage(
     workers: Workers,
     steps: _Steps,
 ) -> list[CellReport]:
-    """Run a stage of several images: what tasks read themselves, and what graphs hand over."""
+    """Run a stage of several images: super-cells that tasks read, and those that graphs compute."""
     reports: list[CellReport] = []
     writers: list[CellWriter] = []
     tasks: list[int] = []
@@ -168,7 +168,7 @@ def _run_stage(
 
 @dataclass(frozen=True, eq=False)
 class _Tasks:
-    """The tasks of a stage of several images, counted through; it goes with every task."""
+    """The tasks of a stage of several images, numbered consecutively; every task carries it."""
 
     writers: tuple[CellWriter, ...]
 
@@ -181,7 +181,7 @@ class _Tasks:
 
 
 def _missing(writer: CellWriter, done: Receipts | None) -> Sequence[int]:
-    """The tasks with a stored object that has no valid receipt."""
+    """Return the tasks with a stored object that has no valid receipt."""
     tasks = range(writer.stage.tasks)
     if done is None or not len(done):
         return tasks
@@ -189,7 +189,7 @@ def _missing(writer: CellWriter, done: Receipts | None) -> Sequence[int]:
 
 
 def _handed_over(pyramid: PyramidPlan, stage: int, workers: Workers) -> da.Array | None:
-    """The dask array whose graph hands super-cells over; None if tasks read them themselves."""
+    """Return the dask array whose graph computes super-cells; None if tasks read them."""
     import dask.array as da
 
     pixels, chosen = pyramid.pixels, pyramid.stages[stage]
@@ -213,7 +213,7 @@ def _compute(
     workers: Workers,
     steps: _Steps,
 ) -> CellReport:
-    """Run tasks whose super-cells come from graphs, by one submission."""
+    """Run tasks whose super-cells are computed by graphs, in one submission."""
     from zarr_dask.graph import write_array
 
     forks = forks_for([store], workers.client)

@@ -1,4 +1,4 @@
-"""One resolution of an image: its array, and where its pixels are."""
+"""One resolution of an image: its array, and the position of its pixels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
-from zarr_dask.tree import named_shape
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import Array
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -26,9 +26,9 @@ class Level:
     scale: tuple[float, ...]
     """Distance between pixels along each axis, in `units`."""
     translation: tuple[float, ...]
-    """Where the first pixel is along each axis, in `units`."""
+    """Position of the first pixel along each axis, in `units`."""
     units: tuple[str | None, ...]
-    """Unit of each axis, None where none is told."""
+    """Unit of each axis; None if it has none."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ class Level:
         return self.array.shape
 
     def to_dask(self, chunks: Any = None) -> da.Array:
-        """The pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
+        """Return the pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
 
         Axes may be named: ``to_dask({"z": 1, "y": "auto"})``.
         """

@@ -1,10 +1,10 @@
-"""Images and plates of OME-Zarr in another version, with their stored objects as they are or anew.
+"""Conversion of OME-Zarr images and plates to another version, with or without rewriting pixels.
 
-`plan_migration` says everything that will be done and all that cannot be; `OmeMigration.run` does
-it, the whole hierarchy or nothing. Stored objects are copied or stay where they are, and only JSON
-is written (`zarr_dask.jobs.migrate`); arrays of pixels that shall have other chunks, shards or
-codecs are written anew within bounded memory (`zarr_dask.jobs.rechunk.rechunk`). Attributes move as
-`zarr_dask.ome.versions` says, and dimensions get the names of the axes.
+`plan_migration` lists everything that will be done and all that cannot be; `OmeMigration.run`
+executes it, for the whole hierarchy or not at all. Stored objects are copied or kept, and only JSON
+is written (`zarr_dask.jobs.migrate`). Pixel arrays with new chunks, shards or codecs are rewritten
+within bounded memory (`zarr_dask.jobs.rechunk.rechunk`). `zarr_dask.ome.versions` converts the
+attributes, and dimensions get the names of the axes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from zarr_dask._util.arguments import check_flags
 from zarr_dask.errors import (
     MetadataError,
     MigrationError,
@@ -22,7 +23,6 @@ from zarr_dask.errors import (
     Problem,
     SourceIsTargetError,
 )
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import (
     GroupMeta,
     ReadOptions,
@@ -31,9 +31,12 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import is_consolidated
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import consolidate_group
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.hierarchy.edit import consolidate_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.locate import source_and_target
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.migrate.nodes import (
     NodePlan,
     Route,
@@ -42,15 +45,12 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import source_and_target
-from zarr_dask.ome.layout import LayoutAnew
+from zarr_dask.ome.metadata_listing import listable
 from zarr_dask.ome.model import SUPPORTED, detect_version
-from zarr_dask.ome.named import listable
+from zarr_dask.ome.target_layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,12 +63,12 @@ __all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
 
 @dataclass(frozen=True, slots=True)
 class OmeMigrationReport:
-    """What a migration of OME-Zarr has done."""
+    """Result of an OME-Zarr migration."""
 
     metadata: MigrationReport
-    """Documents written, and stored objects copied."""
+    """Metadata written, and stored objects copied."""
     arrays: JointReport | None
-    """Arrays written anew; None if there are none."""
+    """Rewritten arrays; None if there are none."""
     files: int
     """Other files copied, such as OME-XML."""
     seconds: float
@@ -81,34 +81,34 @@ class OmeMigrationReport:
 
 @dataclass(frozen=True)
 class OmeMigration:
-    """Everything that a migration of OME-Zarr will do; made by `plan_migration`."""
+    """Everything that an OME-Zarr migration will do; made by `plan_migration`."""
 
     old: str
-    """Version that the hierarchy has."""
+    """Version of the hierarchy."""
     new: str
-    """Version that it gets."""
+    """Version after the migration."""
     metadata: MigrationPlan
-    """Documents, and stored objects that are copied as they are."""
+    """Metadata to write, and stored objects that are copied unchanged."""
     arrays: JointRechunkPlan | None = None
-    """How arrays are written anew; None if all are copied or stay."""
+    """Plan of the rewritten arrays; None if all are copied or kept."""
     files: tuple[str, ...] = ()
     """Keys of other files that are copied, such as OME-XML."""
     consolidated: tuple[str, ...] = ()
-    """Paths of groups that get consolidated metadata when arrays have been written anew."""
+    """Paths of groups that get consolidated metadata once arrays have been rewritten."""
 
     @property
     def anew(self) -> tuple[RechunkPlan, ...]:
-        """The plan of each array that is written anew."""
+        """The plan of each rewritten array."""
         return () if self.arrays is None else self.arrays.members
 
     @property
     def refusals(self) -> tuple[tuple[str, Problem], ...]:
-        """Path of a node, and why it cannot be migrated."""
+        """Path of each node that cannot be migrated, and the reason."""
         return self.metadata.refusals
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are copied: as stored, or decoded where they are written anew."""
+        """Bytes that are copied: as stored, or decoded if they are rewritten."""
         stages = () if self.arrays is None else self.arrays.stages
         return self.metadata.nbytes + sum(stage.nbytes for stage in stages)
 
@@ -121,7 +121,7 @@ class OmeMigration:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan as text."""
         first, *lines = self.metadata.explain().splitlines()
         said = [f"{first} (OME-Zarr {self.old} to {self.new})", *lines[:4]]
         if self.anew:
@@ -147,26 +147,26 @@ class OmeMigration:
         *,
         resume: bool = False,
     ) -> OmeMigrationReport:
-        """Do it.
+        """Execute the plan.
 
         Parameters
         ----------
         client
-            A cluster for arrays that are written anew; by default the current client's, or the
-            scheduler dask is configured for.
+            A cluster for arrays that are rewritten; by default the current client's, or the
+            scheduler that dask is configured for.
         progress
-            Called with the number of bytes of each piece that has been copied.
+            Called with the number of bytes of each piece once it is copied.
         resume
-            Go on with arrays that the same migration has left half done.
+            Resume arrays that an earlier run of the same migration left incomplete.
 
         Raises
         ------
         MigrationError
             If something cannot be migrated; nothing is written then.
         MetadataChangedError
-            If documents or objects have changed since the plan was made.
+            If metadata or objects have changed since the plan was made.
         StoreError, CorruptObjectError
-            If a store fails. What is there can be read, and the same migration be run again.
+            If a store fails. Existing data stay readable, and the migration can be run again.
         """
         if self.refusals:
             raise MigrationError(self.where, self.refusals)
@@ -190,7 +190,7 @@ class OmeMigration:
 
 
 _SHOWN = 10
-"""Arrays and files that a plan names at most."""
+"""Maximum number of arrays and files that a plan names."""
 
 
 def _changes(plan: RechunkPlan) -> str:
@@ -225,12 +225,13 @@ def migrate(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> OmeMigration:
-    """Bring an image, a plate or a collection of images to another version of OME-Zarr.
+    """Convert an image, a plate or a collection of images to another version of OME-Zarr.
 
-    The whole hierarchy, with labels, wells and fields, or nothing: if a node cannot be said in the
-    other version, nothing is written and the error names every reason. Stored objects are not
-    decoded unless other chunks, shards or codecs are asked for. The documents of the root are
-    written last: an interrupted migration leaves what was there readable, and can be repeated.
+    The whole hierarchy is converted, with labels, wells and fields, or nothing: if a node cannot be
+    expressed in the other version, nothing is written and the error lists every reason. Stored
+    objects are not decoded unless new chunks, shards or codecs are requested. The metadata of the
+    root are written last: an interrupted migration leaves existing data readable, and can be
+    repeated.
 
     Parameters
     ----------
@@ -239,41 +240,42 @@ def migrate(
     to
         ``"0.5"`` (Zarr v3) or ``"0.4"`` (Zarr v2).
     dst
-        Where the new hierarchy goes. None to migrate in place, to 0.5 only: documents of 0.5 lie
-        beside those of 0.4 then and go before them, until `remove_old` takes the old ones away.
+        Location of the new hierarchy. None to migrate in place, to 0.5 only: metadata of 0.5 are
+        then stored beside those of 0.4 and take precedence, until `remove_old` removes the old
+        ones.
     chunks, shards
-        Of all arrays of pixels, which are then written anew to `dst`: lengths by axis, such as
-        ``{"z": 1, "y": 256, "x": 256}``, or by position; -1 is the whole axis. Axes that an image
-        does not have are left out.
+        New chunks and shards of all pixel arrays, which are then rewritten to `dst`: lengths by
+        axis, such as ``{"z": 1, "y": 256, "x": 256}``, or by position; -1 is the whole axis. Axes
+        that an image does not have are ignored.
     codecs
-        Of their chunks, in the spelling of the new format; those of the source by default.
+        New codecs of their chunks, as the new format spells them; those of the source by default.
     max_mem
-        Bytes that one process may hold above its size when idle, for arrays written anew.
+        Bytes that one process may hold on top of its idle size, for rewritten arrays.
     remove_old
-        In place: remove the old documents when the new ones are there and verified.
+        In place: remove the old metadata once the new ones are written and verified.
     dry_run
         Only make the plan; print it to see what will happen.
     resume
-        Go on with arrays that the same migration has left half done.
+        Resume arrays that an earlier run of the same migration left incomplete.
     client
-        A cluster for arrays that are written anew.
+        A cluster for arrays that are rewritten.
     storage_options, target_options
         Options of the stores at `url` and `dst`.
 
     Returns
     -------
     OmeMigration
-        What was done, or would be.
+        The plan, executed unless `dry_run` is set.
 
     Raises
     ------
     OmeVersionError
-        If the metadata are of a version that is not known.
+        If the metadata are of an unsupported version.
     MigrationError
-        If something cannot be said in the other version: shards, codecs or data types that Zarr v2
-        has none for, metadata of several versions (not for a dry run, whose plan lists it).
+        If something cannot be expressed in the other version: shards, codecs or data types that
+        Zarr v2 lacks, or metadata of several versions. A dry run lists it in its plan instead.
     ValueError
-        If the arguments do not go together.
+        If the arguments do not fit together.
 
     Examples
     --------
@@ -330,18 +332,18 @@ def plan_migration(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> OmeMigration:
-    """What `migrate` with these arguments will do, and what it cannot; writes nothing.
+    """Plan `migrate` with these arguments, including everything that cannot be done; write nothing.
 
     Raises
     ------
     NodeNotFoundError
         If there is no group at `url`.
     OmeVersionError, MetadataError
-        If it has metadata of an unknown version, or none.
+        If the metadata are of an unsupported version, or missing.
     SourceIsTargetError
         If `dst` lies in `url`, or the reverse.
     ValueError
-        If the arguments do not go together.
+        If the arguments do not fit together.
     """
     if to not in SUPPORTED:
         raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
@@ -386,7 +388,7 @@ def plan_migration(
 
 
 def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[str]:
-    """Paths of groups that have consolidated metadata."""
+    """Yield paths of groups that have consolidated metadata."""
     for node in nodes:
         meta = node.before
         if isinstance(meta, GroupMeta) and is_consolidated(
@@ -409,9 +411,9 @@ def _check_arguments(
 
 
 def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
-    """The version that a hierarchy has: the other one than `to`, if it has documents of it.
+    """Return the version of a hierarchy: the one other than `to`, if it has metadata of it.
 
-    Where a former run has been interrupted, there are documents of both.
+    If an earlier run was interrupted, there are metadata of both.
     """
     for version in sorted(SUPPORTED, key=lambda one: one == to):
         node = read_or_problems(store, path, FORMATS[version], options)
@@ -449,7 +451,7 @@ def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOpt
 
 
 def _other_files(route: Route) -> list[str]:
-    """Keys of what a collection holds beside its nodes: the OME-XML of bioformats2raw."""
+    """Return keys of other files of a collection: the OME-XML of bioformats2raw."""
     if route.in_place:
         return []
     folder = join(route.path, "OME")

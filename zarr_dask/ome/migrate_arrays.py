@@ -1,7 +1,7 @@
-"""Arrays of pixels that get other chunks, shards or codecs while their hierarchy is migrated.
+"""Pixel arrays that get new chunks, shards or codecs while their hierarchy is migrated.
 
-They are one rechunking of several arrays (`zarr_dask.jobs.rechunk.joint_plan`),
-which writes the documents of all of them last. The hierarchy's groups get theirs afterwards.
+They are rechunked together (`zarr_dask.jobs.rechunk.joint_plan`), which writes the metadata of all
+of them last. The metadata of the hierarchy's groups follow afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -24,8 +25,8 @@ from zarr_dask.jobs.migrate.nodes import NodePlan, Rewrite, Route
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
-from zarr_dask.ome.layout import LayoutAnew
-from zarr_dask.ome.named import Named
+from zarr_dask.ome.metadata_listing import Named
+from zarr_dask.ome.target_layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ def plan_anew(
     *,
     resume: bool,
 ) -> tuple[frozenset[str], list[NodePlan], JointRechunkPlan | None]:
-    """How all arrays of pixels are written anew.
+    """Plan how all pixel arrays are rewritten.
 
     Returns
     -------
     frozenset, list, JointRechunkPlan or None
-        Paths of all of them, those that cannot be, and the plan of the others, if there are any.
+        Paths of all of them, those that cannot be rewritten, and the plan of the others, if any.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def plan_anew(
     store = route.source.store if isinstance(route.source, Named) else route.source
 
     def plan(path: str, meta: ArrayMeta) -> RechunkPlan | NodePlan:
-        source = Array(store, path, meta, route.source_format)
+        source = Array(store, path, meta, route.source_format, shown=Shown(path))
         wanted = layout.of(axes[path])
         try:
             made = plan_rechunk(
@@ -82,7 +83,7 @@ def plan_anew(
                 format=route.target_format.name,
                 max_mem=max_mem,
                 client=client,
-                overwrite=resume,  # a job that has died may have made it visible
+                overwrite=resume,  # a job that died may have made it visible
             )
         except MetadataError as error:
             return _refused(route, path, error.problems)
@@ -110,7 +111,7 @@ def _refused(route: Route, path: str, problems: tuple[Problem, ...]) -> NodePlan
 
 
 def _rewritten(route: Route, plan: RechunkPlan, rewrite: Rewrite | None) -> RechunkPlan | NodePlan:
-    """The plan for an array with the names of the axes, and keys that its version has."""
+    """Return the plan of an array with the names of the axes and its version's key encoding."""
     target = plan.target
     meta = replace(target.meta, keys=_KEYS[route.target_format.name])
     if rewrite is not None:
@@ -122,4 +123,4 @@ def _rewritten(route: Route, plan: RechunkPlan, rewrite: Rewrite | None) -> Rech
 
 
 _KEYS = {"v2": ChunkKeys("v2", "/"), "v3": ChunkKeys("default", "/")}
-"""Keys of stored objects that are written anew, by format: OME-Zarr has them in folders."""
+"""Key encodings of rewritten stored objects, by format: OME-Zarr requires folders."""

@@ -1,13 +1,13 @@
 """OME-Zarr metadata of versions 0.4 and 0.5 as values: JSON in, the same JSON out.
 
-`from_attributes` reads the attributes of one group, `Metadata.to_attributes` writes them. Members
-that these classes do not name are kept in ``extra``, and so are optional members of a kind that
-they cannot hold: metadata in the wild break many small rules, and an image whose display colours
-are wrong can still be read. Only what reading needs is demanded here; `zarr_dask.ome.validate`
-tells all that is wrong.
+`from_attributes` reads the attributes of one group, `Metadata.to_attributes` writes them. Fields
+that these classes do not define are kept in ``extra``, and so are optional fields whose value has
+the wrong type: real metadata break many small rules, and an image with invalid display colours can
+still be read. Only fields that reading needs are required here; `zarr_dask.ome.validate` reports
+all problems.
 
-Each class says in the metadata of its fields how a member is named and read (`_member`); reading
-and writing are one function each.
+Each class declares in the metadata of its dataclass fields the name and the parser of a JSON field
+(`_member`); reading and writing are one function each.
 """
 
 # ruff: noqa: RUF009  (`_member` makes dataclass fields)
@@ -18,8 +18,8 @@ from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, Problem
-from zarr_dask.members import is_int
 
 __all__ = [
     "KEYS",
@@ -50,7 +50,7 @@ __all__ = [
 SUPPORTED = ("0.4", "0.5")
 """Versions of OME-Zarr that are read."""
 NESTED = {"0.5"}
-"""Those whose metadata lie below ``ome``, and whose arrays name their dimensions."""
+"""Versions whose metadata are below ``ome``, and whose arrays name their dimensions."""
 KEYS = (
     "multiscales",
     "omero",
@@ -61,14 +61,14 @@ KEYS = (
     "bioformats2raw.layout",
     "series",
 )
-"""Members that hold OME-Zarr metadata: below ``ome`` since 0.5, among all attributes before."""
+"""Fields that hold OME-Zarr metadata: below ``ome`` since 0.5, among all attributes before."""
 
 Read = Callable[[Any, str, list[Problem]], Any]
-"""From JSON to a value, given its place and the list that takes what is wrong."""
+"""Parses JSON to a value, given its position and the list that collects problems."""
 Number = int | float
 
 
-# --- how members are read -------------------------------------------------------------------------
+# --- parsers of fields ----------------------------------------------------------------------------
 
 
 def _member(name: str, read: Read, **options: Any) -> Any:
@@ -89,7 +89,7 @@ def _plain(fits: Callable[[Any], bool], expected: str) -> Read:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a JSON number."""
+    """True if a value is a JSON number."""
     return type(value) in {int, float}
 
 
@@ -111,7 +111,7 @@ def _many(read: Read) -> Read:
 
 
 def _one(name: str) -> Read:
-    """Reads an object as one of the classes below."""
+    """Return a parser that reads an object as one of the classes below."""
 
     def read(value: Any, place: str, problems: list[Problem]) -> Any:
         return _read(globals()[name], value, place, problems)
@@ -123,7 +123,7 @@ Value = TypeVar("Value")
 
 
 def _read(cls: type[Value], value: Any, place: str, problems: list[Problem]) -> Value | None:
-    """An object as a value of a class; None, and what is wrong, if it lacks what is needed."""
+    """Parse an object as a value of a class; return None and add problems if a field is missing."""
     if not isinstance(value, Mapping):
         problems.append(Problem(place, value, "an object"))
         return None
@@ -160,7 +160,7 @@ def _below(place: str, name: str) -> str:
 
 
 def _write(value: Any) -> Any:
-    """A value as JSON."""
+    """Return a value as JSON."""
     if isinstance(value, tuple):
         return [_write(one) for one in value]
     if is_dataclass(value):
@@ -179,9 +179,9 @@ class Axis:
 
     name: str = _member("name", _text)
     type: str | None = _member("type", _text, default=None)
-    """``space``, ``time``, ``channel`` or a word of the writer's own."""
+    """``space``, ``time``, ``channel`` or a custom type."""
     unit: str | None = _member("unit", _text, default=None)
-    """Name of a unit, as UDUNITS has it."""
+    """Name of a unit in UDUNITS."""
     extra: Mapping[str, Any] = _extra()
 
 
@@ -197,7 +197,7 @@ class Transformation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One level of a pyramid: an array and where its pixels are."""
+    """One level of a pyramid: an array and the position of its pixels."""
 
     path: str = _member("path", _text)
     transformations: tuple[Transformation, ...] = _member(
@@ -215,18 +215,18 @@ class Multiscale:
     transformations: tuple[Transformation, ...] | None = _member(
         "coordinateTransformations", _many(_one("Transformation")), default=None
     )
-    """Applied after those of each level."""
+    """Transformations applied after those of each level."""
     name: str | None = _member("name", _text, default=None)
     version: str | None = _member("version", _text, default=None)
     type: str | None = _member("type", _text, default=None)
-    """How the coarser levels were made."""
+    """Method that made the coarser levels."""
     metadata: Mapping[str, Any] | None = _member("metadata", _object, default=None)
     extra: Mapping[str, Any] = _extra()
 
 
 @dataclass(frozen=True)
 class Window:
-    """Values between which a channel is displayed, within those it can have."""
+    """Range of values that a channel is displayed with, within its possible range."""
 
     min: Number = _member("min", _number)
     max: Number = _member("max", _number)
@@ -237,7 +237,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Channel:
-    """How one channel is displayed."""
+    """Display settings of one channel."""
 
     color: str | None = _member("color", _text, default=None)
     """Red, green and blue as six hexadecimal digits."""
@@ -249,7 +249,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Omero:
-    """How an image is displayed."""
+    """Display settings of an image."""
 
     channels: tuple[Channel, ...] = _member("channels", _many(_one("Channel")))
     version: str | None = _member("version", _text, default=None)
@@ -267,7 +267,7 @@ class Label:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """What the values of a label image mean."""
+    """The meaning of the values of a label image."""
 
     colors: tuple[Label, ...] | None = _member("colors", _many(_one("Label")), default=None)
     properties: tuple[Label, ...] | None = _member("properties", _many(_one("Label")), default=None)
@@ -277,7 +277,7 @@ class ImageLabel:
 
     @property
     def image(self) -> str:
-        """Path of the image that is labelled, relative to this one."""
+        """Path of the labelled image, relative to this one."""
         image = (self.source or {}).get("image")
         return image if isinstance(image, str) else "../../"
 
@@ -295,7 +295,7 @@ class Line:
 
 @dataclass(frozen=True)
 class WellPlace:
-    """Where a well is: its group, and its row and column counted from 0."""
+    """Location of a well: its group, and its row and column counted from 0."""
 
     path: str = _member("path", _text)
     row: int = _member("rowIndex", _int)
@@ -379,16 +379,16 @@ class Metadata:
     plate: PlateLayout | None = _member("plate", _one("PlateLayout"), default=None)
     well: WellFields | None = _member("well", _one("WellFields"), default=None)
     layout: int | None = _member("bioformats2raw.layout", _int, default=None)
-    """3 for a group of several images, as bioformats2raw lays them out."""
+    """3 for a group of several images in the layout of bioformats2raw."""
     series: tuple[str, ...] | None = _member("series", _many(_text), default=None)
     """Paths of those images, in the order of the OME-XML document."""
     extra: Mapping[str, Any] = _extra()
-    """Other members beside these."""
+    """Other fields beside these."""
     others: Mapping[str, Any] = _extra()
-    """Attributes beside ``ome``; before 0.5 they are among ``extra``."""
+    """Attributes beside ``ome``; before 0.5 they are part of ``extra``."""
 
     def to_attributes(self) -> dict[str, Any]:
-        """The attributes of the group, as they were read; with a version, if ``ome`` had none."""
+        """Return the attributes of the group as they were read; ``ome`` always has a version."""
         members = _write(self)
         if self.version in NESTED:
             return {"ome": {"version": self.version, **members}, **deepcopy(dict(self.others))}
@@ -396,23 +396,23 @@ class Metadata:
 
 
 _NEEDED = ("multiscales", "labels", "plate", "well", "series")
-"""Members without which nothing of their kind can be opened; others may be wrong."""
+"""Fields without which a group cannot be opened; errors in other fields are tolerated."""
 
 
 def members_of(attributes: Mapping[str, Any], version: str) -> Any:
-    """What holds the metadata of a version among the attributes of a group, as it stands."""
+    """Return the part of a group's attributes that holds the metadata of a version."""
     return attributes.get("ome", ABSENT) if version in NESTED else attributes
 
 
 def detect_version(attributes: Mapping[str, Any]) -> str | None:
-    """The version of OME-Zarr metadata; None if there are none.
+    """Return the version of OME-Zarr metadata; None if there are none.
 
-    What lies below ``ome`` goes before metadata of older versions beside it.
+    Metadata below ``ome`` take precedence over metadata of older versions beside it.
     """
     ome = attributes.get("ome")
     if isinstance(ome, Mapping) and ("version" in ome or any(key in ome for key in KEYS)):
         version = ome.get("version", ABSENT)
-        if version is ABSENT:  # groups of label images that ome-zarr writes, for instance
+        if version is ABSENT:  # in groups of label images written by ome-zarr, for instance
             return _inferred_below(ome.get("multiscales"))
         return version if isinstance(version, str) else f"{version!r}"
     present = [attributes[key] for key in KEYS if key in attributes]
@@ -426,14 +426,14 @@ def detect_version(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _inferred_below(multiscales: Any) -> str:
-    """The version of metadata below ``ome`` that do not tell it."""
+    """Infer the version of metadata below ``ome`` that do not state it."""
     first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
     newer = isinstance(first, Mapping) and "coordinateSystems" in first and "axes" not in first
     return "0.6 or newer" if newer else "0.5"
 
 
 def _inferred(multiscales: Any) -> str:
-    """The version of metadata that do not tell it, by their axes."""
+    """Infer the version of metadata that do not state it, by their axes."""
     first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
     if not isinstance(first, Mapping):
         return "0.4"
@@ -461,16 +461,16 @@ def from_attributes(
     attributes
         All attributes of the group.
     version
-        ``"0.4"`` or ``"0.5"``; found out by default, and ``ome`` goes before what lies beside it.
+        ``"0.4"`` or ``"0.5"``; detected by default, where ``ome`` takes precedence.
     where
-        What to call the group in errors.
+        Name of the group in errors.
 
     Raises
     ------
     OmeVersionError
-        If they are of another version.
+        If the metadata are of another version.
     MetadataError
-        If there are none, or they lack what is needed to read an image or a plate.
+        If there are none, or they lack fields needed to read an image or a plate.
     """
     version = version or detect_version(attributes)
     if version is None:

@@ -1,7 +1,7 @@
-"""A small picture of a plate: small pictures of its wells, laid out as the wells are.
+"""A small picture of a plate: small pictures of its wells in their arrangement.
 
-Documents and chunks of every well that is shown are read, so that of large plates some rows and
-columns at equal distances are shown.
+Metadata and chunks of every displayed well are read, so of large plates only some rows and columns
+at equal distances are displayed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import GridError, MetadataError, NodeNotFoundError, NodeTypeError
-from zarr_dask.pool import for_each
 
 __all__ = ["mosaic_picture"]
 
 _MOST_WELLS = 96
-"""Wells that are shown: a plate of 96 as a whole."""
+"""Maximum number of displayed wells: a plate of 96 as a whole."""
 _WIDE = 8
-"""Pixels of a tile from which on there is a line between tiles."""
+"""Minimum width in pixels of tiles that are separated by lines."""
 _EMPTY = 32
-"""The grey of what no well covers."""
+"""Grey value of the background."""
 
 Place = tuple[int, int]
 """Row and column."""
@@ -34,19 +34,19 @@ def mosaic_picture(
     size: int,
     max_bytes: int,
 ) -> np.ndarray:
-    """A small picture of a plate.
+    """Draw a small picture of a plate.
 
     Parameters
     ----------
     wells
-        Paths and places of the wells.
+        Paths and positions of the wells.
     tile_of
-        Makes the picture of a well, from its path, pixels of the longer side, and decoded bytes to
-        look at.
+        Draws the picture of a well, given its path, the pixels of the longer side, and the decoded
+        bytes to read.
     size
-        Pixels of the longer side of the whole.
+        Number of pixels of the longer side of the picture.
     max_bytes
-        Decoded bytes to look at.
+        Maximum decoded bytes to read.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def mosaic_picture(
     Raises
     ------
     GridError
-        If there is nothing to be seen in any well.
+        If no well has an image that can be displayed.
     """
     rows, columns = _shown(wells, size)
     chosen = {
@@ -74,7 +74,7 @@ def mosaic_picture(
         try:
             tile = tile_of(path, side - gap, max_bytes // len(chosen))
         except (MetadataError, NodeNotFoundError, NodeTypeError):
-            return  # one well that is broken must not hide the others
+            return  # one broken well must not hide the others
         with lock:
             tiles[chosen[path]] = tile
 
@@ -91,7 +91,7 @@ def mosaic_picture(
 
 
 def _shown(wells: Mapping[str, Place], size: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Rows and columns that are shown: all from the first to the last that has a well, or some."""
+    """Return the displayed rows and columns: all from the first to the last well, or a subset."""
     rows = sorted({row for row, _ in wells.values()})
     columns = sorted({column for _, column in wells.values()})
     if not rows:

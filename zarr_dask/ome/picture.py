@@ -1,7 +1,7 @@
-"""Small pictures of images: channels coloured as ``omero`` says, the largest value along z.
+"""Small pictures of images: channels coloured by ``omero``, maximum projection along z.
 
-The smallest level is taken that is large enough. What is read is bounded: of an image without such
-a level some chunks at equal distances (`zarr_dask.ome.sampling`).
+The picture is made of the smallest level that is large enough. The amount of data is bounded: if
+there is no such level, some chunks at equal distances are read (`zarr_dask.ome.sampling`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.ome.levels import Level
@@ -24,7 +24,7 @@ from zarr_dask.ome.sampling import Sampling, mean_to, nearest_to, sampled
 __all__ = ["picture"]
 
 _MOST_CHANNELS = 16
-"""Channels that are shown: each is read, and nobody can tell more of them apart."""
+"""Maximum number of displayed channels: each is read, and more cannot be told apart."""
 
 
 def picture(
@@ -35,7 +35,7 @@ def picture(
     size: int,
     max_bytes: int,
 ) -> np.ndarray:
-    """A small picture of an image; see `zarr_dask.ome.thumbnail`."""
+    """Draw a small picture of an image; see `zarr_dask.ome.thumbnail`."""
     view = _View.of(metadata, multiscale, levels[0].array.where)
     level = _level(levels, view, size)
     array = level.array
@@ -61,12 +61,12 @@ def picture(
     return pixels
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- displayed data -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """One channel as it is displayed."""
+    """One channel with its display settings."""
 
     index: int
     rgb: tuple[float, float, float]
@@ -74,11 +74,11 @@ class _Shown:
     inverted: bool = False
 
     def coloured(self, plane: np.ndarray) -> np.ndarray:
-        """Its share of the red, green and blue of a picture."""
+        """Return the channel's contribution to red, green and blue."""
         low, high = self.window or map(float, np.percentile(plane, (1, 99)))
         if high > low:
             shown = np.clip((plane - low) / (high - low), 0, 1)
-        else:  # no window: there is something, or not
+        else:  # no window: show where there is a value
             shown = (plane > (low if self.window else 0)).astype(np.float64)
         coloured: np.ndarray = (1 - shown if self.inverted else shown)[..., None] * self.rgb
         return coloured
@@ -86,7 +86,7 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _View:
-    """Which axis of an image is which side of its picture."""
+    """Assignment of the axes of an image to the sides of its picture."""
 
     across: tuple[int, int]
     """The vertical and the horizontal axis."""
@@ -97,7 +97,7 @@ class _View:
 
     @staticmethod
     def of(metadata: Metadata, multiscale: Multiscale, at: str) -> _View:
-        """That of an image; of axes that are none of space, time or channel, the beginning."""
+        """Return the view of an image; of axes of other types the first element is displayed."""
         axes = multiscale.axes
         names = [axis.name for axis in axes]
         ndim = len(names)
@@ -120,7 +120,7 @@ class _View:
         )
 
     def channels(self, array: Array) -> list[_Shown]:
-        """The channels that are shown."""
+        """Return the displayed channels."""
         count = 1 if self.channel is None else array.shape[self.channel]
         told = () if self.omero is None else self.omero.channels[:count]
         if not told:
@@ -141,7 +141,7 @@ class _View:
         return found if isinstance(found, Mapping) else {}
 
     def index(self, array: Array, channel: int, piece: Sequence[Any]) -> list[Any]:
-        """What is taken along each axis, but for those across."""
+        """Return the index along each axis except the sides of the picture."""
         index: list[Any] = [0] * array.ndim
         if self.time is not None:
             wanted = self._rendering().get("defaultT", 0)
@@ -173,7 +173,7 @@ _COLOURS = (
 
 
 def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _Shown:
-    """A channel as ``omero`` tells it, as far as that can be understood."""
+    """Return a channel with the display settings of ``omero``, as far as they are valid."""
     window = told.window
     limits = None if window is None else (_bounded(window.start), _bounded(window.end))
     if limits is not None and (not all(map(isfinite, limits)) or limits == _all_of(dtype)):
@@ -183,7 +183,7 @@ def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _
 
 
 def _all_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """The window that nobody chose, in which most images are black: all that integers can be."""
+    """Return the full range of an integer type, a window in which most images are black."""
     if dtype.kind not in "iu" or dtype.itemsize == 1:
         return None
     info = np.iinfo(dtype)
@@ -191,7 +191,7 @@ def _all_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _bounded(number: float) -> float:
-    """A number that fits into the computation; JSON has integers of any size."""
+    """Limit a number to the range of computation; JSON has integers of any size."""
     return float(min(max(number, -_FARTHEST), _FARTHEST))
 
 
@@ -203,7 +203,7 @@ def _grey(one: _Shown) -> _Shown:
 
 
 def _colour(text: str | None) -> tuple[float, float, float] | None:
-    """Six hexadecimal digits, perhaps after a hash sign, as shares of red, green and blue."""
+    """Parse six hexadecimal digits, perhaps after a hash sign, as shares of red, green and blue."""
     digits = (text or "").removeprefix("#")
     if len(digits) < 6 or any(c not in "0123456789abcdefABCDEF" for c in digits):
         return None
@@ -215,7 +215,7 @@ def _colour(text: str | None) -> tuple[float, float, float] | None:
 
 
 def _level(levels: Sequence[Level], view: _View, size: int) -> Level:
-    """The smallest level whose longer side has so many pixels; the finest if none has."""
+    """Return the smallest level whose longer side has `size` pixels or more; else the finest."""
 
     def sides(level: Level) -> tuple[int, int]:
         return level.shape[view.across[0]], level.shape[view.across[1]]
@@ -227,7 +227,7 @@ def _level(levels: Sequence[Level], view: _View, size: int) -> Level:
 
 
 def _shape(level: Level, across: tuple[int, int], size: int) -> tuple[int, int]:
-    """Height and width of the picture, in the proportions of the image."""
+    """Return height and width of the picture, in the proportions of the image."""
     lengths = [level.shape[axis] * abs(level.scale[axis]) for axis in across]
     ratio = lengths[0] / lengths[1] if lengths[1] else 0.0
     pixels = [level.shape[axis] for axis in across]
@@ -239,11 +239,11 @@ def _shape(level: Level, across: tuple[int, int], size: int) -> tuple[int, int]:
 
 
 _FLATTEST = 16
-"""Sides may differ by this factor; where they differ more, the sizes of pixels are wrong."""
+"""Maximum ratio of the sides; beyond it the pixel sizes are assumed to be wrong."""
 
 
 def _plane(array: Array, view: _View, channel: int, sampling: Sampling) -> np.ndarray:
-    """The largest values of one channel along projected axes, where they are looked at."""
+    """Return the maximum projection of one channel at the sampled positions."""
     planes = (_projected(array, view, channel, sampling, piece) for piece in sampling.pieces)
     plane = reduce(np.fmax, planes)
     return plane if view.across[0] < view.across[1] else plane.T
@@ -252,7 +252,7 @@ def _plane(array: Array, view: _View, channel: int, sampling: Sampling) -> np.nd
 def _projected(
     array: Array, view: _View, channel: int, sampling: Sampling, piece: Sequence[slice]
 ) -> np.ndarray:
-    """The largest values of one channel along a piece of the projected axes."""
+    """Return the maximum of one channel along a piece of the projected axes."""
     index = view.index(array, channel, piece)
     for axis, indices in zip(view.across, sampling.across, strict=True):
         whole = len(indices) == array.shape[axis]
@@ -262,18 +262,18 @@ def _projected(
         values = np.abs(values)
     left = sorted((*view.across, *view.projected))
     for axis in sorted(view.projected, reverse=True):
-        values = np.fmax.reduce(values, axis=left.index(axis))  # what is no number counts least
+        values = np.fmax.reduce(values, axis=left.index(axis))  # NaN counts least
     return values
 
 
 def _as_numbers(plane: np.ndarray) -> np.ndarray:
-    """Values that can be averaged; what is none counts as 0."""
+    """Return values that can be averaged; NaN and infinities become 0."""
     numbers = plane.astype(np.float64)
     return np.nan_to_num(numbers, copy=False, posinf=0.0, neginf=0.0)
 
 
 def _labelled(plane: np.ndarray, meaning: ImageLabel) -> np.ndarray:
-    """Labels in their colours: those of the metadata, or one that depends on the value."""
+    """Return labels in their colours: those of the metadata, or one derived from the value."""
     values, where = np.unique(plane, return_inverse=True)
     told = {one.value: one.rgba for one in meaning.colors or () if one.rgba is not None}
     picture = np.zeros((len(values), 3), np.uint8)
@@ -284,6 +284,6 @@ def _labelled(plane: np.ndarray, meaning: ImageLabel) -> np.ndarray:
                 min(max(part, 0), 255) * min(max(rgba[3], 0), 255) // 255 for part in rgba[:3]
             ]
         elif value:
-            mixed = int(value) * 0x9E3779B1 & 0xFFFFFF  # neighbours look different
+            mixed = int(value) * 0x9E3779B1 & 0xFFFFFF  # makes adjacent labels differ
             picture[row] = [64 + (mixed >> shift & 0xFF) * 191 // 255 for shift in (16, 8, 0)]
     return picture[where.reshape(plane.shape)]

@@ -1,4 +1,4 @@
-"""What a job that writes images will do, in words and numbers, and carried out."""
+"""The plan of a job that writes images: described as text and JSON, and executed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
-from zarr_dask.flags import check_flags
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import where
-from zarr_dask.grid import Shape
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.zip_targets import ends_archives
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.contents import Contents, PyramidPlan
 from zarr_dask.ome.job import ImageProgress, run_plan
-from zarr_dask.stores.urls import Location
+from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -25,25 +25,25 @@ __all__ = ["ImageWritePlan"]
 
 @dataclass(frozen=True, eq=False)
 class ImageWritePlan(Contents):
-    """What a job will do; made by `zarr_dask.ome.plan_write` and others."""
+    """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
 
     title: str = "write"
 
     @property
     def levels(self) -> tuple[Array, ...]:
-        """The arrays of the first image, as they will be."""
+        """The arrays of the first image, as they will be stored."""
         return self.pyramids[0].arrays
 
     @property
     def factors(self) -> tuple[Shape, ...]:
-        """Of each level of the first image against the one before."""
+        """Factors of each level of the first image against the one before."""
         return self.pyramids[0].factors
 
     def __str__(self) -> str:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan as text."""
         lines = [
             f"{self.title} {where(self.store, self.path)}: {format_bytes(self.nbytes)} in "
             f"{counted(self.objects, 'stored object')}, {counted(self.tasks, 'task')}",
@@ -60,11 +60,11 @@ class ImageWritePlan(Contents):
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """The plan as a JSON document; its size does not depend on the number of tasks."""
+        """Return the plan as JSON; its size does not depend on the number of tasks."""
         return json.dumps({"job": "pyramid", **self.facts()}, indent=2)
 
     def facts(self) -> dict[str, Any]:
-        """The plan as values that JSON knows."""
+        """Return the plan as JSON values."""
         return {
             "target": where(self.store, self.path),
             "format": self.node_format.name,
@@ -79,7 +79,7 @@ class ImageWritePlan(Contents):
         }
 
     def with_overwrite(self, overwrite: bool) -> ImageWritePlan:
-        """The plan, where what is at its place may be replaced or not."""
+        """Return the plan with permission to replace existing nodes, or without it."""
         check_flags(overwrite=overwrite)
         return replace(self, overwrite=overwrite)
 
@@ -92,34 +92,35 @@ class ImageWritePlan(Contents):
         resume: bool | str = False,
         journal: Location | None = None,
     ) -> WriteReport:
-        """Do it.
+        """Execute the plan.
 
-        Levels are written first, then their documents, then those of the groups, the outermost
-        last: what is half done is no image to any reader.
+        Levels are written first, then their metadata, then those of the groups, the outermost last,
+        so that readers never see an incomplete image.
 
         Parameters
         ----------
         client
-            A cluster; by default the current client's, or the scheduler dask is configured for.
+            A cluster; by default the current client's, or the scheduler that dask is configured
+            for.
         progress
-            Called after each task with the bytes that it has read; True for a bar.
+            Called after each task with the bytes that it has read; True for a progress bar.
         resume
-            True to go on with the same call after it died, and to keep receipts for that; a name
-            says that calls with this name write the same pixels. False begins anew.
+            True to resume the same call after a crash, and to keep receipts for that. A name states
+            that all calls with this name write the same pixels. False starts a new job.
         journal
-            Where receipts are kept, outside the hierarchy; beside it by default.
+            Location of the receipts, outside the hierarchy; beside it by default.
 
         Raises
         ------
         NodeExistsError
-            If something has come into being at the place since the plan was made.
+            If a node was created at the location since the plan was made.
         MemoryBudgetError
             If more tasks share a process than the plan was made for.
         ResumeError
-            If the job to be resumed is another one, cannot be told from others, or there is no
-            place for a journal.
+            If the job to be resumed differs or cannot be identified, or there is no location for a
+            journal.
         StoreError
-            If nothing can be written.
+            If the store cannot be written to.
         """
         return run_plan(self, client, progress, resume, journal)
 

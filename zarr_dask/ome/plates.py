@@ -1,4 +1,4 @@
-"""Plates of OME-Zarr: wells and their images, opened when they are asked for, and mosaics."""
+"""Plates of OME-Zarr: wells and their images, opened on demand, and mosaics."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
-from zarr_dask.jobs.plan import counted
-from zarr_dask.ome.display import plate_html
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.ome.html import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.read import Image, Level, image_of, node_named
-from zarr_dask.pool import for_each
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -34,7 +34,7 @@ class Well:
 
     group: Group
     fields: WellFields
-    """What the metadata say of its images."""
+    """Metadata of the images."""
     _opened: dict[int, Image] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -44,12 +44,12 @@ class Well:
         return f"<zarr_dask.ome.Well {self.group.where} {counted(len(self), 'field')}>"
 
     def field(self, number: int = 0) -> Image:
-        """One image of the well, by its number from 0.
+        """Return one image of the well, by its number from 0.
 
         Raises
         ------
         IndexError
-            If there are not so many.
+            If there is no such image.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"field {number}: {self.group.where} has {len(self)}.")
@@ -127,7 +127,7 @@ class Plate(Mapping[str, Well]):
         )
 
     def picture(self, *, size: int, max_bytes: int) -> np.ndarray:
-        """A small picture of the first images of all wells; see `zarr_dask.ome.thumbnail`."""
+        """Draw a small picture of the first images of all wells; see `zarr_dask.ome.thumbnail`."""
 
         def tile(path: str, side: int, budget: int) -> np.ndarray:
             image = self[path].field(0)
@@ -138,18 +138,18 @@ class Plate(Mapping[str, Well]):
         return mosaic_picture(self.places, tile, size=size, max_bytes=max_bytes)
 
     def mosaic(self, field: int = 0, level: int = 0, chunks: Any = None) -> da.Array:
-        """All wells side by side, as one lazy dask array.
+        """Return all wells side by side, as one lazy dask array.
 
-        Rows lie along the last axis but one, columns along the last. Tiles are as large as the
-        largest image; smaller ones lie in their first corner, and what no well covers is 0.
-        The documents of all wells are read, several at a time, and no chunk.
+        Rows are along the second-last axis, columns along the last. Tiles have the size of the
+        largest image. Smaller images start at their first corner, and the rest of a tile is 0. The
+        metadata of all wells are read, several at a time, but no chunks.
 
         Parameters
         ----------
         field
-            Which image of each well, from 0; wells that have fewer are left empty.
+            Index of the image in each well, from 0; wells with fewer images are left empty.
         level
-            Which level of the images.
+            Index of the level in the images.
         chunks
             Blocks of each image, as for `Level.to_dask`.
 
@@ -158,7 +158,7 @@ class Plate(Mapping[str, Well]):
         DataTypeError
             If the images are of different data types.
         GridError
-            If they differ along other axes than the last two, or no well has such a field.
+            If they differ along axes other than the last two, or no well has such a field.
         """
         tiles = self._tiles(field, level)
         if not tiles:
@@ -177,7 +177,7 @@ class Plate(Mapping[str, Well]):
         return _assemble(tiles, size, (height, width), chunks)
 
     def _tiles(self, number: int, level: int) -> dict[tuple[int, int], Level]:
-        """Images by row and column."""
+        """Return images by row and column."""
         found: dict[tuple[int, int], Level] = {}
         lock = threading.Lock()
         size = len(self.rows), len(self.columns)
@@ -201,7 +201,7 @@ class Plate(Mapping[str, Well]):
 
 
 _MOST_PLACES = 1 << 16
-"""Plates have 6,144 wells at most; metadata of strangers may claim any number."""
+"""Plates have at most 6,144 wells; untrusted metadata may claim any number."""
 
 
 def _check_alike(tile: Level, first: Level) -> None:
@@ -248,7 +248,7 @@ def open_plate(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Plate:
-    """Open a plate of OME-Zarr 0.4 or 0.5; wells are opened when they are asked for.
+    """Open a plate of OME-Zarr 0.4 or 0.5; wells are opened on demand.
 
     Parameters
     ----------
@@ -258,11 +258,11 @@ def open_plate(
     Raises
     ------
     NodeTypeError
-        If the group is no plate.
+        If the group is not a plate.
     OmeVersionError
-        If its metadata are of another version.
+        If the metadata are of another version.
     MetadataError
-        If there are none.
+        If there are no OME-Zarr metadata.
     """
     group = open_group(url, path, storage_options=storage_options, read=read)
     metadata = from_attributes(group.attributes, where=group.where)

@@ -1,4 +1,4 @@
-"""Pictures as PNG, with nothing but zlib."""
+"""Encoding of pictures as PNG, with zlib only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["png"]
 
 
 def png(pixels: np.ndarray) -> bytes:
-    r"""A picture as a PNG file.
+    r"""Encode a picture as a PNG file.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def png(pixels: np.ndarray) -> bytes:
     Raises
     ------
     ValueError
-        If they are of another shape or type, or there are none.
+        If they have another shape or type, or there are none.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def png(pixels: np.ndarray) -> bytes:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
         raise ValueError(f"{pixels.dtype} of {pixels.shape}: expected uint8 of (height, width, 3).")
     height, width, _ = pixels.shape
-    lines = np.zeros((height, 1 + width * 3), np.uint8)  # each begins with its filter: 0, none
+    lines = np.zeros((height, 1 + width * 3), np.uint8)  # each begins with its filter type: 0, none
     lines[:, 1:] = pixels.reshape(height, width * 3)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, colours, plain
     return b"".join(

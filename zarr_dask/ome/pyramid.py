@@ -1,14 +1,14 @@
-"""A pyramid as a plan: the stages and super-cells in which its levels are made.
+"""The plan of a pyramid: the stages and super-cells in which its levels are made.
 
-A *stage* reads one array and writes several levels that follow from it. It is cut into
+A *stage* reads one array and writes several levels that are computed from it. It is cut into
 *super-cells*: each is a union of whole stored objects on every level that the stage writes, so that
 each object has one owner, and nothing is read twice. A task reads its super-cell in *pieces*,
-writes what it has read, keeps only the coarser pixels of it, and makes all further levels from
-those. How many levels a stage has is a matter of memory: with each one more the super-cells get
-longer by the factor along each axis. What does not fit follows in another stage, from the last
-level that was written.
+writes each piece, keeps only its downsampled pixels, and makes all further levels from those. The
+number of levels of a stage is limited by memory: with each further level the super-cells grow by
+the factor along each axis. The remaining levels are made in another stage, from the last level that
+was written.
 
-Pure arithmetic; `zarr_dask.ome.cells` is what a task does.
+Pure arithmetic; `zarr_dask.ome.pyramid_task` executes the tasks.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from math import lcm, prod
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Fixed, Grid, Region, Shape
-from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.grid.grid import Fixed, Grid, Region, Shape
+from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.jobs.rechunk.layouts import layout_of
-from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.ome.downsample import Method
 
 __all__ = ["Blocked", "Stage", "blocked", "plan_stages"]
 
 _LIKED = 1 << 25
-"""Bytes of a super-cell if it can have so many: enough for a task."""
+"""Preferred bytes of a super-cell: enough work for a task."""
 _PER_THREAD = 4
-"""Super-cells for each thread at least, where small ones could be put together."""
+"""Minimum number of super-cells for each thread when small ones are merged."""
 _LITTLE = 16
-"""By how much the last level of a stage is smaller if reading it again hardly counts."""
+"""Ratio of sizes from which reading the last level of a stage again costs little."""
 _ROUNDS_OF_ONE_IDLE = 6
-"""Tasks for each that threads could do besides while they wait for the last ones."""
+"""Minimum ratio of tasks to tasks that idle threads could have run while waiting for the last."""
 _SLABS = 8 << 20
-"""What making coarser pixels takes besides: a few slabs of the widest type."""
+"""Additional memory for downsampling: a few slabs of the widest type."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """A source, as far as a plan needs to know it."""
+    """Properties of a source that a plan needs."""
 
     shape: Shape
     itemsize: int
     unit: Shape
-    """What is decoded or computed at once: once only, if pieces are unions of these."""
+    """Unit of decoding or computing, which is processed only once if pieces are unions of it."""
     liked: Shape
-    """What is best read at a time: whole stored objects or blocks."""
+    """Preferred unit of reading: whole stored objects or blocks."""
     never_cut: bool = False
-    """Whether pieces that cut units are out of the question."""
+    """True if pieces must not cut units."""
     whole: bool = False
-    """Whether a task is handed its super-cell as a whole, by a graph."""
+    """True if a graph passes each task its super-cell as a whole."""
     working: int = 0
-    """Bytes that reading takes besides what is read."""
+    """Bytes that reading needs in addition to its result."""
 
 
 def blocked(array: Array) -> Blocked:
-    """A stored array as a source."""
+    """Return a stored array as a source."""
     layout = layout_of(array)
     working = layout.object_bytes + max(layout.chunk_bytes, layout.working_to_read)
     return Blocked(array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working)
@@ -75,19 +75,19 @@ class Stage:
     first: int
     """Number of the first array that it writes."""
     shapes: tuple[Shape, ...]
-    """Of the source, then of each array that it writes."""
+    """Shapes of the source, then of each array that it writes."""
     factors: tuple[Shape, ...]
-    """Of each array that it writes, against the one before; the first may be a copy."""
+    """Factors of each array that it writes, against the one before; the first may be a copy."""
     margins: Shape
-    """Pixels of the source on both sides of a piece that count for it as well."""
+    """Pixels of the source on both sides of a piece that contribute to it."""
     cell: Shape
-    """Super-cell, in pixels of the source."""
+    """Shape of a super-cell, in pixels of the source."""
     piece: Shape
-    """What the first array is written from at a time; super-cells are whole numbers of it."""
+    """Shape from which the first array is written at a time; super-cells are multiples of it."""
     step: Shape
-    """What is read at a time: a piece, or a part of it where the first array is coarser."""
+    """Shape that is read at a time: a piece, or a part of it if the first array is downsampled."""
     peak: int = 0
-    """Bytes that a task holds at most."""
+    """Maximum number of bytes that a task holds."""
     read: int = 0
     """Bytes that all tasks read."""
 
@@ -107,12 +107,12 @@ class Stage:
         return self.cells.ncells
 
     def number(self, start: Sequence[int]) -> int:
-        """The task whose super-cell begins at a pixel of the source."""
+        """Return the task whose super-cell begins at a pixel of the source."""
         coords = [at // size for at, size in zip(start, self.cell, strict=True)]
         return int(np.ravel_multi_index(coords, self.cells.counts))
 
     def region(self, number: int, array: int) -> Region:
-        """What a task makes of an array, counted from the first that is written; -1: it reads."""
+        """Return a task's region of an array; 0 is the first one written, -1 the source."""
         coords = np.unravel_index(number, self.cells.counts)
         return tuple(self._interval(axis, int(at), array) for axis, at in enumerate(coords))
 
@@ -123,13 +123,13 @@ class Stage:
         return slice(min(at * size, extent), stop, 1)
 
     def pieces(self, number: int) -> Iterator[tuple[Region, Region]]:
-        """The pieces of a super-cell, and which pixels of the first array follow from each."""
+        """Yield the pieces of a super-cell, each with its pixels of the first array."""
         return self._parts(self.region(number, -1), self.region(number, 0), self.piece)
 
     def steps(self, piece: Region, made: Region) -> Iterator[tuple[Region, Region]]:
-        """What is read of a piece at a time, and which pixels of the first array follow from it.
+        """Yield the regions of a piece to read, each with its pixels of the first array.
 
-        What is read has its margins, as far as the source reaches.
+        The regions include the margins, as far as the source extends.
         """
         for part, pixels in self._parts(piece, made, self.step):
             read = (
@@ -156,7 +156,7 @@ def _cut(whole: slice, length: int) -> Iterator[slice]:
 
 
 def _following(part: slice, whole: slice, made: slice, factor: int) -> slice:
-    """The coarse pixels of a part, of those that all of the whole makes."""
+    """Return the coarse pixels of a part, among those that the whole makes."""
     low = min(made.start + (part.start - whole.start) // factor, made.stop)
     high = min(made.start + (part.stop - whole.start) // factor, made.stop)
     return slice(low, made.stop if part.stop == whole.stop else max(high, low), 1)
@@ -164,7 +164,7 @@ def _following(part: slice, whole: slice, made: slice, factor: int) -> slice:
 
 @dataclass(frozen=True)
 class _Planner:
-    """What the stages of a pyramid are chosen for."""
+    """Chooses the stages of a pyramid."""
 
     arrays: tuple[Array, ...]
     factors: tuple[Shape, ...]
@@ -173,7 +173,7 @@ class _Planner:
     threads: int
 
     def widest(self, source: Blocked, first: int) -> Stage:
-        """The stage with as many levels as memory and the number of threads allow."""
+        """Return the stage with as many levels as memory and the number of threads allow."""
         chosen = self._stage(source, first, first)
         if chosen.peak > self.budget:
             raise MemoryBudgetError(
@@ -182,7 +182,7 @@ class _Planner:
                 "or chunks, or run fewer threads in a process."
             )
         if any(any(self.method.margins(factors)) for factors in self.factors):
-            return self._grown(chosen, source)  # levels that wait for margins follow one by one
+            return self._grown(chosen, source)  # levels with margins are made one by one
         for last in range(first + 1, len(self.arrays)):
             wider = self._stage(source, first, last)
             if wider.peak > self.budget or not self._is_worth_it(wider, chosen, source):
@@ -191,10 +191,10 @@ class _Planner:
         return self._grown(chosen, source)
 
     def _is_worth_it(self, wider: Stage, stage: Stage, source: Blocked) -> bool:
-        """Whether larger super-cells cost less than reading the last level of a stage again.
+        """True if larger super-cells cost less than reading the last level of a stage again.
 
-        Tasks should be many, so that no thread waits for long while others work, and little is lost
-        with a task that dies. Level 0 is never read again if that can be helped.
+        There should be many tasks, so that few threads are idle at the end, and little work is lost
+        if a task dies. Reading level 0 twice is avoided if possible.
         """
         if prod(wider.cell) * source.itemsize <= _LIKED or wider.tasks == stage.tasks:
             return True
@@ -206,7 +206,7 @@ class _Planner:
         return is_copy or (rounds > 1 and idle * _ROUNDS_OF_ONE_IDLE <= wider.tasks)
 
     def _stage(self, source: Blocked, first: int, last: int) -> Stage:
-        """The stage of some levels with the smallest super-cells, cutting no unit if it can."""
+        """Return a stage with the smallest super-cells, without cutting units if possible."""
         stage = self._cut(source, first, last, source.unit)
         if stage.peak > self.budget and not source.never_cut:
             return self._cut(source, first, last, (1,) * len(source.shape))
@@ -239,7 +239,7 @@ class _Planner:
         return self._measured(replace(stage, step=step), source)
 
     def _measured(self, stage: Stage, source: Blocked) -> Stage:
-        """The stage with what it reads, and what a task of it holds at most."""
+        """Return the stage with the bytes that it reads, and the most that a task holds."""
         read = [
             length + 2 * margin for length, margin in zip(stage.step, stage.margins, strict=True)
         ]
@@ -251,7 +251,7 @@ class _Planner:
             values += prod(-(-length // factor) for length, factor in cells) * source.itemsize
         held = [values + sum(sizes[1:2]), *(sum(pair) for pair in pairwise(sizes[1:]))]
         handed = 2 * prod(stage.cell) * source.itemsize if source.whole else 0
-        # a thread keeps what it has encoded last, also while it reads
+        # a thread keeps the memory of its last encoding, even while it reads
         working = source.working + max(map(_writing, arrays))
         kept = min(KEPT_AT_MOST, values // 4)
         met = prod(map(_met, source.shape, source.unit, stage.step, stage.margins))
@@ -259,7 +259,7 @@ class _Planner:
         return replace(stage, peak=peak, read=max(met, prod(source.shape)) * source.itemsize)
 
     def _grown(self, stage: Stage, source: Blocked) -> Stage:
-        """The stage with super-cells put together until a task is worth its while."""
+        """Return the stage with super-cells merged until a task has enough work."""
         for axis in reversed(range(len(stage.cell))):
             while stage.cell[axis] < source.shape[axis]:
                 longer = _clipped(2 * stage.cell[axis], source.shape[axis])
@@ -275,7 +275,7 @@ class _Planner:
 
 
 def _met(extent: int, unit: int, step: int, margin: int) -> int:
-    """Pixels along an axis that are decoded, when steps with margins are read one by one."""
+    """Return the pixels along an axis that are decoded when steps with margins are read."""
     if not margin:
         cells = Fixed(unit, extent)
         return cells.met_length(step) - (cells.count * unit - extent)
@@ -295,7 +295,7 @@ def _clipped(length: int, extent: int) -> int:
 
 
 def _bytes_of_cell(stage: Stage, number: int, array: Array) -> int:
-    """What a super-cell is on a level."""
+    """Return the bytes of a super-cell on a level."""
     factors = [prod(axis) for axis in zip(*stage.factors[: number + 1], strict=True)]
     lengths = [-(-size // factor) for size, factor in zip(stage.cell, factors, strict=True)]
     pixels: int = prod(lengths)
@@ -303,7 +303,7 @@ def _bytes_of_cell(stage: Stage, number: int, array: Array) -> int:
 
 
 def _writing(array: Array) -> int:
-    """Bytes that encoding a stored object takes besides its pixels."""
+    """Return the bytes that encoding a stored object needs in addition to its pixels."""
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
     room = max(layout.chunk_bytes, layout.working)
@@ -319,27 +319,27 @@ def plan_stages(
     budget: int,
     threads: int,
 ) -> tuple[Stage, ...]:
-    """The stages of a pyramid.
+    """Plan the stages of a pyramid.
 
     Parameters
     ----------
     source
-        What is read first.
+        Source of the first stage.
     arrays
-        What is written, level by level.
+        Arrays to write, level by level.
     factors
-        Of each of them against the one before, of the first against the source.
+        Factors of each of them against the one before, of the first against the source.
     method
-        How coarser pixels are made.
+        Method of downsampling.
     budget
         Bytes that a task may hold.
     threads
-        Tasks that run at the same time.
+        Number of tasks that run at the same time.
 
     Raises
     ------
     MemoryBudgetError
-        If one stored object is too large for that.
+        If one stored object is too large for `budget`.
     """
     planner = _Planner(tuple(arrays), tuple(factors), method, budget, threads)
     stages: list[Stage] = []

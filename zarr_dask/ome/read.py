@@ -1,8 +1,7 @@
-"""Images of OME-Zarr: levels of a pyramid as dask arrays, with sizes and places of pixels.
+"""Images of OME-Zarr: levels of a pyramid as dask arrays, with sizes and positions of pixels.
 
-Opening reads the metadata of the image and the documents of its levels, never a chunk. What breaks
-a rule that reading does not need (`zarr_dask.ome.validate` lists all) keeps no image from being
-opened.
+Opening reads the metadata of the image and its levels, but no chunks. An image that violates only
+rules that reading does not need can be opened (`zarr_dask.ome.validate` lists all violations).
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
     GridError,
@@ -25,13 +25,12 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
-from zarr_dask.ome.display import image_html
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.ome.html import image_html
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import named_shape
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -48,7 +47,7 @@ class Image:
     metadata: Metadata
     """All OME-Zarr metadata of the group."""
     multiscale: Multiscale
-    """Those of the pyramid that was chosen."""
+    """Metadata of the chosen pyramid."""
     levels: tuple[Level, ...]
     """All resolutions, the finest first."""
 
@@ -59,16 +58,16 @@ class Image:
 
     @cached_property
     def labels(self) -> Labels:
-        """The label images, by name; none is opened before it is asked for."""
+        """The label images by name; each is opened on demand."""
         return Labels(self.group)
 
     def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
-        """One level as a lazy dask array.
+        """Return one level as a lazy dask array.
 
         Raises
         ------
         GridError
-            If there are not so many levels.
+            If there is no such level.
         """
         if not -len(self.levels) <= level < len(self.levels):
             raise GridError(f"{self.group.where}: no level {level}, it has {len(self.levels)}.")
@@ -80,21 +79,21 @@ class Image:
         pixel_size: float | Mapping[str, float] | Sequence[float] | None = None,
         shape: int | Mapping[str, int] | Sequence[int] | None = None,
     ) -> Level:
-        """The coarsest level that is still fine enough; the finest one if none is.
+        """Return the coarsest level that is still fine enough; the finest one if none is.
 
         Parameters
         ----------
         pixel_size
-            Distance between pixels at most, in the units of the axes: for axes by name, for all
+            Maximum distance between pixels, in the units of the axes: for axes by name, for all
             axes or all of type space by position, or one number for all axes of type space.
         shape
-            Number of pixels at least: for axes by name or by position, or one number for the
-            longest axis of type space.
+            Minimum number of pixels: for axes by name or by position, or one number for the longest
+            axis of type space.
 
         Raises
         ------
         ValueError
-            If not exactly one of them is given, or an axis is not there.
+            If not exactly one of them is given, or an axis does not exist.
         """
         if (pixel_size is None) == (shape is None):
             raise ValueError("expected one of pixel_size= and shape=.")
@@ -111,7 +110,7 @@ class Image:
         return min(fits, key=lambda level: level.array.size) if fits else self.levels[0]
 
     def _by_name(self, wanted: Any) -> Any:
-        """Numbers for axes by their names, where they are given by position."""
+        """Return numbers for axes by their names, if they are given by position."""
         if not isinstance(wanted, Sequence | np.ndarray):
             return wanted
         for names in (self.axes, self._space()):
@@ -125,7 +124,7 @@ class Image:
     def _is_sharp(self, level: Level, wanted: float | Mapping[str, float]) -> bool:
         if not isinstance(wanted, Mapping):
             wanted = dict.fromkeys(self._space(), wanted)
-        # levels tell their scales in decimal figures: 0.1 * 2 * 2 is 0.4
+        # scales are stored as decimal fractions, so 0.1 * 2 * 2 must count as 0.4
         return all(abs(level.scale[self._at(n)]) <= size * _SLACK for n, size in wanted.items())
 
     def _is_large(self, level: Level, wanted: int | Mapping[str, int] | None) -> bool:
@@ -159,7 +158,7 @@ _SLACK = 1 + 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Labels(Mapping[str, Image]):
-    """Label images of an image, by name; each is opened when it is asked for."""
+    """Label images of an image, by name; each is opened on demand."""
 
     image: Group
     """The group of the image."""
@@ -174,7 +173,7 @@ class Labels(Mapping[str, Image]):
         try:
             return from_attributes(node.attributes, where=node.where).labels or ()
         except MetadataError:
-            return ()  # a group of that name that lists nothing
+            return ()  # a group of that name without a list
 
     def __getitem__(self, name: str) -> Image:
         if name not in self.names:
@@ -193,14 +192,14 @@ class Labels(Mapping[str, Image]):
 
 
 def node_named(group: Group, path: str, member: str) -> Array | Group:
-    """The node that a member of the metadata of a group names.
+    """Return the node that a field of a group's metadata names.
 
     Raises
     ------
     MetadataError
-        If the path leads out of the group, or is none.
+        If the path leads out of the group, or is not valid.
     NodeNotFoundError
-        If there is no node.
+        If there is no such node.
     """
     try:
         return group[path]
@@ -237,16 +236,16 @@ def open(
     Returns
     -------
     Image
-        Levels as arrays, with axes, scales, translations and units.
+        The image, with its levels as arrays, and axes, scales, translations and units.
 
     Raises
     ------
     NodeTypeError
         If the group is a plate or holds several images; the message names them.
     OmeVersionError
-        If its metadata are of another version.
+        If the metadata are of another version.
     MetadataError
-        If there are none, or levels and axes do not fit together.
+        If there are no OME-Zarr metadata, or levels and axes do not fit together.
 
     Examples
     --------
@@ -268,7 +267,7 @@ def open(
 
 
 def image_of(group: Group, multiscale: str | int = 0) -> Image:
-    """The image in a group; see `open`."""
+    """Return the image in a group; see `open`."""
     metadata = from_attributes(group.attributes, where=group.where)
     if not metadata.multiscales:
         raise _no_image(group, metadata)
@@ -338,7 +337,7 @@ def _level(group: Group, multiscale: Multiscale, dataset: Dataset, number: int) 
 
 
 def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[float, ...]:
-    """The numbers of a transformation; without them nobody knows where pixels are."""
+    """Return the numbers of a transformation, without which pixels have no position."""
     if one.type == "identity":
         return (0.0,) * ndim
     numbers = {"scale": one.scale, "translation": one.translation}.get(one.type)
@@ -350,8 +349,8 @@ def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[
 
 
 def _is_finite(number: float) -> bool:
-    """Whether a number of JSON, whose integers may have any size, is one of a computation."""
-    return abs(number) <= _LARGEST  # which NaN is not
+    """True if a JSON number is finite and small enough for computation."""
+    return abs(number) <= _LARGEST  # False for NaN
 
 
 _LARGEST = 1e300

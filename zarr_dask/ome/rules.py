@@ -1,9 +1,8 @@
 """The rules of OME-Zarr 0.4 and 0.5 for the attributes of one group.
 
-Each function looks at one kind of metadata and notes what breaks a rule, in JSON as it stands: no
-model is needed, so that nothing hides behind the first mistake. Rules of the published schemas and
-those that only the text has are treated alike. What the text merely recommends has the level
-``should``.
+Each function checks one kind of metadata and notes violations, in the raw JSON: no model is needed,
+so that the first error does not hide others. Rules of the published schemas and rules that only the
+text states are treated alike. Recommendations of the text have the level ``should``.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT
-from zarr_dask.members import is_int
 from zarr_dask.ome.model import is_number
 from zarr_dask.ome.units import UNITS
 
 __all__ = ["RULES", "Violation", "Violations", "check_version"]
 
 Fits = Callable[[Any], bool]
-"""Whether a value follows a rule."""
+"""Returns True if a value follows a rule."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One rule that is broken."""
+    """A violation of one rule."""
 
     place: str
-    """Where: path of the node if it is not the one asked for, then the member."""
+    """Path of the node unless it is the validated one, then the field."""
     found: object
-    """What stands there; `zarr_dask.errors.ABSENT` when nothing does."""
+    """Value that was found; `zarr_dask.errors.ABSENT` if there is none."""
     rule: str
-    """The rule of the specification, in words."""
+    """Text of the violated rule."""
     level: str = "must"
-    """``must``, or ``should`` for what is recommended."""
+    """``must``, or ``should`` for a recommendation."""
 
     def __str__(self) -> str:
         found = "absent" if self.found is ABSENT else repr(self.found)
@@ -48,24 +47,24 @@ _LONGEST = 80
 
 @dataclass
 class Violations:
-    """Takes note of broken rules."""
+    """Collects violations."""
 
     version: str
     found: list[Violation] = field(default_factory=list)
     alone: bool = True
-    """Whether the attributes are all that is known, as in the published suites."""
+    """True if only the attributes are known, as in the published test suites."""
 
     @property
     def tolerates(self) -> bool:
-        """Whether what the suite of 0.4 calls valid is taken, though it breaks the text of 0.4."""
+        """True to accept metadata that are valid in the suite of 0.4, but violate its text."""
         return self.alone and self.version in _VERSION_INSIDE
 
     def add(self, place: str, found: object, rule: str, level: str = "must") -> None:
-        """Note that a rule is broken."""
+        """Note a violation."""
         self.found.append(Violation(place, found, rule, level))
 
     def should(self, place: str, found: object, rule: str) -> None:
-        """Note that a recommendation is not followed."""
+        """Note a violation of a recommendation."""
         self.add(place, found, rule, "should")
 
     def take(
@@ -76,7 +75,7 @@ class Violations:
         fits: Fits,
         rule: str,
     ) -> Any:
-        """A member that must be there; None, and a note, if it does not fit."""
+        """Return a required field; if it is wrong, note a violation and return None."""
         value = owner.get(name, ABSENT)
         if value is not ABSENT and fits(value):
             return value
@@ -91,11 +90,11 @@ class Violations:
         fits: Fits,
         rule: str,
     ) -> Any:
-        """As `take`, for a member that may be absent."""
+        """Return an optional field, as `take`."""
         return self.take(owner, place, name, fits, rule) if name in owner else None
 
     def objects(self, values: list[Any], place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Place and value of every object of a list; what is no object is noted."""
+        """Yield position and value of every object of a list; note items that are not objects."""
         for i, value in enumerate(values):
             if isinstance(value, Mapping):
                 yield f"{place}[{i}]", value
@@ -103,7 +102,7 @@ class Violations:
                 self.add(f"{place}[{i}]", value, "must be an object")
 
     def unique(self, values: list[tuple[str, Hashable]], rule: str) -> None:
-        """Note every value that stands at an earlier place too."""
+        """Note every value that also occurs at an earlier position."""
         seen: set[Hashable] = set()
         for place, value in values:
             if value in seen:
@@ -136,7 +135,7 @@ _is_name = _matches("[A-Za-z0-9]+")
 
 
 def check_version(members: Mapping[str, Any], place: str, notes: Violations) -> None:
-    """The version inside an object of 0.4: absent, or the one of all metadata."""
+    """Check the version inside an object of 0.4: absent, or that of all metadata."""
     if "version" in members:
         rule = f"the version of all metadata of a hierarchy must be {notes.version!r}"
         notes.take(members, place, "version", lambda found: found == notes.version, rule)
@@ -145,14 +144,14 @@ def check_version(members: Mapping[str, Any], place: str, notes: Violations) -> 
 
 
 _VERSION_INSIDE = {"0.4"}
-"""Versions that are told by each object; later by ``ome.version`` alone."""
+"""Versions in which each object has a version; later only ``ome.version`` has it."""
 
 
 # --- images ---------------------------------------------------------------------------------------
 
 
 def check_multiscales(value: Any, notes: Violations) -> None:
-    """Pyramids."""
+    """Check pyramids."""
     if not _is_filled(value):
         notes.add("multiscales", value, "must be a list of at least one multiscale")
         return
@@ -241,7 +240,7 @@ def _check_transformations(
         rule = f"a {kind} must be a list of numbers"
         vector = notes.take(one, at, kind, _is_vector, rule)
         if vector is not None and axes is not None and len(vector) != len(axes):
-            # one of its images has numbers for the axes of space alone
+            # an image of the test suite has numbers for the axes of space alone
             spatial = sum(isinstance(a, Mapping) and a.get("type") == "space" for a in axes)
             if not (notes.tolerates and len(vector) == spatial):
                 rule = f"a {kind} must have one number for each of the {len(axes)} axes"
@@ -259,7 +258,7 @@ def _is_vector(value: Any) -> bool:
 
 
 def _check_order(datasets: list[Any], place: str, notes: Violations) -> None:
-    """Whether no level has smaller pixels than the one before."""
+    """Check that no level has smaller pixels than the one before."""
     before: list[float] | None = None
     for i, dataset in enumerate(datasets):
         scale = _scale(dataset)
@@ -281,7 +280,7 @@ def _scale(dataset: Any) -> list[float] | None:
 
 
 def check_omero(value: Any, notes: Violations) -> None:
-    """How channels are displayed."""
+    """Check the display settings of channels."""
     if not isinstance(value, Mapping):
         notes.add("omero", value, "must be an object")
         return
@@ -304,7 +303,7 @@ def check_omero(value: Any, notes: Violations) -> None:
 
 
 def check_labels(value: Any, notes: Violations) -> None:
-    """Which label images there are."""
+    """Check the list of label images."""
     if not (isinstance(value, list) and all(map(_is_text, value))):
         notes.add("labels", value, "must be a list of paths of label images")
         return
@@ -312,7 +311,7 @@ def check_labels(value: Any, notes: Violations) -> None:
 
 
 def check_image_label(value: Any, notes: Violations) -> None:
-    """What the values of a label image mean."""
+    """Check the meaning of the values of a label image."""
     place = "image-label"
     if not isinstance(value, Mapping):
         notes.add(place, value, "must be an object")
@@ -352,7 +351,7 @@ def _is_byte(value: Any) -> bool:
 
 
 def check_plate(value: Any, notes: Violations) -> None:
-    """Rows, columns and wells."""
+    """Check rows, columns and wells."""
     if not isinstance(value, Mapping):
         notes.add("plate", value, "must be an object")
         return
@@ -388,7 +387,7 @@ def _check_lines(plate: Mapping[str, Any], which: str, notes: Violations) -> lis
 
 
 def _check_cases(names: list[tuple[str, Any]], notes: Violations) -> None:
-    """Names that are one file on some systems."""
+    """Check for names that are one file on case-insensitive systems."""
     seen: dict[str, Any] = {}
     for place, name in names:
         if seen.setdefault(name.lower(), name) != name:
@@ -420,7 +419,7 @@ def _check_well_place(
         return
     turned = path == f"{column}/{row}" and notes.version in _VERSION_INSIDE
     if turned and notes.tolerates:
-        return  # paths of its plates name the column first
+        return  # plates of the test suite name the column first
     rule = f"the well in row {row!r} and column {column!r} must have the path '{row}/{column}'"
     notes.add(f"{place}.path", path, rule, "should" if turned else "must")
 
@@ -448,7 +447,7 @@ def _check_acquisitions(plate: Mapping[str, Any], notes: Violations) -> None:
 
 
 def check_well(value: Any, notes: Violations) -> None:
-    """The images of one well."""
+    """Check the images of one well."""
     if not isinstance(value, Mapping):
         notes.add("well", value, "must be an object")
         return
@@ -469,13 +468,13 @@ def check_well(value: Any, notes: Violations) -> None:
 
 
 def check_layout(value: Any, notes: Violations) -> None:
-    """The mark of a group of several images."""
+    """Check the mark of a group of several images."""
     if not (is_int(value) and value == 3):
         notes.add("bioformats2raw.layout", value, "must be the number 3")
 
 
 def check_series(value: Any, notes: Violations) -> None:
-    """Paths of several images."""
+    """Check paths of several images."""
     if not (_is_filled(value) and all(map(_is_text, value))):
         notes.add("series", value, "must be a list of paths, at least one")
 
@@ -490,4 +489,4 @@ RULES: Mapping[str, Callable[[Any, Violations], None]] = {
     "bioformats2raw.layout": check_layout,
     "series": check_series,
 }
-"""The rules of each member."""
+"""The rules of each field."""

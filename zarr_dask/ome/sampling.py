@@ -1,7 +1,7 @@
-"""A picture of a large array with bounded work: which of its chunks are looked at.
+"""Sampling of a large array for a picture, with a bounded number of chunks.
 
-Where all chunks would be too many, some are taken at equal distances: first fewer of those that are
-projected, then fewer of those side by side.
+If there are too many chunks, some are read at equal distances. Chunks along projected axes are
+reduced first, then those along the sides of the picture.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from math import ceil, isqrt, prod
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 
 __all__ = ["Sampling", "mean_to", "nearest_to", "sampled"]
 
 _FINER = 4
-"""Elements that are looked at for one of the picture, along each side, at most."""
+"""Maximum number of elements read per element of the picture, along each side."""
 
 
 _LEAST = 1 << 16
-"""Bytes that every chunk counts as, at least: many small ones take their time, too."""
+"""Minimum bytes that every chunk counts as: small ones take time, too."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Elements along the axes of a picture, and pieces of what is projected."""
+    """Elements along the axes of a picture, and pieces of the projected axes."""
 
     across: tuple[np.ndarray, np.ndarray]
     """Indices along the vertical and the horizontal axis."""
@@ -47,7 +47,7 @@ def sampled(
     side: int,
     max_bytes: int,
 ) -> Sampling:
-    """What to look at of an array.
+    """Choose the elements of an array to read for a picture.
 
     Parameters
     ----------
@@ -56,12 +56,11 @@ def sampled(
     across
         Its vertical and its horizontal axis.
     projected
-        Axes of which the largest values are taken; of all others, one element.
+        Axes that are reduced to their maximum; of all others, one element is read.
     side
         Length of the longest side of the picture, in elements.
     max_bytes
-        Decoded bytes that may be looked at, unless one chunk is larger. A chunk counts as 64 KiB at
-        least.
+        Decoded bytes to read at most, unless one chunk is larger. A chunk counts as 64 KiB or more.
     """
     chunk = _decoded_at_once(array)
     itemsize = max(array.dtype.itemsize, 1)
@@ -78,11 +77,11 @@ def sampled(
 
 
 _PIECE = 1 << 24
-"""Bytes that are projected at a time, at most, unless they are of one chunk."""
+"""Maximum bytes that are projected at a time, unless one chunk has more."""
 
 
 def _decoded_at_once(array: Array) -> tuple[int, ...]:
-    """Shape of the largest chunk, or of stored objects that can only be decoded as a whole."""
+    """Return the largest chunk shape, or object shape if objects can only be decoded as a whole."""
     if array.meta.largest_bound().partial:
         return array.meta.chunk_shape
     return array.meta.grid.largest_cell
@@ -91,7 +90,7 @@ def _decoded_at_once(array: Array) -> tuple[int, ...]:
 def _fewer(
     counts: Mapping[int, int], across: tuple[int, int], projected: Sequence[int], most: int
 ) -> dict[int, int]:
-    """Chunks to take along each axis, so that there are at most so many in all.
+    """Return the number of chunks to read along each axis, at most `most` in total.
 
     Examples
     --------
@@ -106,14 +105,14 @@ def _fewer(
         taken[axis] = max(1, min(taken[axis], most // others))
     rows, columns = (taken[axis] for axis in across)
     if rows * columns > most:
-        # both sides become shorter by the same factor
+        # reduce both sides by the same factor
         taken[across[0]] = max(1, min(rows, isqrt(most * rows // columns)))
         taken[across[1]] = max(1, min(columns, most // taken[across[0]]))
     return taken
 
 
 def _chosen(extent: int, chunk: int, count: int) -> list[tuple[int, int]]:
-    """So many chunks at equal distances, as where they begin and end.
+    """Return start and stop of `count` chunks at equal distances.
 
     Examples
     --------
@@ -126,7 +125,7 @@ def _chosen(extent: int, chunk: int, count: int) -> list[tuple[int, int]]:
 
 
 def _joined(slices: Sequence[tuple[int, int]], most: int) -> tuple[slice, ...]:
-    """The same as fewer slices, where one begins at the end of another.
+    """Merge adjacent slices into slices of at most `most` elements.
 
     Examples
     --------
@@ -143,18 +142,18 @@ def _joined(slices: Sequence[tuple[int, int]], most: int) -> tuple[slice, ...]:
 
 
 def _indices(extent: int, chunk: int, count: int, side: int) -> np.ndarray:
-    """Elements in so many chunks at equal distances, not more than the picture needs."""
+    """Return elements in `count` chunks at equal distances, no more than the picture needs."""
     if count * chunk >= extent:
         return np.arange(0, extent, max(1, extent // (side * _FINER)))
     step = max(1, count * chunk // (side * _FINER))
     return np.concatenate([np.arange(a, b, step) for a, b in _chosen(extent, chunk, count)])
 
 
-# --- making it smaller ----------------------------------------------------------------------------
+# --- resizing -------------------------------------------------------------------------------------
 
 
 def mean_to(plane: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """A plane of other lengths: means where it gets smaller, repeated elements where larger.
+    """Resize a plane: means along sides that shrink, repeated elements along sides that grow.
 
     Examples
     --------
@@ -175,7 +174,7 @@ def mean_to(plane: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def nearest_to(plane: np.ndarray, axis: int, length: int) -> np.ndarray:
-    """A plane of another length along one axis, of elements that it has."""
+    """Resize a plane along one axis by picking the nearest elements."""
     present = plane.shape[axis]
     taken: np.ndarray = plane.take((2 * np.arange(length) + 1) * present // (2 * length), axis)
     return taken

@@ -1,4 +1,4 @@
-"""`thumbnail`: a small picture of an image or a plate, wherever it is."""
+"""`thumbnail`: a small picture of an image or a plate, on any store."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.group import Group, open_group
+from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, open_plate
 from zarr_dask.ome.read import Image, image_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 __all__ = ["thumbnail"]
 
@@ -28,24 +28,24 @@ def thumbnail(
     max_bytes: int = _BUDGET,
     storage_options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
-    """A small picture of an image, or of the first images of all wells of a plate.
+    """Draw a small picture of an image, or of the first images of all wells of a plate.
 
-    Active channels are added in their colours, each between the start and the end of its window; of
-    several planes along z the largest value counts, of several times the one that ``omero`` names,
-    else the first. Without ``omero``, or where a window is all that integers of more than 8 bits
-    can be, each channel is stretched between its darkest and its brightest hundredth, in each well
-    by itself. A label image shows the colours of its labels. Of a plate of more than 96 wells some
-    rows and columns at equal distances are shown.
+    Active channels are added in their colours, each between the start and the end of its window.
+    Along z the maximum is shown; along time the element that ``omero`` names, or else the first.
+    Without ``omero``, or if a window is the full range of integers of more than 8 bits, each
+    channel is stretched from its 1st to its 99th percentile, in each well separately. A label image
+    shows the colours of its labels. If a plate has more than 96 wells, some rows and columns at
+    equal distances are shown.
 
     Parameters
     ----------
     source, path
-        The image or the plate, or where it is, as for `zarr_dask.ome.open`.
+        The image or the plate, or its location as for `zarr_dask.ome.open`.
     size
-        Pixels of the longer side. A smaller image is not enlarged.
+        Number of pixels of the longer side. A smaller image is not enlarged.
     max_bytes
-        Decoded bytes to look at, 256 MiB by default. Of an image that has more than that, and no
-        level that is small enough, some chunks at equal distances are shown side by side.
+        Decoded bytes to read, 256 MiB by default. If an image has more, and no level that is small
+        enough, some chunks at equal distances are shown side by side.
     storage_options
         As for `zarr_dask.ome.open`.
 
@@ -59,10 +59,10 @@ def thumbnail(
     ValueError
         If `size` is not from 1 to 4096.
     DataTypeError
-        If the pixels are no numbers.
+        If the pixels are not numbers.
     ZarrDaskError
-        As `zarr_dask.ome.open`, if no well of a plate has an image, and if what is needed cannot be
-        read.
+        See `zarr_dask.ome.open`; also if no well of a plate has an image, or required data cannot
+        be read.
 
     Examples
     --------

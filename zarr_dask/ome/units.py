@@ -21,4 +21,4 @@ _POWERS = (-24, -21, -18, -15, -12, -9, -6, -3, -2, -1, 0, 2, 3, 6, 9, 12, 15, 1
 METRES = {
     f"{prefix}meter": 10.0**power for prefix, power in zip(_PREFIXES, _POWERS, strict=True)
 } | {"angstrom": 1e-10, "inch": 0.0254, "foot": 0.3048, "yard": 0.9144, "mile": 1609.344}
-"""Metres of the units of space, for comparing lengths along axes."""
+"""Length of the units of space in metres, for comparing lengths along axes."""

@@ -1,7 +1,7 @@
-"""Whether metadata, or a whole hierarchy, follow OME-Zarr 0.4 or 0.5.
+"""Validation of metadata, or of a whole hierarchy, against OME-Zarr 0.4 or 0.5.
 
-`validate_attributes` looks at the attributes of one group, `validate` at all groups and arrays
-below a place: levels against axes, label images against their image, wells against their plate.
+`validate_attributes` checks the attributes of one group. `validate` checks all groups and arrays
+below a path: levels against axes, label images against their image, wells against their plate.
 The rules of attributes are in `zarr_dask.ome.rules`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
     ListingError,
@@ -24,11 +24,11 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
+from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, members_of
 from zarr_dask.ome.rules import RULES, Violation, Violations
 from zarr_dask.stores.base import join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 __all__ = ["KINDS", "find", "series_of", "validate", "validate_attributes"]
 
@@ -41,7 +41,7 @@ KINDS = {
     "bioformats2raw": "bioformats2raw.layout",
     "series": "series",
 }
-"""Kinds of groups, and the member that makes them such."""
+"""Kinds of groups, and the field that each kind requires."""
 _FORMATS = {"0.4": "v2", "0.5": "v3"}
 """The Zarr format of each version."""
 
@@ -53,24 +53,24 @@ def validate_attributes(
     *,
     strict: bool = False,
 ) -> list[Violation]:
-    """List every rule that the attributes of a group break; none if they are valid.
+    """List every rule that the attributes of a group violate; the list is empty if they are valid.
 
     Parameters
     ----------
     attributes
         All attributes of the group.
     version
-        ``"0.4"`` or ``"0.5"``; found out by default.
+        ``"0.4"`` or ``"0.5"``; detected by default.
     kind
-        What they must describe: ``"image"``, ``"label"``, ``"labels"``, ``"plate"``, ``"well"``,
-        ``"bioformats2raw"`` or ``"series"``; by default whatever they do.
+        Required kind of the group: ``"image"``, ``"label"``, ``"labels"``, ``"plate"``, ``"well"``,
+        ``"bioformats2raw"`` or ``"series"``; by default any kind.
     strict
-        Whether to list what is merely recommended as well, with the level ``should``.
+        True to list violated recommendations as well, with the level ``should``.
 
     Raises
     ------
     OmeVersionError
-        If they are of a version whose rules are not known.
+        If the rules of the version are not known.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def validate_attributes(
 def _violations(
     attributes: Mapping[str, Any], version: str, kind: str | None, *, alone: bool
 ) -> list[Violation]:
-    """What is wrong with the attributes of a group, recommendations included."""
+    """Return all violations of a group's attributes, including recommendations."""
     notes = Violations(version, alone=alone)
     members = _members(attributes, notes)
     if members is not None:
@@ -107,11 +107,11 @@ def _violations(
 
 
 _GUESS = "0.5"
-"""The version that is asked for where nothing tells any."""
+"""The version to check against if the metadata state none."""
 
 
 def _members(attributes: Mapping[str, Any], notes: Violations) -> Mapping[str, Any] | None:
-    """The object that holds the metadata."""
+    """Return the object that holds the metadata."""
     if notes.version not in NESTED:
         return attributes
     ome = members_of(attributes, notes.version)
@@ -135,25 +135,25 @@ def validate(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> list[Violation]:
-    """List every rule that an image, a plate or a collection of images breaks; none if it is valid.
+    """List every rule that an image, a plate or a collection violates; empty if it is valid.
 
-    All groups that the metadata name are opened, and the documents of all arrays; no chunk is read.
+    All groups that the metadata name are opened, and the metadata of all arrays; no chunk is read.
 
     Parameters
     ----------
     url, path
         The group, as for `zarr_dask.open_group`.
     strict
-        Whether to list what is merely recommended as well.
+        True to list violated recommendations as well.
     storage_options, read
         As for `zarr_dask.open_group`.
 
     Raises
     ------
     OmeVersionError
-        If the metadata are of a version whose rules are not known.
+        If the rules of the version are not known.
     MetadataError
-        If there are none.
+        If there are no OME-Zarr metadata.
     """
     root = open_group(url, path, storage_options=storage_options, read=read)
     version = detect_version(root.attributes)
@@ -168,19 +168,19 @@ def validate(
 
 @dataclass
 class _Walk:
-    """What was found wrong in the hierarchy so far."""
+    """Violations found in the hierarchy so far."""
 
     version: str
     found: list[Violation] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
-    """Groups that were looked at: metadata may name a group in itself."""
+    """Groups that were checked: metadata may name a group inside itself."""
 
     def add(self, path: str, member: str, found: object, rule: str, level: str = "must") -> None:
         place = f"{path or '/'}: {member}" if member else path or "/"
         self.found.append(Violation(place, found, rule, level))
 
     def node(self, group: Group, path: str, below: str, rule: str) -> Any:
-        """A node that metadata name; None, and a note, if it is not there."""
+        """Return a node that metadata name; if it is missing, note a violation and return None."""
         try:
             return group[below]
         except (NodeNotFoundError, NodeTypeError):
@@ -190,7 +190,7 @@ class _Walk:
         return None
 
     def check_group(self, group: Group, path: str, kind: str | None) -> Mapping[str, Any] | None:
-        """Check a group and all that its metadata name; its metadata, if they could be read."""
+        """Check a group and all nodes that its metadata name; return its metadata if readable."""
         if group.path in self.seen:
             return None
         self.seen.add(group.path)
@@ -213,7 +213,7 @@ class _Walk:
         return members
 
     def check_below(self, group: Group, path: str, members: Mapping[str, Any]) -> None:
-        """Check what the metadata of a group name."""
+        """Check the nodes that the metadata of a group name."""
         if "plate" in members:
             self.check_wells(group, path, members["plate"])
         elif "bioformats2raw.layout" in members:
@@ -228,7 +228,7 @@ class _Walk:
     # --- images
 
     def check_image(self, group: Group, path: str, members: Mapping[str, Any]) -> None:
-        """Levels against axes, then the label images."""
+        """Check levels against axes, then the label images."""
         levels = [
             self.levels(group, path, one, f"multiscales[{i}]")
             for i, one in enumerate(_objects(members["multiscales"]))
@@ -239,7 +239,7 @@ class _Walk:
             self.check_labels(node, at, below, len(levels[0]) if levels else None)
 
     def listed_labels(self, node: Group, path: str) -> Any:
-        """What the group of label images lists."""
+        """Return the list of label images in their group."""
         version = detect_version(node.attributes)
         if version is None:
             self.add(path, "labels", ABSENT, "the group of label images must list them")
@@ -291,7 +291,7 @@ class _Walk:
     # --- labels
 
     def check_labels(self, group: Group, path: str, labels: Any, levels: int | None) -> None:
-        """Label images: integers, and as many levels as their image."""
+        """Check label images: they have integers, and as many levels as their image."""
         listed = [one for one in labels if isinstance(one, str)] if isinstance(labels, list) else []
         if self.version in NESTED:
             self.check_unlisted(group, path, listed)
@@ -310,11 +310,11 @@ class _Walk:
             self.check_label_levels(node, at, members, levels)
 
     def check_unlisted(self, group: Group, path: str, listed: list[str]) -> None:
-        """Label images that are there and not listed."""
+        """Check for label images that exist and are not listed."""
         try:
             names = [name for name, _ in group.groups()]
         except (ListingError, MetadataError):
-            return  # nobody can know what is there
+            return  # the groups cannot be known
         known = {one.strip("/").partition("/")[0] for one in listed}
         for name in names:
             node = find(group, name) if name not in known else None
@@ -323,7 +323,7 @@ class _Walk:
                 self.add(path, "labels", name, rule, "should")
 
     def check_between(self, group: Group, path: str, below: str) -> None:
-        """Groups between that of all label images and a label image: they have no metadata."""
+        """Check that groups between the list of label images and a label image have no metadata."""
         parts = below.strip("/").split("/")
         for count in range(1, min(len(parts), _DEEPEST)):
             between = "/".join(parts[:count])
@@ -351,7 +351,7 @@ class _Walk:
     # --- plates and collections
 
     def check_wells(self, group: Group, path: str, plate: Any) -> None:
-        """Every well that a plate lists, and its images."""
+        """Check every well that a plate lists, and its images."""
         if not isinstance(plate, Mapping):
             return
         runs = _objects(plate.get("acquisitions"))
@@ -376,7 +376,7 @@ class _Walk:
     def check_counts(
         self, path: str, well: Any, runs: list[Mapping[str, Any]], most: object
     ) -> None:
-        """The numbers of images of a well that its plate tells."""
+        """Check the numbers of images of a well against those of its plate."""
         images = _objects(well.get("images")) if isinstance(well, Mapping) else []
         if isinstance(most, int) and len(images) > most:
             rule = f"no well must have more images than the field_count of the plate, {most}"
@@ -399,14 +399,14 @@ class _Walk:
                 self.add(path, f"well.images[{i}].acquisition", run, rule)
 
     def check_fields(self, group: Group, path: str, well: Any) -> None:
-        """Every image that a well lists."""
+        """Check every image that a well lists."""
         for image in _objects(well.get("images")) if isinstance(well, Mapping) else []:
             below = image.get("path")
             if isinstance(below, str):
                 self.check_named_image(group, path, below, "well.images must list images")
 
     def check_collection(self, group: Group, path: str) -> None:
-        """The images of a group that bioformats2raw wrote."""
+        """Check the images of a group written by bioformats2raw."""
         xml = join(group.path, "OME/METADATA.ome.xml")
         if group.store.size(xml) is None:
             rule = "metadata of the images should lie in an OME-XML document"
@@ -423,7 +423,7 @@ class _Walk:
 
 
 _DEEPEST = 32
-"""Groups above a label image that are looked at."""
+"""Maximum number of groups above a label image that are checked."""
 
 
 def _members_in(node: Array | Group, version: str) -> Mapping[str, Any] | None:
@@ -436,7 +436,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def find(group: Group, path: str) -> Array | Group | None:
-    """The node below a group, if there is one that can be opened."""
+    """Return the node below a group, if it exists and can be opened."""
     try:
         return group[path]
     except (NodeNotFoundError, NodeTypeError, MetadataError, StoreKeyError):
@@ -444,7 +444,7 @@ def find(group: Group, path: str) -> Array | Group | None:
 
 
 def series_of(group: Group) -> list[str]:
-    """Paths of the images in a group that bioformats2raw wrote, in their order."""
+    """Return paths of the images in a group written by bioformats2raw, in their order."""
     node = find(group, "OME")
     if node is not None:
         ome = node.attributes.get("ome")

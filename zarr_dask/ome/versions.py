@@ -1,7 +1,7 @@
-"""The same OME-Zarr metadata in another version, as JSON: of one group, and of a hierarchy.
+"""Conversion of OME-Zarr metadata to another version, as JSON: of a group, or a hierarchy.
 
-From 0.4 to 0.5 they move below ``ome``, which tells the version of all of them; from 0.5 to 0.4
-they move up again, and each kind tells its own. What nobody here knows moves with them. The
+From 0.4 to 0.5 the metadata move below ``ome``, which states the version of all of them; from 0.5
+to 0.4 they move up again, and each kind states its own. Unknown fields move with them. The
 dimensions of arrays get the names of the axes.
 """
 
@@ -23,11 +23,11 @@ from zarr_dask.stores.base import join
 __all__ = ["FORMATS", "Rewriting", "in_version", "names_of_dimensions"]
 
 FORMATS: Mapping[str, Format] = {"0.4": V2, "0.5": V3}
-"""What each version is stored as."""
+"""The Zarr format of each version."""
 
 
 def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, Any] | Problem:
-    """The attributes of a group in another version; as they are if there are no such metadata.
+    """Convert the attributes of a group to another version; unchanged without OME-Zarr metadata.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, A
     Returns
     -------
     dict or Problem
-        New attributes, or why there are none: metadata of another version than `old`, or a member
-        in the way.
+        New attributes, or the problem: metadata of another version than `old`, or a conflicting
+        attribute.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def _below_ome(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
         if isinstance(members.get(name), dict):
             members[name].pop("version", None)
     if isinstance(members.get("plate"), dict):
-        members["plate"]["version"] = "0.5"  # which the text of 0.5 asks for, not its schema
+        members["plate"]["version"] = "0.5"  # required by the text of 0.5, not by its schema
     if isinstance(members.get("image-label"), dict) and "version" in members["image-label"]:
         members["image-label"]["version"] = "0.5"
     return {**others, "ome": {"version": "0.5", **members}}
@@ -101,20 +101,20 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-# --- hierarchies --------------------------------------------------------------------------------
+# --- hierarchies ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What changes in the metadata of nodes: a `zarr_dask.jobs.migrate.nodes.Rewriting`."""
+    """Changes of the metadata of nodes; implements `zarr_dask.jobs.migrate.nodes.Rewriting`."""
 
     old: str
     new: str
 
     def __call__(self, nodes: Mapping[str, NodeMeta]) -> Rewrite:
-        """What is to be changed, given all nodes with old documents."""
+        """Return the function that changes nodes, given all nodes with old metadata."""
         names = names_of_dimensions(nodes, self.old)
-        # attributes that an interrupted removal has left belong to no node: they are the old ones
+        # attributes left by an interrupted removal belong to no node: they are the old ones
         old = self.old if nodes else next(one for one in FORMATS if one != self.new)
 
         def rewrite(path: str, meta: NodeMeta) -> Rewritten:
@@ -129,7 +129,7 @@ class Rewriting:
         return rewrite
 
     def _named(self, meta: ArrayMeta, found: Sequence[tuple[str, ...]]) -> Rewritten:
-        """An array whose dimensions have the names of the axes."""
+        """Return an array whose dimensions have the names of the axes."""
         if not found:
             return Rewritten(meta)
         names = found[0]
@@ -147,7 +147,7 @@ class Rewriting:
 def names_of_dimensions(
     nodes: Mapping[str, NodeMeta], version: str
 ) -> dict[str, list[tuple[str, ...]]]:
-    """The names that images give the dimensions of arrays, by path of the array."""
+    """Return the names that images give the dimensions of arrays, by path of the array."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for path, meta in nodes.items():
         if not isinstance(meta, GroupMeta):
@@ -159,7 +159,7 @@ def names_of_dimensions(
 
 
 def _levels(members: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Place, path and names of the axes of each level that the metadata of a group name."""
+    """Yield position, path and axis names of each level that the metadata of a group name."""
     images = members.get("multiscales") if isinstance(members, Mapping) else None
     for i, image in enumerate(_objects(images)):
         names = tuple(str(axis.get("name")) for axis in _objects(image.get("axes")))
@@ -169,7 +169,7 @@ def _levels(members: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def _strays(members: Any) -> Iterator[Problem]:
-    """Levels that lie somewhere else, where nobody would rewrite them."""
+    """Yield a problem for each level outside the group, which would not be converted."""
     for place, path, _ in _levels(members):
         if not _is_below(path):
             yield Problem(place, path, "the path of an array below the group")

@@ -1,9 +1,9 @@
-"""Writing images of OME-Zarr: a pyramid in one pass over the pixels, documents last.
+"""Writing images of OME-Zarr: a pyramid in one pass over the pixels, metadata last.
 
-`plan_write` checks and decides everything, `write` does it at once. The decisions are in
-`zarr_dask.ome.images`, with `zarr_dask.ome.describe` (metadata), `zarr_dask.ome.factors` (levels),
-`zarr_dask.ome.grids` (chunks) and `zarr_dask.ome.pyramid` (super-cells); `zarr_dask.ome.job`
-carries them out.
+`plan_write` checks and decides everything, `write` also executes it. The decisions are made in
+`zarr_dask.ome.images`, with `zarr_dask.ome.build_metadata` (metadata),
+`zarr_dask.ome.downsample_factors` (levels), `zarr_dask.ome.grids` (chunks) and
+`zarr_dask.ome.pyramid` (super-cells); `zarr_dask.ome.job` executes them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import where
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.begin import is_empty
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.images import PlannedImage, Request, plan_image, plan_labels, requested
 from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.lifecycle import is_empty
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,26 +63,25 @@ def plan_write(
     x
         The pixels of level 0: a dask array, a NumPy array, or a `zarr_dask.Array`.
     url, path
-        Where the group of the image will be. `write` makes a zip archive where `url` is the path of
+        Location of the new group of the image. `write` makes a zip archive if `url` is the path of
         one.
     axes
         Names such as ``"tczyx"``, or axes with name, type and unit as mappings or
-        `zarr_dask.ome.model.Axis`. By default those that a stored array has, ``"yx"`` or
-        ``"tczyx"``.
+        `zarr_dask.ome.model.Axis`. By default those of a stored array, ``"yx"`` or ``"tczyx"``.
     scale
         Distance between pixels along each axis, by position or by name; 1 by default.
     translation
-        Where the first pixel is along each axis, by position or by name; 0 by default.
+        Position of the first pixel along each axis, by position or by name; 0 by default.
     units
         Units of the axes such as ``{"y": "micrometer"}``, or by position, or one for all axes of
         space.
     name
-        Of the image; the last part of its place by default.
+        Name of the image; the last part of its path by default.
     channels
-        How channels are displayed: for each a label, or a mapping with ``label``, ``color``,
-        ``window`` and others. Nothing is written of them by default.
+        Display settings of channels: for each a label, or a mapping with ``label``, ``color``,
+        ``window`` and others. None are written by default.
     version
-        Of OME-Zarr: ``"0.5"`` (Zarr v3), or ``"0.4"`` (Zarr v2).
+        Version of OME-Zarr: ``"0.5"`` (Zarr v3), or ``"0.4"`` (Zarr v2).
     chunks
         Shape of the chunks of all levels, by position or by name; by default those of a stored
         array, or about 1 MiB.
@@ -91,11 +90,11 @@ def plan_write(
     codecs
         As for `zarr_dask.create_array`.
     levels
-        How many, level 0 included; by default until no axis of space has more than 256 pixels.
+        Number of levels, level 0 included; by default until no axis of space exceeds 256 pixels.
     factors
-        By how much each level is coarser than the one before: ``"isotropic"`` halves the axes of
-        space with the smallest pixels, so that pixels become about cubic; a number is for all axes
-        of space; numbers are for the axes, by position or by name; a list of these has an item for
+        Ratio between each level and the one before. ``"isotropic"`` halves the axes of space with
+        the smallest pixels, so that pixels become about cubic. A number applies to all axes of
+        space; numbers apply to the axes, by position or by name. A list of these has an item for
         each level after the first.
     method
         ``"mean"``, ``"max"``, ``"mode"``, ``"nearest"``, ``"gaussian"``, a function of pixels and
@@ -103,38 +102,38 @@ def plan_write(
     labels
         Label images by name: integers, or `Labelled`.
     overwrite
-        Replace what is at the place, whatever it is.
+        Replace an existing node of any kind.
     max_mem
-        Bytes that one process may hold above its size when idle, such as ``"2GB"``. By default
-        what the workers' memory limit leaves, or 1 GB.
+        Bytes that one process may hold on top of its idle size, such as ``"2GB"``. By default the
+        rest of the workers' memory limit, or 1 GB.
     client
-        A cluster; by default the current client's, or the scheduler dask is configured for.
+        A cluster; by default the current client's, or the scheduler that dask is configured for.
     storage_options
         Options of the store.
 
     Raises
     ------
     DataTypeError
-        If the pixels are no numbers, or labels no integers.
+        If the pixels are not numbers, or labels are not integers.
     GridError
-        If there can be no such levels, chunks or shards, or labels have another shape.
+        If such levels, chunks or shards are not possible, or labels have another shape.
     MemoryBudgetError
         If `max_mem` is too small for one stored object.
     MetadataError
-        If the metadata would break a rule of OME-Zarr; every rule is named.
+        If the metadata would violate a rule of OME-Zarr; every violation is listed.
     NodeExistsError
-        If there is something at the place.
+        If a node exists at the location.
     OmeVersionError
-        If the version is another one.
+        If the version is not supported.
     SourceIsTargetError
-        If pixels are read from what would be written.
+        If pixels are read from the target.
     ValueError
-        If there is no such method, or it makes other values of labels.
+        If there is no such method, or it makes values that are not labels.
 
     Warns
     -----
     OmeMetadataWarning
-        If UDUNITS-2 does not have a unit.
+        If a unit is not in UDUNITS-2.
 
     Examples
     --------
@@ -176,7 +175,7 @@ def plan_of(
     overwrite: bool,
     title: str,
 ) -> ImageWritePlan:
-    """The plan of images with their labels, and of groups above them."""
+    """Return the plan of images with their labels, and of groups above them."""
     documents: dict[str, Mapping[str, Any]] = {}
     pyramids = []
     for image, labelled in images:
@@ -211,7 +210,7 @@ def plan_of(
 
 
 def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
-    """Label images by name, each of which is one part of a path."""
+    """Return label images by name; each name is one part of a path."""
     if labels is None:
         return {}
     if isinstance(labels, Mapping) and all(isinstance(one, str) for one in labels):
@@ -259,7 +258,7 @@ def write(
     Raises
     ------
     ZarrDaskError
-        As `plan_write` and `ImageWritePlan.run`.
+        See `plan_write` and `ImageWritePlan.run`.
 
     Examples
     --------
@@ -274,7 +273,7 @@ def write(
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
     with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
-        # what is there may be what a job has left that has died: who begins looks at that
+        # existing nodes may be leftovers of a dead job: starting the job checks that
         options |= {"storage_options": known, "overwrite": True}
         plan = plan_write(x, place, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

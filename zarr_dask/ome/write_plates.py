@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.json_fields import is_int
+from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
 from zarr_dask.formats.base import where
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import archive_or_place
-from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.members import is_int
-from zarr_dask.ome.describe import checked_attributes
+from zarr_dask.ome.build_metadata import checked_attributes
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.images import PlannedImage, Request, plan_image, requested
 from zarr_dask.ome.job import ImageProgress
@@ -32,11 +32,11 @@ from zarr_dask.ome.model import (
     WellFields,
     WellPlace,
 )
+from zarr_dask.ome.pixel_source import checked_pixels
 from zarr_dask.ome.plan import ImageWritePlan
-from zarr_dask.ome.source import checked_pixels
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -58,7 +58,7 @@ class _Image:
 
     @property
     def path(self) -> str:
-        """Below the plate."""
+        """Path below the plate."""
         return f"{self.well}/{self.number}"
 
 
@@ -93,18 +93,19 @@ def plan_write_plate(
     Parameters
     ----------
     wells
-        The images of each well by its path ``"row/column"``: one image, a list of them (its
-        fields), or such by the id of their acquisition. Images are dask arrays, NumPy arrays or
-        arrays of `zarr_dask`, alike in data type, number of dimensions, and in shape but for the
-        last two axes.
+        The images of each well by its path ``"row/column"``: one image, a list of images (its
+        fields), or a mapping from the id of an acquisition to either. Images are dask arrays, NumPy
+        arrays or arrays of `zarr_dask`. All have the same data type and the same shape, except
+        along the last two axes.
     url, path
-        Where the group of the plate will be.
+        Location of the new group of the plate.
     rows, columns
-        Names of all rows and columns, those without a well included; those of the wells by default.
+        Names of all rows and columns, including those without a well; those of the wells by
+        default.
     name
-        Of the plate.
+        Name of the plate.
     acquisitions
-        Ids, mappings, or `zarr_dask.ome.model.Acquisition`; needed for wells that name several.
+        Ids, mappings, or `zarr_dask.ome.model.Acquisition`; required if wells have several.
     axes, scale, translation, units, channels, version, chunks, shards, codecs
         As for `zarr_dask.ome.plan_write`, for all images.
     levels, factors, method, overwrite, max_mem, client, storage_options
@@ -113,13 +114,13 @@ def plan_write_plate(
     Raises
     ------
     DataTypeError
-        If images are of different data types.
+        If images have different data types.
     GridError
-        If they are of different shapes.
+        If images have different shapes.
     MetadataError
-        If names of wells, rows and columns do not match, or metadata would break another rule.
+        If names of wells, rows and columns do not match, or another rule would be violated.
     ZarrDaskError
-        As `zarr_dask.ome.plan_write`.
+        See `zarr_dask.ome.plan_write`.
     """
     request, below = requested(
         url, path, version, chunks, shards, codecs, max_mem, client, storage_options
@@ -159,7 +160,7 @@ def plan_write_plate(
 
 
 def _images(wells: Any, at: str) -> Iterator[_Image]:
-    """All fields of all wells."""
+    """Yield all fields of all wells."""
     if not isinstance(wells, Mapping) or not wells:
         problem = Problem("wells", wells, "a mapping of at least one well to its images")
         raise MetadataError(at, [problem])
@@ -193,7 +194,7 @@ def _listed(given: Any) -> Sequence[Any]:
     return given if isinstance(given, Sequence) and not is_image else (given,)
 
 
-# --- what a plate says of its wells ---------------------------------------------------------------
+# --- wells in the metadata of a plate -------------------------------------------------------------
 
 
 def _layout(
@@ -226,7 +227,7 @@ def _layout(
 
 
 def _names(given: Sequence[str] | None, met: list[str], what: str, at: str) -> list[str]:
-    """Names of all rows or columns; every well must be in one."""
+    """Return the names of all rows or columns; every well must be in one."""
     if given is None:
         return sorted(set(met), key=_natural)
     names = list(given)
@@ -238,7 +239,7 @@ def _names(given: Sequence[str] | None, met: list[str], what: str, at: str) -> l
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """So that 2 comes before 10, and Z before AA."""
+    """Return a sort key by which 2 comes before 10, and Z before AA."""
     parts = _NUMBERS.split(name)
     return [(len(part), int(part) if part.isdecimal() else 0, part) for part in parts]
 
@@ -281,7 +282,7 @@ def _acquisition(one: Any, at: str) -> Acquisition:
 def _groups(
     request: Request, images: Sequence[_Image], below: str, at: str
 ) -> dict[str, Mapping[str, Any]]:
-    """Path and attributes of the groups of wells and rows."""
+    """Return path and attributes of the groups of wells and rows."""
     version = request.version
     wells: dict[str, list[Field]] = {}
     for image in images:
@@ -297,7 +298,7 @@ def _groups(
 
 
 def _check_alike(images: Sequence[_Image], at: str) -> None:
-    """Refuse images that would not make one plate."""
+    """Raise if images differ in data type or shape, so that they do not fit in one plate."""
     first = checked_pixels(images[0].values, f"{at}/{images[0].path}")
     for image in images[1:]:
         values = checked_pixels(image.values, f"{at}/{image.path}")
@@ -324,9 +325,9 @@ def write_plate(
     journal: Location | None = None,
     **options: Any,
 ) -> WriteReport:
-    """Write a plate, wells side by side: `plan_write_plate`, then run.
+    """Write a plate, wells concurrently: `plan_write_plate`, then run.
 
-    The groups of wells and of the plate get their metadata when all images are there.
+    The groups of wells and of the plate get their metadata when all images are complete.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What a store is: bytes by key.
+"""The interface of a store: bytes by key.
 
 A `Store` is a small immutable value (a root and options) that can be pickled and sent to
-another process; connections, where there are any, are opened lazily in the process that uses
+another process; connections, if any, are opened lazily in the process that uses
 them. All calls are synchronous and safe from many threads.
 
 ``None`` means "there is nothing at that key" and nothing else: every other failure raises
@@ -40,6 +40,7 @@ __all__ = [
     "distribute",
     "distributed",
     "is_far",
+    "is_key",
     "join",
     "list_sizes",
     "open_value",
@@ -66,13 +67,13 @@ class Range(NamedTuple):
 
 
 class IndexRange(Range):
-    """A range that every partial read of its value begins with, so that it is worth keeping."""
+    """A range that every partial read of its value begins with, so that it is worth caching."""
 
     __slots__ = ()
 
 
 class PeekRange(Range):
-    """A few bytes that say which others are wanted; see `can_peek`."""
+    """A small header whose content determines which ranges to read next; see `can_peek`."""
 
     __slots__ = ()
 
@@ -82,26 +83,26 @@ WHOLE = Range(0, None)
 
 
 class Listing(NamedTuple):
-    """What lies directly below a prefix."""
+    """The keys and prefixes directly below a prefix."""
 
     keys: list[str]
     """Full keys of values."""
     prefixes: list[str]
-    """Full prefixes, each ending in "/", below which there is something."""
+    """Full prefixes, each ending in "/", that at least one key starts with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coalescing:
-    """What is worth fetching together."""
+    """Limits for joining ranges and requests."""
 
     gap: int
-    """Bytes between two ranges of one value that are read in vain at most, to fetch them as one."""
+    """Largest gap in bytes between two ranges of one value that are fetched as one."""
     largest: int
-    """Bytes of one joint request at most."""
+    """Largest joint request in bytes."""
     requests: int = 1
-    """Requests of one batch at most; 1 where values are as well asked for one by one."""
+    """Largest number of requests in a batch; 1 if single requests are as good."""
     in_flight: int = 1 << 25
-    """Bytes of one batch at most, but for a single request that is larger."""
+    """Largest batch in bytes, except for a single request that is larger."""
 
 
 @runtime_checkable
@@ -113,40 +114,40 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the store is, for messages; equal for equal places within one kind of store."""
+        """The location, for messages; equal for equal locations within one kind of store."""
         ...
 
     @property
     def identity(self) -> str:
-        """Tells this place from all others, options that change it included; no secrets."""
+        """A name that distinguishes locations, including options that change them; no secrets."""
         ...
 
     @property
     def coalescing(self) -> Coalescing:
-        """Which ranges this store wants to be asked for together."""
+        """The ranges that this store prefers to be requested together."""
         ...
 
     def get(self, key: str) -> Buffer | None:
-        """The value at `key`, or None if there is none."""
+        """Return the value at `key`, or None if there is none."""
         ...
 
     def borrow(self, key: str) -> Buffer | None:
-        """As `get`, in memory that is good until the same thread borrows again."""
+        """Return the same as `get`, in memory that is valid until the same thread borrows again."""
         ...
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
-        """Parts of values, in the order asked for; shorter where a value ends before its range."""
+        """Return parts of values, in the order of the requests; shorter where a value ends."""
         ...
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """Put the joined `buffers` at `key`, all or nothing.
 
-        They are the caller's again afterwards, who may put other bytes into the same memory.
+        The caller may reuse their memory afterwards.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Remove a value; nothing happens if there is none."""
+        """Remove a value; do nothing if there is none."""
         ...
 
     def delete_prefix(self, prefix: str) -> None:
@@ -154,33 +155,33 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Every key that starts with `prefix`, in no particular order."""
+        """Yield every key that starts with `prefix`, in no particular order."""
         ...
 
     def list_dir(self, prefix: str = "") -> Listing:
-        """What lies directly below `prefix`, sorted; empty if there is nothing."""
+        """Return the keys and prefixes directly below `prefix`, sorted; empty if there are none."""
         ...
 
     def size(self, key: str) -> int | None:
-        """Bytes of the value at `key`, or None if there is none."""
+        """Return the bytes of the value at `key`, or None if there is none."""
         ...
 
 
 def is_far(store: Store) -> bool:
-    """Whether each request takes its time and its price, as behind a network."""
+    """True if each request is slow and has a price, as behind a network."""
     return store.coalescing.requests > 1
 
 
 def can_peek(store: Store) -> bool:
-    """Whether one may look at a few bytes of an open value before asking for others.
+    """True if reading a few bytes of an open value before the others is cheap.
 
-    It costs next to nothing, and all are of one value even if it is replaced meanwhile.
+    All parts are of the same value, even if it is replaced meanwhile.
     """
     return bool(getattr(store, "can_peek", False))
 
 
 def check_key(key: str) -> None:
-    """Refuse keys that could lead outside the store.
+    """Raise if a key could lead outside the store.
 
     Raises
     ------
@@ -211,13 +212,30 @@ def check_key(key: str) -> None:
         )
 
 
+def is_key(value: object) -> bool:
+    """True for a text that `check_key` takes, whatever was given.
+
+    Examples
+    --------
+    >>> is_key("a/c/0"), is_key("a/../b"), is_key(""), is_key(None)
+    (True, False, False, False)
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        check_key(value)
+    except StoreKeyError:
+        return False
+    return True
+
+
 def _is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates, which no file system or service can name."""
+    """True if a text has no lone surrogates, which no file system or service can name."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def join(prefix: str, name: str) -> str:
-    """A key or path below a path, either of which may be empty.
+    """Return a key or path below a path; either may be empty.
 
     Examples
     --------
@@ -232,17 +250,17 @@ def join(prefix: str, name: str) -> str:
 
 @runtime_checkable
 class SizesLister(Protocol):
-    """A store whose listings say how large values are."""
+    """A store whose listings include the sizes of values."""
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Every key that starts with `prefix`, and the bytes of its value."""
+        """Yield every key that starts with `prefix`, and the bytes of its value."""
         ...
 
 
 def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Every key that starts with `prefix`, and the bytes of its value.
+    """Yield every key that starts with `prefix`, and the bytes of its value.
 
-    One listing where the store can; else one request for each key as well.
+    This takes one listing if the store supports it; otherwise also one request for each key.
 
     Examples
     --------
@@ -255,7 +273,7 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
         return
     for key in store.list(prefix):
         size = store.size(key)
-        if size is not None:  # it may have gone meanwhile
+        if size is not None:  # it may have been removed meanwhile
             yield key, size
 
 
@@ -264,13 +282,13 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 @runtime_checkable
 class Appender(Protocol):
-    """A store that can put bytes at the end of a value, which object stores cannot."""
+    """A store that can append bytes to a value, which object stores cannot."""
 
     def append(self, key: str, data: bytes) -> bool:
-        """Put bytes at the end of a value in one piece; False if its folder is not there.
+        """Append bytes to a value in one piece; return False if its folder does not exist.
 
-        Other processes must not append to the same value: network file systems would let the
-        bytes of one overwrite those of another.
+        Other processes must not append to the same value: on network file systems they would
+        overwrite each other's bytes.
         """
         ...
 
@@ -280,24 +298,25 @@ class Appender(Protocol):
 
 @runtime_checkable
 class Forkable(Protocol):
-    """A store whose changes are kept only when its owner commits them, all of them or none.
+    """A store whose changes take effect only when its owner commits them, all of them or none.
 
-    What another process writes into a copy of it must be merged, or it is lost. Such a store takes
-    values only of arrays whose documents it has; nobody else sees these before the commit.
+    Changes that another process makes in a copy must be merged, or they are lost. Such a store
+    accepts values only for arrays that it has the metadata of. Nothing is visible outside before
+    the commit.
     """
 
     def fork(self) -> Store:
-        """A copy as the store is now, which can be pickled and keeps what is changed in it apart.
+        """Return a picklable copy of the current state, whose changes are kept separately.
 
         Raises
         ------
         StoreError
-            If no copy can be had now.
+            If no copy can be made now.
         """
         ...
 
     def merge(self, forks: Sequence[Store]) -> None:
-        """Take over what was changed in copies; nothing happens where that is done again."""
+        """Merge the changes of copies; merging a copy again does nothing."""
         ...
 
 
@@ -305,9 +324,9 @@ class Forkable(Protocol):
 
 
 class OpenValue(Protocol):
-    """A value of which parts are read one after the other; a context manager.
+    """A value whose parts are read one after the other; a context manager.
 
-    Where the store can, all parts are of the same value, even when it is replaced meanwhile.
+    If the store supports it, all parts are of the same value, even when it is replaced meanwhile.
     """
 
     def __enter__(self) -> Self: ...
@@ -315,14 +334,14 @@ class OpenValue(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def validator(self) -> Hashable:
-        """As `validator_of`, of the value that is read from."""
+        """Return the `validator_of` the value being read."""
         ...
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
-        """Parts of the value; None if there is none.
+        """Return parts of the value; None if there is none.
 
-        Each is good until the next one is taken, and may be read only then; ranges in ascending
-        order are read once.
+        Each buffer may be read only when it is taken, and is valid until the next one is. Ranges in
+        ascending order are read once.
         """
         ...
 
@@ -332,13 +351,13 @@ class ValueOpener(Protocol):
     """A store whose values can be held open."""
 
     def open_value(self, key: str) -> OpenValue:
-        """The value at `key`."""
+        """Open the value at `key`."""
         ...
 
 
 @runtime_checkable
 class Validating(Protocol):
-    """A store that can tell a value from the one before it."""
+    """A store that can distinguish a value from an earlier one at the same key."""
 
     def validator(self, key: str) -> Hashable:
         """See `validator_of`."""
@@ -346,54 +365,54 @@ class Validating(Protocol):
 
 
 def open_value(store: Store, key: str) -> OpenValue:
-    """The value at `key`, to be read in several steps."""
+    """Open the value at `key`, to be read in several steps."""
     return store.open_value(key) if isinstance(store, ValueOpener) else ReopenedValue(store, key)
 
 
 def validator_of(store: Store, key: str) -> Hashable:
-    """Something that changes whenever the value at `key` does.
+    """Return a tag that changes whenever the value at `key` does.
 
     Returns
     -------
     object
-        To be compared with an earlier one; None if the store cannot tell, or there is no value.
+        A tag to compare with an earlier one; None if the store has none, or there is no value.
     """
     return store.validator(key) if isinstance(store, Validating) else None
 
 
 class Version(NamedTuple):
-    """A part of a value, and which value it is a part of."""
+    """A part of a value, and the tag of the value that it belongs to."""
 
     content: Buffer | None
-    """None: there is a value, but not the one that was asked for."""
+    """None: there is a value, but it does not have the requested tag."""
     tag: Hashable
-    """As `validator_of`; None if the store cannot tell."""
+    """As `validator_of`; None if the store has no tags."""
 
 
 VersionRequest = tuple[str, Range, Hashable]
-"""A key, which part of its value, and the tag that the value must have (None: any)."""
+"""A key, a range of its value, and the tag that the value must have (None: any)."""
 
 
 @runtime_checkable
 class VersionReader(Protocol):
-    """A store that can read parts of a value on the condition that it is still the same."""
+    """A store that can read parts of a value on condition that its tag is unchanged."""
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """As `Store.get_ranges`; see `read_versions`."""
+        """Return the same as `Store.get_ranges`, with tags; see `read_versions`."""
         ...
 
 
 def read_versions(store: Store, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-    """Parts of values, each of which tells what value it is of.
+    """Return parts of values, each with the tag of its value.
 
     Returns
     -------
     iterable
-        For each request a `Version`, or None if there is no value. Where the store can tell, parts
-        with equal tags are of one and the same value, and a part is without content if the value
-        has not the tag that was asked for. All are asked for at once; a store may hand on each as
-        soon as it and those before it are there, so that they are taken once, and its errors come
-        when they are. Who may take less than all of them says so with `abandon`.
+        For each request a `Version`, or None if there is no value. If the store has tags, parts
+        with equal tags are of the same value, and a part has no content if the value does not have
+        the requested tag. All requests are sent at once. A store may return a lazy iterable, which
+        yields each part as soon as it and those before it have arrived. It can be iterated only
+        once, and raises its errors meanwhile. Call `abandon` to stop before its end.
     """
     if isinstance(store, VersionReader):
         return store.get_versions(requests)
@@ -402,22 +421,22 @@ def read_versions(store: Store, requests: Sequence[VersionRequest]) -> Iterable[
 
 
 def abandon(found: Iterable[Any]) -> None:
-    """Take no more of what `read_versions` has returned: what is not on its way is not asked for.
+    """Stop iterating over a result of `read_versions`; requests that are not yet sent are dropped.
 
-    Errors keep the frames that they have passed through, and so what was handed to these: it would
-    end with the last of them.
+    The frames in an error's traceback keep an iterator alive, which would otherwise end only with
+    the error.
     """
     if isinstance(found, Generator):
         found.close()
 
 
 class ReopenedValue:
-    """A value that each request finds anew, on the condition that it is still the same.
+    """A value that each request opens again, on condition that it is unchanged.
 
     Parameters
     ----------
     store, key
-        Where it is.
+        Its location.
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -443,7 +462,7 @@ class ReopenedValue:
         Raises
         ------
         ObjectReplacedError
-            If it is no more the value that was read from before; also while parts are taken.
+            If the value was replaced since an earlier read; also raised while parts are taken.
         """
         if len(ranges) == 1 and ranges[0] == WHOLE and self._tag is None:
             value = self._store.borrow(self._key)
@@ -459,30 +478,30 @@ class ReopenedValue:
 def same_version(
     found: Iterable[Version | None], tag: Hashable, what: str
 ) -> tuple[Iterator[Buffer] | None, Hashable]:
-    """What parts of one value hold, and its tag, which they must share.
+    """Return the contents of the parts of one value, and the tag that they must share.
 
     Parameters
     ----------
     found
-        What `read_versions` has returned for them, one at least.
+        The result of `read_versions` for them, with at least one element.
     tag
-        That of the value, as far as it is known.
+        The tag of the value, if it is known.
     what
         The value, for messages.
 
     Returns
     -------
     contents
-        One after the other, as they come; None if there is no value.
+        The contents in order, as they arrive; None if there is no value.
     tag
-        Of the value.
+        The tag of the value.
 
     Raises
     ------
     ObjectReplacedError
-        If they are not all of one value; also while contents are taken.
+        If they are not all of one value; also raised while contents are taken.
     StoreError
-        If the store has not answered at all.
+        If the store has returned nothing.
     """
     parts = iter(found)
     first = next(parts, _NO_ANSWER)
@@ -501,7 +520,7 @@ _NO_ANSWER = Version(None, None)
 
 
 def _contents_of(parts: Iterable[Version | None], tag: Hashable, what: str) -> Iterator[Buffer]:
-    """What parts hold, of which the first one that has a tag says which the others must have."""
+    """Yield the contents of parts, which must all have the tag of the first that has one."""
     for part in parts:
         yield _content_of(part, tag, what)
         if tag is None and part is not None:
@@ -509,7 +528,7 @@ def _contents_of(parts: Iterable[Version | None], tag: Hashable, what: str) -> I
 
 
 def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
-    """What a part holds, if it is of the value with a tag, or cannot tell."""
+    """Return the content of a part if it has the tag of the value, or no tag."""
     if part is None or part.content is None or (part.tag != tag and None not in (part.tag, tag)):
         raise ObjectReplacedError(f"{what} was replaced while it was read.")
     return part.content
@@ -521,14 +540,14 @@ def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
 def coalesce(
     ranges: Sequence[Range], policy: Coalescing
 ) -> tuple[list[Range], list[tuple[int, int]]]:
-    """Join ranges that lie close together.
+    """Join ranges that are close together.
 
     Returns
     -------
     joint
-        What to ask for.
+        The ranges to request.
     places
-        For each of `ranges`, which of `joint` holds it and from which byte on.
+        For each of `ranges`, the index of the one of `joint` that holds it, and its offset therein.
 
     Examples
     --------
@@ -554,9 +573,9 @@ def coalesce(
 
 
 def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer] | None:
-    """Parts of the value at `key`, fetched with as few requests as the store wants.
+    """Return parts of the value at `key`, fetched with as few requests as the store prefers.
 
-    The buffers are good until the same thread reads the next value.
+    The buffers are valid until the same thread reads the next value.
 
     Returns
     -------
@@ -573,12 +592,12 @@ def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer]
 def distribute(
     fetched: Sequence[Buffer | None], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
 ) -> list[Buffer] | None:
-    """What was asked for, out of what was fetched for it; see `coalesce`.
+    """Return the requested ranges, cut out of the joint ones; see `coalesce`.
 
     Returns
     -------
     list or None
-        One buffer per range, shorter where too few bytes have come; None if there is no value.
+        One buffer per range, shorter where too few bytes arrived; None if there is no value.
     """
     present = [value for value in fetched if value is not None]
     return None if len(present) < len(fetched) else [*distributed(present, places, ranges)]
@@ -587,7 +606,7 @@ def distribute(
 def distributed(
     fetched: Iterable[Buffer], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
 ) -> Iterator[Buffer]:
-    """As `distribute`, of a value that is there: each part as soon as what it lies in is taken."""
+    """Yield the result of `distribute`, for a value that exists, while the joint ranges arrive."""
     coming, views = iter(fetched), list[memoryview]()
     for (which, offset), wanted in zip(places, ranges, strict=True):
         while len(views) <= which:
@@ -596,7 +615,7 @@ def distributed(
 
 
 def part_of(view: memoryview, offset: int, wanted: Range) -> memoryview:
-    """A range out of a joint one, of which it begins at `offset`."""
+    """Return a range out of a joint one, in which it begins at `offset`."""
     if wanted.stop is None:
         return view[offset:]
     return view[offset : offset + wanted.stop - wanted.start]

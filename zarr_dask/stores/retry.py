@@ -1,16 +1,16 @@
-"""Trying requests again that failed for a reason which may pass.
+"""Retries of requests that failed for a transient reason.
 
-A store tells such failures from all others (`zarr_dask.errors.StoreUnavailableError`): no answer in
-time, a connection that was cut, half an answer, a service that is too busy. Stores behind a network
-try each request again by their `RetryPolicy`, whatever library serves them; `Retrying` does the
-same around any other store.
+A store raises `zarr_dask.errors.StoreUnavailableError` for transient failures: no response in time,
+a lost connection, half a response, a service that is too busy. Stores behind a network retry each
+request by their `RetryPolicy`, whatever library serves them; `Retrying` does the same for any other
+store.
 
-Waits grow with every attempt and are drawn at random, so that many processes do not come back all
-at once; what the service itself asks for (``Retry-After``) is obeyed. A process has a budget of
-retries: a request that succeeds gives back what it has taken and one more, so that only those in
-vain use it up. Where a service is down, many threads then stop hammering it after a while.
+Waits grow with every attempt and are random, so that many processes do not return all at once. The
+service's own ``Retry-After`` is obeyed. A process has a budget of retries: a successful request
+gives back the retries that it has taken and one more, so that only retries in vain use it up. So
+when a service is down, many threads stop hammering it after a while.
 
-`counting_retries` says how many requests of some work were tried again, for reports.
+`counting_retries` counts the retried requests of some work, for reports.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from zarr_dask.stores.base import (
     read_versions,
     validator_of,
 )
-from zarr_dask.stores.conditional import conditional
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "DEFAULT",
@@ -56,11 +56,11 @@ __all__ = [
     "time_to_send",
 ]
 
-_UNREACHABLE_ATTEMPTS = 2  # where nothing answers at all: a vanished server is told at once
-_THROTTLED_WAIT = 5  # times the first wait, where a busy service does not say how long
+_UNREACHABLE_ATTEMPTS = 2  # if nothing responds at all, so that a vanished server is reported soon
+_THROTTLED_WAIT = 5  # times the first wait, if a busy service does not say how long
 _SMALL = 1 << 20  # bytes that are sent in no time
-_SLOWEST = 1 << 17  # bytes per second that larger values are sent with at least
-_RANDOM = SystemRandom()  # not that of the process, which is the same in processes that were forked
+_SLOWEST = 1 << 17  # minimum speed in bytes per second of sending larger values
+_RANDOM = SystemRandom()  # the default one has the same state in forked processes
 
 _Result = TypeVar("_Result")
 _AnyResult = TypeVar("_AnyResult")
@@ -68,27 +68,27 @@ _AnyResult = TypeVar("_AnyResult")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and for how long, a request is tried again.
+    """Limits for the number and duration of retries of a request.
 
     Parameters
     ----------
     attempts
-        Of one request at most, the first one included; 1 for no retries.
+        Attempts of one request at most, including the first; 1 for no retries.
     seconds
-        After which no further attempt is begun.
+        Seconds after which no further attempt is begun.
     wait
-        Seconds before the second attempt at most; it doubles with every attempt.
+        Largest wait in seconds before the second attempt; it doubles with every attempt.
     longest_wait
-        Seconds between two attempts at most, unless the service asks for more.
+        Largest wait in seconds between two attempts, unless the service asks for more.
     timeout
-        Seconds to wait for an answer, and for each part of it.
+        Seconds to wait for a response, and for each part of it.
     budget
-        Retries in vain that a process may have made before it makes no more.
+        Retries in vain in a process before it stops retrying.
 
     Raises
     ------
     ValueError
-        If a number is negative, or there is no attempt at all.
+        If a number is negative, or there would be no attempt at all.
 
     Examples
     --------
@@ -114,14 +114,14 @@ class RetryPolicy:
 
 
 DEFAULT = RetryPolicy()
-"""What stores behind a network do unless told otherwise."""
+"""The default policy of stores behind a network."""
 
 NEVER = RetryPolicy(attempts=1)
 """No retries."""
 
 
 def policy_of(option: Any) -> RetryPolicy:
-    """The policy that ``storage_options["retry"]`` names.
+    """Return the policy given by ``storage_options["retry"]``.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def policy_of(option: Any) -> RetryPolicy:
     Raises
     ------
     StoreError
-        If it is none of them, or has fields that a policy has not.
+        If it is none of them, or has fields that a policy does not have.
 
     Examples
     --------
@@ -153,15 +153,15 @@ def policy_of(option: Any) -> RetryPolicy:
 
 
 def described_policy(policy: RetryPolicy) -> dict[str, Any]:
-    """What `policy_of` makes the same policy of, as a JSON object; empty for the default."""
+    """Return a policy as a JSON object for `policy_of`; empty for the default."""
     default = asdict(DEFAULT)
     return {name: value for name, value in asdict(policy).items() if value != default[name]}
 
 
 def time_to_send(timeout: float, nbytes: int) -> float:
-    """Seconds to wait for an answer from the moment when a value begins to be sent.
+    """Return the seconds to wait for a response from the start of sending a value.
 
-    They are doubled until they are enough, so that there are only a few different ones.
+    They are rounded up by doubling, so that there are only a few different ones.
 
     Examples
     --------
@@ -177,18 +177,18 @@ def time_to_send(timeout: float, nbytes: int) -> float:
 
 
 class _Budget:
-    """Retries in vain of this process."""
+    """The number of retries in vain of this process."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """In a new process nobody else holds the lock."""
+        """Reset the count; the new lock is free, also in a forked process."""
         self._lock = threading.Lock()
         self.spent = 0
 
     def take(self, most: int) -> bool:
-        """One retry, if fewer than `most` are under way or were in vain."""
+        """Take one retry if fewer than `most` are taken; return True if it was."""
         with self._lock:
             allowed = self.spent < most
             self.spent += allowed
@@ -205,14 +205,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class Retries:
-    """How many requests of some work were tried again so far."""
+    """A count of retried requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
 
     def note(self, requests: int) -> None:
-        """Some more are about to be; safe to call from many threads."""
+        """Count some requests that are about to be retried; safe to call from many threads."""
         with self._lock:
             self.count += requests
 
@@ -222,15 +222,15 @@ _COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=N
 
 @contextmanager
 def counting_retries() -> Iterator[Retries]:
-    """Count the requests that are tried again within the context.
+    """Count the requests that are retried within the context.
 
-    Those of work that has a count of its own are not counted here. The stores' own threads count
-    for whoever waits for them. What a library tries again by itself is not known.
+    Requests within a nested count are not included. The stores' own threads count for the caller
+    that waits for them. Retries made by a library itself are not known.
 
     Yields
     ------
     Retries
-        What was counted so far.
+        The count so far.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def counting_retries() -> Iterator[Retries]:
 
 
 def note_retries(requests: int) -> None:
-    """Some requests are about to be tried again."""
+    """Count some requests that are about to be retried."""
     counted = _COUNTED.get()
     if counted is not None:
         counted.note(requests)
@@ -260,7 +260,7 @@ class Attempts:
     Parameters
     ----------
     policy
-        How many, and how long.
+        The limits of number and duration.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -269,19 +269,19 @@ class Attempts:
         self._made = 1
 
     def pause(self, error: StoreUnavailableError, requests: int = 1) -> None:
-        """Wait for the next attempt after one that has failed.
+        """Wait for the next attempt after a failed one.
 
         Parameters
         ----------
         error
-            Why.
+            Its error.
         requests
-            How many are tried again together.
+            Number of requests that are retried together.
 
         Raises
         ------
         StoreUnavailableError
-            If there is none.
+            If there is no further attempt.
         """
         policy = self._policy
         most = min(policy.attempts, _UNREACHABLE_ATTEMPTS if error.unreachable else policy.attempts)
@@ -304,7 +304,7 @@ class Attempts:
         time.sleep(waiting)
 
     def succeeded(self) -> None:
-        """Give back what the retries have taken, and one more."""
+        """Give back the retries that were taken, and one more."""
         _BUDGET.give_back(self._made)
 
     def _next_wait(self, error: StoreUnavailableError) -> float:
@@ -323,7 +323,7 @@ def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
 
 
 def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
-    """What `attempt` returns, which may be called several times.
+    """Call `attempt` until it succeeds, and return its result.
 
     Raises
     ------
@@ -351,21 +351,21 @@ def put_if(
     look: Callable[[], Buffer | None],
     buffers: Sequence[Buffer],
 ) -> bool:
-    """Put a value on a condition, and try again if that fails for a reason that may pass.
+    """Put a value conditionally, and retry if that fails for a transient reason.
 
-    An attempt whose answer was lost may have put the value, and the next one then finds that the
-    condition does not hold any more. So it is looked whether the value is there.
+    An attempt whose response was lost may have put the value, and then the condition of the next
+    one fails. So the value is read to find out.
 
     Parameters
     ----------
     policy
-        Of the attempts.
+        The policy for retries.
     put
-        One attempt; whether the condition held.
+        Makes one attempt; returns True if the condition held.
     look
-        The value that is there.
+        Returns the current value.
     buffers
-        What is to be put.
+        The value to put.
     """
     doubtful = False
 
@@ -387,28 +387,28 @@ def put_if(
 
 @runtime_checkable
 class _RetriesItself(Protocol):
-    """A store that has a policy of its own."""
+    """A store that has a retry policy of its own."""
 
     policy: RetryPolicy
 
     def with_policy(self, policy: RetryPolicy) -> Self:
-        """The same store with another policy."""
+        """Return the same store with another policy."""
         ...
 
 
 @dataclass(frozen=True)
 class Retrying(Wrapper):
-    """Tries requests again that failed for a reason which may pass.
+    """A wrapper that retries requests that failed for a transient reason.
 
-    A store that does so by itself (those behind a network do) is given the policy instead. Of a
-    batch only those requests are repeated that have failed, one by one.
+    A store that retries by itself (those behind a network do) is given the policy instead. Of a
+    batch, only the failed requests are repeated, one by one.
 
     Parameters
     ----------
     store
         Any store.
     policy
-        How often, and for how long.
+        The limits of number and duration.
 
     Examples
     --------
@@ -457,7 +457,7 @@ class Retrying(Wrapper):
         retried(self.policy, lambda: self.store.set(key, buffers))
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
-        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         store = conditional(self.store)
         return put_if(
             self.policy,
@@ -467,7 +467,7 @@ class Retrying(Wrapper):
         )
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
-        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         return retried(self.policy, lambda: conditional(self.store).get_tagged(key))
 
     def validator(self, key: str) -> Hashable:

@@ -1,15 +1,15 @@
-"""What every store must do, as tests: `StoreTests` runs on each store and each wrapper.
+"""Conformance tests for stores: `StoreTests` runs on each store and each wrapper.
 
-A subclass gives an empty store as the fixture ``store`` (anything that `open_store` takes; seven
-methods are enough) and says what its kind cannot do::
+A subclass provides an empty store as the fixture ``store`` (anything that `open_store` accepts;
+seven methods are enough) and declares what its kind does not support::
 
     class TestMyStore(StoreTests):
         @pytest.fixture
         def store(self, tmp_path):
             return MyStore(tmp_path)
 
-pytest, which nothing else of this package needs, runs it. In a ``conftest.py`` the line
-``pytest.register_assert_rewrite("zarr_dask.testing")`` lets failures show their values.
+The tests run in pytest, which the rest of this package does not need. In a ``conftest.py``, the
+line ``pytest.register_assert_rewrite("zarr_dask.testing")`` lets failures show their values.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import pytest
 
 from zarr_dask.errors import ListingError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
-from zarr_dask.stores.pieces import put_pieces
-from zarr_dask.stores.urls import open_store
+from zarr_dask.stores.open import open_store
+from zarr_dask.stores.streaming_put import put_pieces
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 
@@ -66,27 +66,27 @@ RANGES = (
 
 
 class StoreTests:
-    """What every store must do; a subclass gives `store`, an empty one."""
+    """Conformance tests of a store; a subclass provides `store`, an empty one."""
 
     atomic: ClassVar[bool] = True
-    """Whether a value is replaced as a whole, which file systems of fsspec need not do."""
+    """True if a value is replaced atomically, which file systems of fsspec need not do."""
     lists: ClassVar[bool] = True
-    """Whether the store knows its keys; an HTTP server does not."""
+    """True if the store can list its keys; an HTTP server cannot."""
     rewrites: ClassVar[bool] = True
-    """Whether values are replaced and removed; an archive is written once."""
+    """True if values can be replaced and removed; in an archive they cannot."""
 
     @pytest.fixture
     def store(self) -> Store:
-        """An empty store."""
+        """Provide an empty store."""
         raise pytest.UsageError("a subclass gives the store")
 
     @pytest.fixture
     def tested(self, store: Any) -> Store:
-        """The store as this package uses it: with what one of seven methods lacks."""
+        """Return the store as this package uses it, completed if it has only the seven methods."""
         return open_store(store)
 
     def test_is_a_store(self, tested: Store) -> None:
-        """It has all that the protocol asks for."""
+        """Check that it has everything in the protocol."""
         assert isinstance(tested, Store)
         assert tested.url
         assert tested.identity
@@ -96,7 +96,7 @@ class StoreTests:
     # --- reading ----------------------------------------------------------------------------------
 
     def test_nothing_is_none(self, tested: Store) -> None:
-        """What is not there is None, everywhere."""
+        """Check that a missing value is None in all methods."""
         assert tested.get("a") is None
         assert tested.get("a/b/c") is None
         asked = [("a", Range(0, 4)), ("a/b", Range(-4)), ("c", WHOLE)]
@@ -110,13 +110,13 @@ class StoreTests:
 
     @pytest.mark.parametrize("wanted", RANGES, ids=str)
     def test_ranges_are_those_of_a_slice(self, tested: Store, wanted: Range) -> None:
-        """Also of one that begins before the beginning or ends behind the end."""
+        """Check ranges, including those that begin before the start or end behind the end."""
         tested.set("a/b", [VALUE])
         (got,) = tested.get_ranges([("a/b", wanted)])
         assert as_bytes(got) == VALUE[wanted.start : wanted.stop]
 
     def test_ranges_of_many_keys_in_order(self, tested: Store) -> None:
-        """Answers come in the order of the questions."""
+        """Check that results have the order of the requests."""
         tested.set("a", [VALUE])
         tested.set("b", [VALUE[::-1]])
         requests = [("a", Range(0, 2)), ("b", Range(-2)), ("x", Range(0, 2)), ("a", Range(4, 6))]
@@ -125,13 +125,13 @@ class StoreTests:
         assert tested.get_ranges([]) == []
 
     def test_ranges_of_an_empty_value(self, tested: Store) -> None:
-        """Nothing, and not None."""
+        """Check that ranges of an empty value are empty, and not None."""
         tested.set("a", [])
         got = tested.get_ranges([("a", Range(0, 4)), ("a", Range(-4)), ("a", Range(2))])
         assert [as_bytes(value) for value in got] == [b"", b"", b""]
 
     def test_what_is_longer_than_it_was(self, tested: Store) -> None:
-        """Sizes are those of now, also after a listing that told the old ones."""
+        """Check that sizes are up to date, also after a listing with the old ones."""
         if not self.rewrites:
             pytest.skip("values are written once")
         tested.set("a/b", [b"12"])
@@ -143,7 +143,7 @@ class StoreTests:
         assert as_bytes(tested.get_ranges([("a/b", Range(1, 100))])[0]) == b"2345"
 
     def test_a_folder_is_no_value(self, tested: Store) -> None:
-        """A key that only others begin with has no value."""
+        """Check that a key that is only a prefix of others has no value."""
         tested.set("a/b", [b"1"])
         assert tested.get("a") is None
         assert tested.get_ranges([("a", Range(0, 4)), ("a", Range(-4))]) == [None, None]
@@ -168,7 +168,7 @@ class StoreTests:
         ids=["none", "empty", "one", "kinds", "2-d", "typed", "many"],
     )
     def test_what_is_set_is_got(self, tested: Store, buffers: Sequence[Buffer]) -> None:
-        """Buffers of any kind are joined."""
+        """Check that buffers of any kind are joined."""
         want = b"".join(bytes(memoryview(b).cast("B")) if len(b) else b"" for b in buffers)
         tested.set("a/b", buffers)
         assert as_bytes(tested.get("a/b")) == want
@@ -177,14 +177,14 @@ class StoreTests:
 
     @pytest.mark.parametrize("pieces", [1, 2])
     def test_buffers_are_the_callers_again(self, tested: Store, pieces: int) -> None:
-        """What comes into their memory later is no part of the value."""
+        """Check that memory that is reused by the caller does not change the value."""
         memory = bytearray(VALUE)
         tested.set("a/b", [memoryview(memory)] * pieces)
         memory[:] = bytes(len(memory))
         assert as_bytes(tested.get("a/b")) == VALUE * pieces
 
     def test_pieces_that_come_one_by_one(self, tested: Store) -> None:
-        """Each in the memory of the one before it, small ones and large ones."""
+        """Check small and large pieces, each in the memory of the one before it."""
         memory, sizes = bytearray(1 << 19), [1 << 18, 3, 1 << 16, 0, 70_000, 1]
         sizes += [1 << 19, 5, (1 << 18) + 1, *[90_000] * 12, 1 << 18, 1 << 18, 7]
 
@@ -200,7 +200,7 @@ class StoreTests:
         assert b"".join(seen) == want
 
     def test_an_error_between_pieces_leaves_what_was_there(self, tested: Store) -> None:
-        """It is raised as it is; nothing of the new value is to be seen."""
+        """Check that the error is raised unchanged, and nothing of the new value is visible."""
         self._needs_rewriting()
 
         def pieces() -> Iterator[Buffer]:
@@ -217,7 +217,7 @@ class StoreTests:
             assert list(tested.list()) == ["a"]
 
     def test_a_large_value(self, tested: Store) -> None:
-        """Some megabytes, whole and in part."""
+        """Check some megabytes, whole and in part."""
         value = np.random.default_rng(1).bytes((1 << 22) + 7)
         tested.set("large", [value[:100], value[100:]])
         assert as_bytes(tested.get("large")) == value
@@ -225,7 +225,7 @@ class StoreTests:
         assert as_bytes(part) == value[1 << 21 : (1 << 21) + 5]
 
     def test_a_value_is_replaced_as_a_whole(self, tested: Store) -> None:
-        """Nothing of a longer one remains."""
+        """Check that nothing of a longer value remains."""
         self._needs_rewriting()
         tested.set("a", [b"long value"])
         tested.set("a", [b"short"])
@@ -234,7 +234,7 @@ class StoreTests:
         assert as_bytes(tested.get("a")) == b""
 
     def test_deleting_nothing_does_nothing(self, tested: Store) -> None:
-        """It is no error either."""
+        """Check that it is not an error either."""
         self._needs_rewriting()
         tested.delete("a/b")
         if self.lists:
@@ -242,7 +242,7 @@ class StoreTests:
             tested.delete_prefix("")
 
     def test_delete(self, tested: Store) -> None:
-        """One value goes, its neighbour stays."""
+        """Check that one value is removed and its neighbour stays."""
         self._needs_rewriting()
         tested.set("a/b", [b"1"])
         tested.set("a/c", [b"2"])
@@ -251,7 +251,7 @@ class StoreTests:
         assert as_bytes(tested.get("a/c")) == b"2"
 
     def test_delete_prefix_takes_whole_names(self, tested: Store) -> None:
-        """What only begins alike stays."""
+        """Check that keys that only begin alike stay."""
         self._needs_rewriting()
         self._needs_listing(tested)
         for key in ("a", "a2/x", "b/x", "b/y/z", "bb/x"):
@@ -266,7 +266,7 @@ class StoreTests:
     # --- keys -------------------------------------------------------------------------------------
 
     def test_list(self, tested: Store) -> None:
-        """Every key below a prefix, once."""
+        """Check that every key below a prefix is listed once."""
         self._needs_listing(tested)
         keys = {"zarr.json", "a/zarr.json", "a/c/0/0", "a/c/0/1", "ab/zarr.json"}
         for key in keys:
@@ -277,7 +277,7 @@ class StoreTests:
         assert len(list(tested.list())) == len(keys)
 
     def test_list_dir(self, tested: Store) -> None:
-        """Keys and prefixes directly below one."""
+        """Check the keys and prefixes directly below a prefix."""
         self._needs_listing(tested)
         for key in ("zarr.json", "b/zarr.json", "b/c/0/0", "b/c/1", "ba/x", ".zgroup"):
             tested.set(key, [b"1"])
@@ -287,7 +287,7 @@ class StoreTests:
         assert tested.list_dir("nothing/") == ([], [])
 
     def test_names_that_are_not_ascii(self, tested: Store) -> None:
-        """Keys come back as they were given, not normalised, not escaped."""
+        """Check that keys are listed as they were given, neither normalised nor escaped."""
         keys = ["größe/Δt.json", "日本/c/0", "a b/c%20d", "a#b?c=d", "a*[b]", "é", "e\u0301"]
         for number, key in enumerate(keys):
             tested.set(key, [str(number).encode()])
@@ -298,7 +298,7 @@ class StoreTests:
 
     @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
     def test_keys_that_lead_outside(self, tested: Store, key: str) -> None:
-        """They are refused before anything is written."""
+        """Check that they are refused before anything is written."""
         with pytest.raises(StoreKeyError):
             tested.set(key, [b"1"])
         with suppress(StoreKeyError):
@@ -311,7 +311,7 @@ class StoreTests:
     # --- processes and threads --------------------------------------------------------------------
 
     def test_pickles_as_the_same_place(self, tested: Store) -> None:
-        """What one writes the other reads."""
+        """Check that each of the two reads what the other writes."""
         self._needs_rewriting()
         tested.set("a", [b"1"])
         again = pickle.loads(pickle.dumps(tested))  # noqa: S301  (made on this line)
@@ -321,7 +321,7 @@ class StoreTests:
         assert as_bytes(tested.get("a")) == b"2"
 
     def test_a_reader_sees_old_or_new(self, tested: Store) -> None:
-        """Never a mixture, never a part, never nothing."""
+        """Check that a reader never sees a mixture, a part or nothing."""
         self._needs_rewriting()
         if not self.atomic:
             pytest.skip("this file system replaces a file in place")
@@ -347,7 +347,7 @@ class StoreTests:
         assert seen <= set(values)
 
     def test_many_writers(self, tested: Store) -> None:
-        """Threads do not get into each other's way."""
+        """Check that concurrent threads do not disturb each other."""
 
         def write(thread: int) -> None:
             for number in range(20):
@@ -368,7 +368,7 @@ class StoreTests:
             pytest.skip("values are written once")
 
     def _needs_listing(self, tested: Store) -> None:
-        """Skip what is about listings where there are none, which the store must say."""
+        """Skip tests of listings if the store has none; it must raise an error then."""
         if not self.lists:
             with pytest.raises(ListingError):
                 tested.list_dir()
@@ -378,5 +378,5 @@ class StoreTests:
 
 
 def as_bytes(value: Buffer | None) -> bytes | None:
-    """A value that can be compared."""
+    """Return a value that can be compared."""
     return None if value is None else bytes(value)

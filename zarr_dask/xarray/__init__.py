@@ -1,13 +1,13 @@
-"""xarray reads Zarr through this package: ``xr.open_dataset(url, engine="zarr_dask", chunks={})``.
+"""xarray backend of this package: ``xr.open_dataset(url, engine="zarr_dask", chunks={})``.
 
-xarray finds `ZarrDaskBackend` by its entry point. It is given variables (`variables`) over lazy
-arrays (`elements`), never dask arrays: whether and how they become dask arrays is xarray's own
-step, and everything of the CF conventions (masks, scales, times, coordinates, texts) is its too.
-What is ours: names of dimensions and attributes, what a fill value means, the ``encoding``, and
+xarray finds `ZarrDaskBackend` by its entry point. The backend returns variables (`variables`) over
+lazy arrays (`elements`), never dask arrays: xarray itself decides if and how these become dask
+arrays, and applies the CF conventions (masks, scales, times, coordinates, texts). The backend
+provides names of dimensions and attributes, the meaning of fill values, the ``encoding``, and
 ``preferred_chunks``, which are stored objects, so that a block never holds a part of a shard.
 
-`open_dataset` and `open_datatree` do the same with graphs that do not grow with the number of
-chunks: xarray's default puts the array under a key of its own, and dask then visits all chunks
+`open_dataset` and `open_datatree` do the same with graphs whose size does not depend on the number
+of chunks. xarray's default puts the array under a key of its own, and dask then visits all chunks
 whenever one of them is computed.
 """
 
@@ -22,11 +22,11 @@ import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
-from zarr_dask.group import Group, open_group
-from zarr_dask.stores.urls import Location
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.stores.open import Location
 from zarr_dask.xarray.variables import is_of_netcdf, variable
 
 __all__ = ["ZarrDaskBackend", "open_dataset", "open_datatree"]
@@ -43,30 +43,31 @@ def open_dataset(
     consolidated: bool | None = None,
     **options: Any,
 ) -> xr.Dataset:
-    """A group as an `xarray.Dataset`, lazily.
+    """Open a group as a lazy `xarray.Dataset`.
 
-    As ``xarray.open_dataset(url, engine="zarr_dask", ...)``, with graphs whose size does not depend
-    on the number of chunks, and with names in the graph that tell the metadata of the variables.
+    It works as ``xarray.open_dataset(url, engine="zarr_dask", ...)``, but the size of its graphs
+    does not depend on the number of chunks. Names in the graph include the metadata of the
+    variables.
 
     Parameters
     ----------
     url
         A path, a URL, a store, a mapping, or an open group.
     group
-        Path of the group below it.
+        Path of the group below `url`.
     chunks
-        Blocks: ``"objects"`` for one stored object each, None for no dask arrays at all, or what
+        Blocks: ``"objects"`` for one stored object each, None for no dask arrays, or any value that
         ``xarray.open_dataset`` takes.
     format
-        Name of the format; found out by default.
+        Name of the format; detected by default.
     storage_options
         Options of the store.
     read
-        How to read.
+        Options for reading.
     consolidated
-        False to ask for every document, whatever the consolidated metadata say.
+        False to read the metadata of every node, ignoring consolidated metadata.
     options
-        All else that ``xarray.open_dataset`` takes: ``decode_cf``, ``mask_and_scale``,
+        All other options of ``xarray.open_dataset``: ``decode_cf``, ``mask_and_scale``,
         ``decode_times``, ``drop_variables``, ``use_zarr_fill_value_as_mask`` and so on.
 
     Raises
@@ -74,7 +75,7 @@ def open_dataset(
     NodeNotFoundError
         If there is no group.
     MetadataError
-        If documents are wrong, or a variable has dimensions without names.
+        If metadata are wrong, or a variable has dimensions without names.
 
     Examples
     --------
@@ -107,14 +108,14 @@ def open_datatree(
     consolidated: bool | None = None,
     **options: Any,
 ) -> xr.DataTree:
-    """A hierarchy of groups as an `xarray.DataTree`, lazily.
+    """Open a hierarchy of groups as a lazy `xarray.DataTree`.
 
     Parameters
     ----------
     url, group, chunks, format, storage_options, read, consolidated
         As for `open_dataset`.
     **options
-        Of `xarray.open_datatree`.
+        Options of `xarray.open_datatree`.
 
     Examples
     --------
@@ -136,7 +137,7 @@ def open_datatree(
 
 
 class ZarrDaskBackend(BackendEntrypoint):
-    """What xarray calls for ``engine="zarr_dask"``."""
+    """The xarray backend for ``engine="zarr_dask"``."""
 
     description = "Open Zarr hierarchies of any format with zarr_dask"
     supports_groups = True
@@ -147,10 +148,10 @@ class ZarrDaskBackend(BackendEntrypoint):
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Whether this backend is meant where nobody names an engine.
+        """True if this backend should open an object without an explicit engine.
 
-        Open groups of this package are; names that end in ``.zarr`` or ``.zarr.zip`` are too, but
-        xarray asks its backends by name, and its own for Zarr comes before.
+        It should open groups of this package, and names that end in ``.zarr`` or ``.zarr.zip``.
+        xarray tries its backends in the order of their names, and its own Zarr backend comes first.
         """
         if isinstance(filename_or_obj, Group | _Opened):
             return True
@@ -176,7 +177,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         consolidated: bool | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
     ) -> xr.Dataset:
-        """A group as a dataset; see `xarray.open_dataset`.
+        """Open a group as a dataset; see `xarray.open_dataset`.
 
         Parameters
         ----------
@@ -185,16 +186,16 @@ class ZarrDaskBackend(BackendEntrypoint):
         mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             See `xarray.open_dataset`.
         drop_variables
-            Names of variables that are left out; nothing of them is looked at.
+            Names of variables to skip; their metadata are not interpreted.
         group
             Path of the group below it.
         format, storage_options, read
             See `zarr_dask.open`.
         consolidated
-            False to ask for every document, whatever the consolidated metadata say.
+            False to read the metadata of every node, ignoring consolidated metadata.
         use_zarr_fill_value_as_mask
-            Whether elements that have the fill value of their array are missing values. By default
-            they are but in v3, where the attribute ``_FillValue`` says which are.
+            True if elements with the fill value of their array are missing values. This is the
+            default except in v3, where the attribute ``_FillValue`` states the missing value.
         """
         read = _read_options(filename_or_obj, read, consolidated)
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=False)
@@ -228,7 +229,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         consolidated: bool | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
     ) -> dict[str, xr.Dataset]:
-        """Every group of a hierarchy as a dataset, by its path; parameters as `open_dataset`."""
+        """Open every group of a hierarchy as a dataset by its path; see `open_dataset`."""
         read = _read_options(filename_or_obj, read, consolidated)
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=True)
         dropped = _names(drop_variables)
@@ -246,14 +247,14 @@ class ZarrDaskBackend(BackendEntrypoint):
         }
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
-        """A hierarchy as a tree of datasets; parameters as `open_groups_as_dict`."""
+        """Open a hierarchy as a tree of datasets; parameters as `open_groups_as_dict`."""
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
 def _read_options(
     url: Any, read: ReadOptions | None, consolidated: bool | None
 ) -> ReadOptions | None:
-    """How to read, with xarray's own keyword for consolidated metadata."""
+    """Return options for reading, combined with xarray's keyword for consolidated metadata."""
     if consolidated is None:
         return read
     read = read or (url.options if isinstance(url, Group) else ReadOptions())
@@ -264,7 +265,7 @@ def _names(names: str | Iterable[str] | None) -> frozenset[str]:
     return frozenset([names] if isinstance(names, str) else names or ())
 
 
-# --- what is opened -------------------------------------------------------------------------------
+# --- opened hierarchies ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,9 @@ class _Opened:
 
     root: Group
     nodes: Mapping[str, Array | Group | MetadataError]
-    """By path below the root."""
+    """Nodes by path below the root."""
     is_named: bool
-    """Whether xarray knows a name of the place already."""
+    """True if xarray knows a name of the location already."""
 
     @property
     def groups(self) -> dict[str, Group]:
@@ -308,7 +309,7 @@ def _open(
 
 
 class _Variables(AbstractDataStore):
-    """The arrays directly in one group, as xarray's decoders take them."""
+    """The arrays directly in one group, in the form of xarray's decoders."""
 
     def __init__(
         self, opened: _Opened, path: str, dropped: frozenset[str], fill_is_mask: bool | None
@@ -319,7 +320,7 @@ class _Variables(AbstractDataStore):
         self._fill_is_mask = fill_is_mask
 
     def get_variables(self) -> dict[str, xr.Variable]:
-        """Variables by name.
+        """Return variables by name.
 
         Raises
         ------
@@ -338,10 +339,10 @@ class _Variables(AbstractDataStore):
         return variables
 
     def get_attrs(self) -> dict[str, Any]:
-        """Attributes of the group, without those of the netCDF library."""
+        """Return attributes of the group, without those of the netCDF library."""
         group = self._opened.groups[self._path]
         return {k: v for k, v in group.attributes.items() if not is_of_netcdf(k)}
 
     def get_encoding(self) -> dict[str, Any]:
-        """Where the group is, if xarray cannot know."""
+        """Return the location of the group, if xarray does not know it."""
         return {} if self._opened.is_named else {"source": self._opened.groups[self._path].where}

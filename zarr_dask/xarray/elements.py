@@ -1,4 +1,4 @@
-"""Elements of arrays as xarray's lazy indexing asks for them."""
+"""Reading of array elements by xarray's lazy indexing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from xarray.backends import BackendArray
 from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
-from zarr_dask.array import Array
-from zarr_dask.grid import Shape
-from zarr_dask.indexing import parse_basic
+from zarr_dask.array.array import Array
+from zarr_dask.grid.grid import Shape
+from zarr_dask.indexing.basic import parse_basic
 
 __all__ = ["OBJECTS", "StoredArray", "dtype_of"]
 
 OBJECTS = {"string": str, "bytes": bytes}
-"""Data types that are held as Python objects of one kind."""
+"""Data types whose elements are Python objects of one type."""
 
 
 def dtype_of(array: Array) -> np.dtype[Any]:
-    """The array's NumPy type; where elements are objects, with the mark that tells xarray which."""
+    """Return the array's NumPy type; if elements are objects, marked with their type for xarray."""
     kind = OBJECTS.get(array.meta.data_type.name)
     if kind is None:
         return array.dtype
@@ -34,12 +34,12 @@ def dtype_of(array: Array) -> np.dtype[Any]:
 class StoredArray(BackendArray):
     """An array as xarray reads it; it can be pickled, and read by many threads.
 
-    The main thread of a program reads with all threads of its pool. Threads of others, which are
-    those of dask's schedulers and of servers, read by themselves, and so do other processes.
+    The main thread of a program reads with all threads of its pool. Other threads, which belong to
+    dask's schedulers and servers, read alone, and so do other processes.
     """
 
     def __init__(self, array: Array) -> None:
-        self._array = array  # xarray looks into what has an attribute `array`
+        self._array = array  # xarray inspects objects that have an attribute `array`
         self.shape = array.shape
         self.dtype = dtype_of(array)
 
@@ -47,7 +47,7 @@ class StoredArray(BackendArray):
         return self._read(key, 1 if _is_worker() else None)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
-        """As indexing, in another thread."""
+        """Read as indexing does, in another thread."""
         return await asyncio.to_thread(self._read, key, None)
 
     def _read(self, key: indexing.ExplicitIndexer, threads: int | None) -> Any:
@@ -66,7 +66,7 @@ class StoredArray(BackendArray):
 
 
 def _without_empty(key: indexing.ExplicitIndexer, shape: Shape) -> indexing.ExplicitIndexer:
-    """The key with other slices for those of no element, for which xarray fails backwards."""
+    """Return the key with empty slices normalised: xarray fails on empty backward slices."""
     items = tuple(
         slice(0, 0, 1) if isinstance(item, slice) and not range(n)[item] else item
         for item, n in zip(key.tuple, shape, strict=True)
@@ -75,6 +75,6 @@ def _without_empty(key: indexing.ExplicitIndexer, shape: Shape) -> indexing.Expl
 
 
 def _is_worker() -> bool:
-    """Whether somebody else has divided the work among threads or processes already."""
+    """True if the work has already been divided among threads or processes."""
     is_main = threading.current_thread() is threading.main_thread()
     return not is_main or multiprocessing.parent_process() is not None

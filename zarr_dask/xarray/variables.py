@@ -1,8 +1,8 @@
 """Arrays as variables of xarray: names of dimensions, attributes, masks, and the ``encoding``.
 
-Names, masks and attributes follow two conventions. In v3 the document names dimensions, and an
-attribute ``_FillValue`` in base64 says which value is masked. Before it an attribute names
-dimensions (or NCZarr's own metadata do), and the fill value of the array is the masked one.
+Names, masks and attributes follow two conventions. In v3 a field of the metadata names dimensions,
+and an attribute ``_FillValue`` in base64 gives the masked value. In older formats an attribute
+names dimensions (or NCZarr's own metadata do), and the fill value of the array is masked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numcodecs
 import xarray as xr
 from xarray.core import indexing
 
-from zarr_dask.array import Array
-from zarr_dask.blocks import MOST_BLOCKS
+from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.v2_document import (
@@ -28,27 +27,28 @@ from zarr_dask.formats.v2_document import (
     numcodecs_steps,
     stored_dtype,
 )
-from zarr_dask.grid import Fixed, Grid
+from zarr_dask.grid.dask_blocks import MOST_BLOCKS
+from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.xarray.elements import OBJECTS, StoredArray, dtype_of
 
 __all__ = ["is_of_netcdf", "variable"]
 
 
 def is_of_netcdf(attribute: str) -> bool:
-    """Whether an attribute is for the netCDF library only: ``_NCZARR_...``, ``_NCProperties``."""
+    """True if an attribute is for the netCDF library only: ``_NCZARR_...``, ``_NCProperties``."""
     return attribute.lower().startswith("_nc")
 
 
 def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
-    """An array as a lazy variable of xarray.
+    """Return an array as a lazy variable of xarray.
 
     Parameters
     ----------
     array
-        What is read.
+        Array to read.
     fill_is_mask
-        Whether elements with the array's fill value are missing values; None for what its
-        convention says.
+        True if elements with the array's fill value are missing values; None for the default of its
+        convention.
 
     Raises
     ------
@@ -77,13 +77,13 @@ def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
 
 
 def _has_names_in_document(array: Array) -> bool:
-    """Which of the two conventions of the module's docstring the array follows."""
+    """True if the array follows the convention of v3, described in the module docstring."""
     return array.node_format.names_attribute is None
 
 
 def _dimension_names(array: Array) -> tuple[str, ...]:
     names: Sequence[str | None] | None = array.dimension_names
-    if names is None:  # a document of v3 that was made of one of v2
+    if names is None:  # v3 metadata that were converted from v2
         attributes, ndim = array.attributes, array.ndim
         names = dimension_names(attributes, ndim) or names_of_nczarr({}, attributes, ndim)
     found = tuple(name for name in names or () if name is not None)
@@ -102,7 +102,7 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
 
 
 def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
-    """How the array is stored, as far as all formats have it."""
+    """Return the storage options of the array that all formats share."""
     sizes = _sizes(array.meta.grid)
     preferred = _sizes(array.meta.grid, MOST_BLOCKS)
     sharded = array.shards is not None
@@ -117,13 +117,13 @@ def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], ...]:
-    """Sizes of stored objects along each dimension: one number, or all of them where they differ.
+    """Return sizes of stored objects along each dimension: one number, or all if they differ.
 
-    Where there are more than `most`, of as many of them together as leave no more.
+    If there are more than `most`, adjacent objects are merged until there are no more than that.
 
     Examples
     --------
-    >>> from zarr_dask.grid import Edges
+    >>> from zarr_dask.grid.grid import Edges
     >>> _sizes(Grid((Fixed(4, 10), Edges.of([3, 4], 6))))
     (4, (3, 3))
     >>> _sizes(Grid((Fixed(4, 100),)), most=10)
@@ -138,7 +138,7 @@ def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], 
 
 
 def _codecs_of_v3(array: Array) -> dict[str, Any]:
-    """Codecs by the keywords that zarr-python has for them; of the chunks in shards."""
+    """Return codecs by the keywords of zarr-python; for shards, those of their chunks."""
     codecs = _innermost(array.codecs)
     at = next(i for i, codec in enumerate(codecs) if isinstance(codec, Serializer))
     return {
@@ -149,7 +149,7 @@ def _codecs_of_v3(array: Array) -> dict[str, Any]:
 
 
 def _innermost(codecs: Sequence[Codec]) -> Sequence[Codec]:
-    """The codecs of what is decoded at once."""
+    """Return the codecs of the innermost chunks."""
     for codec in codecs:
         if isinstance(codec, Serializer) and codec.inner_codecs is not None:
             return _innermost(codec.inner_codecs)
@@ -157,9 +157,9 @@ def _innermost(codecs: Sequence[Codec]) -> Sequence[Codec]:
 
 
 def _codecs_of_numcodecs(array: Array) -> dict[str, Any]:
-    """Filters and compressor as numcodecs' own objects, which zarr-python takes for v2.
+    """Return filters and compressor as numcodecs objects, which zarr-python accepts for v2.
 
-    Without them where numcodecs lacks one.
+    They are omitted if numcodecs lacks one of them.
     """
     stored = stored_dtype(array.meta)
     encoding: dict[str, Any] = {} if stored.isnative else {"dtype": stored}
@@ -173,9 +173,9 @@ def _codecs_of_numcodecs(array: Array) -> dict[str, Any]:
 
 
 def _decoded_fill(value: Any, array: Array) -> Any:
-    """A ``_FillValue`` as xarray's own Zarr backend writes it; what others write is left as it is.
+    """Decode a ``_FillValue`` in the form of xarray's own Zarr backend; others are unchanged.
 
-    xarray packs floats as doubles into base64, byte strings as they are, complex numbers as two
+    xarray encodes floats as doubles in base64, byte strings in base64, complex numbers as two
     floats. NCZarr and GDAL write plain numbers.
     """
     kind = array.dtype.kind
@@ -194,6 +194,6 @@ def _decoded_fill(value: Any, array: Array) -> Any:
 def _double(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if value in {"NaN", "Infinity", "-Infinity"}:  # as Zarr's own documents spell them
+    if value in {"NaN", "Infinity", "-Infinity"}:  # as in Zarr metadata
         return float(value)
     return struct.unpack("<d", base64.b64decode(value, validate=True))[0]

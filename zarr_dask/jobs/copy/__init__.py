@@ -1,1 +1,1 @@
-"""Copying arrays and hierarchies, with their objects as they are where that is the same."""
+"""Copying arrays and hierarchies, without decoding stored objects if possible."""

@@ -1,8 +1,8 @@
-"""``zd.copy``: arrays and whole hierarchies into another place, grid, encoding or format.
+"""Copy arrays and hierarchies to another location, grid, encoding or format.
 
-`plan_copy` decides for every array (`zarr_dask.jobs.copy.nodes`) whether its stored objects can be
-copied as they are, because grid, codecs and format say the same of the same bytes, or must be laid
-out anew; `CopyPlan.run` does it.
+`plan_copy` decides for every array (`zarr_dask.jobs.copy.node_plans`) how to copy it. Its stored
+objects are copied as they are if grid, codecs and format allow it; otherwise it is rechunked.
+`CopyPlan.run` does the work.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_count, check_flags, check_given
+from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
-from zarr_dask.flags import check_count, check_flags, check_given
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_holder, without_consolidated
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.abreast import abreast, waiting_for
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.copy.nodes import Grids, Node, NodesToCome, followed
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.jobs.copy.node_plans import Grids, Node, NodesToCome, followed
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.engine import Workers, find_workers
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.rechunk.compression_sample import LARGEST
+from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
-from zarr_dask.jobs.rechunk.regridding import Resources, memory_budget
-from zarr_dask.jobs.rechunk.sampling import LARGEST
-from zarr_dask.jobs.rechunk.stages import CostModel
-from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.write.sources import meet
+from zarr_dask.jobs.rechunk.target_spec import Resources, memory_budget
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_alike
+from zarr_dask.stores.open import Location, open_alike
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,39 +63,39 @@ def plan_copy(
 ) -> CopyPlan:
     """Plan how to copy an array or a hierarchy; nothing is written.
 
-    Stored objects are copied as they are, without being decoded, wherever grid, codecs and format
-    say the same of the same bytes; else the array is laid out anew within `max_mem`.
+    Stored objects are copied as they are, without decoding, if grid, codecs and format allow it;
+    else the array is rechunked within `max_mem`.
 
     Parameters
     ----------
     src
-        An array or a group: where it is, or an open node.
+        An array or a group: its location, or an open node.
     dst
-        Where the copy will be.
+        Location of the copy.
     path
         Path of the copy below it.
     chunks, shards
         New grids, by name of the dimension: ``chunks={"time": -1, "x": 64}``; -1 is the whole
-        dimension. Arrays without any of these dimensions are copied on the grid they have. For a
-        single array in all forms that `zarr_dask.plan_rechunk` takes.
+        dimension. Arrays without any of these dimensions keep their grid. For a single array, all
+        forms that `zarr_dask.plan_rechunk` accepts.
     format
-        Format of the copy; by default that of the group around it where there is one whose format
-        can say all that the source says, else that of the source.
+        Format of the copy. By default that of its parent group, if this format can express the
+        source completely, else that of the source.
     codecs
-        Codecs of the chunks, as for `zarr_dask.create_array`; those of each array by default, or
-        the default ones of another `format` that does not have them, which the plan notes. For a
-        group also a mapping from paths of arrays in it to codecs; ``{"name": "crc32c"}`` is a codec
-        even where an array is called ``name``.
+        Codecs of the chunks, as for `zarr_dask.create_array`; by default those of each array, or,
+        if another `format` does not have them, that format's defaults, with a note in the plan. For
+        a group also a mapping from paths of arrays in it to codecs; ``{"name": "crc32c"}`` is a
+        codec even if there is an array called ``name``.
     dtype
         Data type, for a single array; for a group a mapping from paths of arrays in it.
     region
-        What is copied: slices by name of the dimension, ``region={"time": slice(0, 100)}``.
-        Arrays without any of these dimensions are copied whole. For a single array in all forms
-        that `zarr_dask.plan_rechunk` takes.
+        Region to copy: slices by name of the dimension, ``region={"time": slice(0, 100)}``. Arrays
+        without any of these dimensions are copied whole. For a single array, all forms that
+        `zarr_dask.plan_rechunk` accepts.
     max_mem, temp, client, threads, model
         As for `zarr_dask.plan_rechunk`.
     overwrite
-        Replace what is there.
+        Replace existing nodes at the target.
     storage_options, target_options
         Options of the stores at `src` and `dst`.
     read
@@ -104,15 +104,15 @@ def plan_copy(
     Raises
     ------
     CopyError
-        If some of the nodes of a group cannot be copied as asked for; all reasons are listed.
+        If some nodes of a group cannot be copied as requested; all reasons are listed.
     GridError
         If a grid names dimensions that no array has.
     NodeNotFoundError
-        If there is nothing at `src`.
+        If nothing exists at `src`.
     NodeExistsError
-        If there is something at `dst`.
+        If something exists at `dst`.
     SourceIsTargetError
-        If one of the two places lies within the other.
+        If source or target lies within the other.
     MemoryBudgetError
         If `max_mem` is too small for one stored object.
 
@@ -137,7 +137,7 @@ def plan_copy(
     archives = Archives(replaces=overwrite and not normalise_path(path))
     store, below = archives.place(dst, path, target_options)
     if temp is not None:
-        open_alike(temp, store)  # raises where it cannot be had
+        open_alike(temp, store)  # raises if the store cannot be opened
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     nodes = dict(_nodes(root))
@@ -197,9 +197,9 @@ def copy(
 ) -> JointReport:
     """Copy an array or a hierarchy: `plan_copy`, then run.
 
-    Attributes, names of dimensions, fill values and empty groups are kept, absent chunks stay
-    absent, and consolidated metadata are made anew where the source has them. The copy becomes
-    visible when the whole of it is there.
+    Attributes, dimension names, fill values and empty groups are kept. Absent chunks stay absent.
+    Consolidated metadata is written anew if the source has it. The copy becomes visible when all of
+    it is complete.
 
     Parameters
     ----------
@@ -210,8 +210,8 @@ def copy(
     progress
         Called after each task.
     resume, journal, verify
-        As for `RechunkPlan.run`. The same arguments make the same job. What was copied as stored
-        objects is compared byte by byte.
+        As for `RechunkPlan.run`. The same arguments make the same job. Objects that were copied
+        without decoding are compared byte by byte.
 
     Raises
     ------
@@ -258,20 +258,20 @@ def copy(
 def _opened(
     src: Any, storage_options: Mapping[str, Any] | None, options: ReadOptions
 ) -> Array | Group:
-    """The source, by the documents of its nodes: consolidated ones may be out of date."""
+    """Return the source, opened without consolidated metadata, which may be out of date."""
     return open_node(
         src, storage_options=storage_options, read=replace(options, consolidated=False)
     )
 
 
 def _nodes(root: Array | Group) -> Iterator[tuple[str, Node]]:
-    """All nodes by their paths below the source, parents first; "" is the source itself."""
+    """Yield all nodes by their paths below the source, parents first; "" is the source itself."""
     yield "", root
     if isinstance(root, Array):
         return
     left_out = consolidated_holder(root.store, root.node_format)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingGroupWarning)  # they get documents
+        warnings.simplefilter("ignore", MissingGroupWarning)  # the copy writes their metadata
         try:
             below = list(root.walk())
         except ListingError:
@@ -284,7 +284,7 @@ def _nodes(root: Array | Group) -> Iterator[tuple[str, Node]]:
 
 
 def _check_apart(nodes: Mapping[str, Node], store: Store, path: str) -> None:
-    """Refuse a copy that is, holds or lies within what is copied, links included."""
+    """Refuse a copy that is, contains or lies within the source, also through links."""
     for node in nodes.values():
         if isinstance(node, MetadataError):
             continue

@@ -1,9 +1,9 @@
-"""What copying a hierarchy will do, as a value: in words and numbers, and carried out.
+"""Plan of copying a hierarchy as a value: explained, saved as JSON, plotted, and run.
 
-Its arrays are copied as stored objects (`zarr_dask.jobs.copy.moving`) or laid out anew
-(`zarr_dask.jobs.rechunk.plan`), all by one job. Documents are written when every object is there:
-those of children before those of their groups, that of the root last, and consolidated metadata
-after all of them, so that whoever finds the copy finds the whole of it.
+Its arrays are copied as stored objects (`zarr_dask.jobs.copy.raw_copy`) or rechunked
+(`zarr_dask.jobs.rechunk.plan`), all by one job. Metadata is written when every object is complete:
+that of children before that of their groups, the root last, then consolidated metadata. So a reader
+that finds the copy finds all of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cached_property
 from hashlib import sha256
 from html import escape
 
+from zarr_dask._util.display import facts_table, printable
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
     Format,
@@ -26,7 +27,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_documents
-from zarr_dask.hierarchy import (
+from zarr_dask.hierarchy.edit import (
     check_place,
     is_shown_first,
     prepare_place,
@@ -34,17 +35,16 @@ from zarr_dask.hierarchy import (
     remove_leftovers,
     withdraw,
 )
-from zarr_dask.jobs.copy.moving import MovePlan
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.hierarchy.walk import is_implied
+from zarr_dask.jobs.copy.raw_copy import MovePlan
+from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
 from zarr_dask.jobs.rechunk.joint_plan import JointPlan
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.journal import discard_journals
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import real_place
-from zarr_dask.tree import facts_table, printable
-from zarr_dask.walk import is_implied
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import real_place
 
 __all__ = ["CopyPlan"]
 
@@ -56,18 +56,18 @@ class CopyPlan(JointPlan):
     members: tuple[MovePlan | RechunkPlan, ...]
     """The plans of the arrays, by path."""
     source: tuple[Store, str]
-    """Store and path of what is copied."""
+    """Store and path of the source."""
     store: Store
-    """Where it goes."""
+    """Store of the copy."""
     path: str
-    """Path of the copy in it."""
+    """Path of the copy in its store."""
     node_format: Format
     groups: tuple[tuple[str, GroupMeta], ...]
-    """Paths of the groups in the copy and what their documents will say, parents first."""
+    """Paths of the groups in the copy with their new metadata, parents first."""
     consolidated: tuple[str, ...] = ()
-    """Paths of those that get consolidated metadata."""
+    """Paths of the groups that get consolidated metadata."""
     notes: tuple[str, ...] = ()
-    """What users should know."""
+    """Notes for users."""
 
     @property
     def kind(self) -> str:
@@ -86,7 +86,7 @@ class CopyPlan(JointPlan):
 
     @property
     def token(self) -> str:
-        """Equal for plans that write the same bytes to the same place."""
+        """Token that is equal for plans that write the same bytes to the same location."""
         facts = (
             self.kind,
             real_place(*self.source),
@@ -96,10 +96,10 @@ class CopyPlan(JointPlan):
         )
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
-    # --- in words ---------------------------------------------------------------------------------
+    # --- description ------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """The plan in words and numbers: a line for each array says how it is copied."""
+        """Return the plan in words and numbers, with a line for each array."""
         lines = [
             f"copy {where(*self.source)}",
             f"  to {self.where} ({self.node_format.name})",
@@ -116,11 +116,11 @@ class CopyPlan(JointPlan):
         return "\n".join([*lines, *_table(self._rows())])
 
     def title(self) -> str:
-        """What is done, in a line."""
+        """Return a one-line summary."""
         return f"copy {where(*self.source)} to {self.where}"
 
     def name_of(self, member: Member) -> str:
-        """What an array is called among the others: its path below the copy."""
+        """Return the name of an array among the others: its path below the copy."""
         return member.target.path[len(prefix_of(self.path)) :] or "/"
 
     def _repr_html_(self) -> str:
@@ -135,7 +135,7 @@ class CopyPlan(JointPlan):
         return facts_table(f"copy to {self.where}", facts) + notes + super()._repr_html_()
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """What a table of the arrays says."""
+        """Return the rows of a table of the arrays."""
         rows: list[tuple[str, ...]] = []
         for member in self.members:
             target = member.target
@@ -145,16 +145,16 @@ class CopyPlan(JointPlan):
         return rows
 
     def to_json(self) -> str:
-        """The plan as a JSON document, from which `zarr_dask.load_plan` makes it again.
+        """Return the plan as JSON, which `zarr_dask.load_plan` can load.
 
-        It holds no list of tasks and no secrets; see `RechunkPlan.to_json`.
+        It contains neither a list of tasks nor secrets; see `RechunkPlan.to_json`.
 
         Raises
         ------
         PlanError
             If the copy is there already.
         StoreError
-            If something is in the memory of this process.
+            If a store is in the memory of this process.
         """
         if self.is_finished():
             raise PlanError(
@@ -189,17 +189,17 @@ class CopyPlan(JointPlan):
             indent=1,
         )
 
-    # --- documents --------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
     def _own_documents(self, path: str, meta: GroupMeta) -> dict[str, bytes]:
-        """The documents of a group; none where the format has groups without."""
+        """Return the metadata of a group; none for an implicit group, if the format has them."""
         if meta.implicit and self.node_format.has_implicit_groups:
             return {}
         return self.node_format.documents(meta, path)
 
     @cached_property
     def documents(self) -> Mapping[str, bytes]:
-        """All documents by key, in the order of writing."""
+        """All metadata by key, in the order of writing."""
         nodes = {path: self._own_documents(path, meta) for path, meta in self.groups}
         for member in self.members:
             target = member.target
@@ -219,30 +219,30 @@ class CopyPlan(JointPlan):
         return {**{k: text for path in ordered for k, text in nodes[path].items()}, **last}
 
     def is_finished(self) -> bool:
-        """Whether the copy is there with the metadata of the plan."""
+        """True if the copy is there with the metadata of the plan."""
         return self._present() == self.documents if self.documents else False
 
     def _present(self) -> dict[str, bytes]:
-        """Those of the documents that are there."""
+        """Return the parts of the metadata that exist."""
         found = read_documents(self.store, list(self.documents), Limits())
         return {key: text for key, text in found.items() if text is not None}
 
     def is_ours(self) -> bool:
-        """Whether the documents that are there are those of the plan."""
+        """True if existing metadata is that of the plan."""
         return all(self.documents[key] == text for key, text in self._present().items())
 
     def publish(self, jobs: Sequence[MemberJob]) -> None:  # noqa: ARG002  (all in one order)
         """Make the copy visible, its root last."""
         put_documents(self.store, self.documents)
 
-    # --- the place --------------------------------------------------------------------------------
+    # --- location ---------------------------------------------------------------------------------
 
     @property
     def _is_group(self) -> bool:
         return bool(self.groups) and self.groups[0][0] == self.path
 
     def check_room(self) -> None:
-        """Refuse to write where something is that may not be replaced."""
+        """Refuse to write where something exists that may not be replaced."""
         place = (self.store, self.path, self.node_format)
         check_place(*place, overwrite=self.overwrite, is_group=self._is_group)
         if not self.overwrite and self._is_group and is_implied(self.store, self.path):
@@ -253,13 +253,13 @@ class CopyPlan(JointPlan):
             )
 
     def make_room(self, *, keep_journals: bool) -> None:
-        """Remove what is at the place of the copy, create the groups above."""
+        """Remove existing nodes at the location of the copy, and create the parent groups."""
         place = (self.store, self.path, self.node_format)
         prepare_place(*place, overwrite=self.overwrite, is_group=self._is_group)
         if not keep_journals:
             discard_journals(self.store, self.path)
         for member in self.members:
-            # what a job has left that died is no value of an array whose chunks may be absent
+            # objects of a dead job are not values of an array whose chunks may be absent
             target = member.target
             prefix = self.node_format.data_prefix(target.path)
             remove_leftovers(self.store, prefix, target.meta)

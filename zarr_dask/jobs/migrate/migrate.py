@@ -1,11 +1,11 @@
 """Migrating a hierarchy to another format without decoding a chunk.
 
-`plan_migration` says everything that will be done, and all that cannot be; the plan
-(`zarr_dask.jobs.migrate.plan`) does it. What becomes of each node is found out in
-`zarr_dask.jobs.migrate.nodes`.
+`plan_migration` lists everything that will be done, and all that is impossible; the plan
+(`zarr_dask.jobs.migrate.plan`) does it. `zarr_dask.jobs.migrate.nodes` determines the new metadata
+of each node.
 
-Where documents of two formats lie side by side, the newer format wins (with a warning), which is
-why old documents may stay for readers of the old format.
+If a node has metadata of two formats, the newer format wins (with a warning). So old metadata may
+stay for readers of the old format.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.formats.migrate import TARGETS, older
-from zarr_dask.group import Group
+from zarr_dask.formats.translate import TARGETS, older
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.locate import source_and_target
+from zarr_dask.hierarchy.walk import read_or_imply
+from zarr_dask.jobs.engine.find_sources import meet
 from zarr_dask.jobs.migrate.nodes import (
     Data,
     Route,
@@ -31,11 +34,8 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan
-from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import source_and_target
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.walk import read_or_imply
+from zarr_dask.stores.open import Location
 
 __all__ = ["migrate", "plan_migration"]
 
@@ -55,51 +55,51 @@ def migrate(
 ) -> MigrationPlan:
     """Migrate a hierarchy to a newer format, without decoding a chunk.
 
-    All of it or nothing: if a node cannot be migrated, nothing is written and the error lists
-    every reason. New documents are written from the leaves to the root, when all stored objects
-    are in their places; until then readers find the old ones. Where both lie side by side, the
-    newer format wins and readers are warned, so that old documents can stay for readers of the
-    old format: changes made through one kind of documents are not seen through the other.
+    If a node cannot be migrated, nothing is written and the error lists every reason. New metadata
+    is written from the leaves to the root, when all stored objects are in place; until then readers
+    use the old metadata. If a node has both, the newer format wins and readers are warned. So old
+    metadata can stay for readers of the old format, but changes made through one kind of metadata
+    are not visible through the other.
 
     Parameters
     ----------
     src
         A path, a URL, a store, a mapping or an open node, of format v1, v2 or a draft of v3.
     dst
-        Where the migrated hierarchy goes; None to migrate in place.
+        Location of the migrated hierarchy; None to migrate in place.
     path
-        Path of the hierarchy's root below `src` (and `dst`). Groups above it are left alone.
+        Path of the hierarchy's root below `src` (and `dst`). Its parent groups are not changed.
     format
         ``"v3"``, or ``"v2"`` for arrays of v1.
     data
-        ``"keep"`` leaves stored objects where they are (v1 and v2 in place, the default there);
-        ``"rename"`` puts them under the default keys of v3, in place; ``"copy"`` into `dst`.
-        Their bytes are the same in each case.
+        ``"keep"`` leaves stored objects where they are (v1 and v2 in place, the default there).
+        ``"rename"`` puts them under the default keys of v3, in place. ``"copy"`` copies them to
+        `dst`. Their bytes are the same in each case.
     dry_run
-        Only make the plan; print it to see what will happen.
+        Only make the plan; print it to see the changes.
     remove_old
-        Remove the old documents and keys of a hierarchy in place when the new ones are there and
-        verified: every document read again, every object compared with its copy.
+        Remove the old metadata and keys of a hierarchy in place after the new ones are verified:
+        all metadata is read again, and every object compared with its copy.
     storage_options, target_options
         Options of the stores at `src` and `dst`.
     read
-        How to read the old hierarchy: ``ReadOptions(v1_f_order="legacy")`` for instance.
+        Options for reading the old hierarchy: ``ReadOptions(v1_f_order="legacy")`` for instance.
 
     Returns
     -------
     MigrationPlan
-        What was done, or would be.
+        The plan, which has been run unless `dry_run` is true.
 
     Raises
     ------
     MigrationError
-        If something cannot be said in the new format (not for a dry run, whose plan lists it).
+        If the new format cannot express something (a dry run does not raise; its plan lists it).
     NodeNotFoundError
-        If there is nothing at `src`.
+        If nothing exists at `src`.
     MetadataChangedError
         If the hierarchy changes meanwhile.
     StoreError
-        If a store fails. What is there can be read, and the same call be repeated.
+        If a store fails. The hierarchy stays readable, and the same call can be repeated.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def plan_migration(
     target_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> MigrationPlan:
-    """What `migrate` with these arguments will do, and what it cannot; writes nothing.
+    """Plan what `migrate` does with these arguments; nothing is written.
 
     Parameters
     ----------
@@ -150,14 +150,14 @@ def plan_migration(
     Returns
     -------
     MigrationPlan
-        Printed, it says what becomes of each node; ``plan.run()`` does it.
+        Printed, it lists the changes of each node; ``plan.run()`` does them.
 
     Raises
     ------
     ValueError
-        If the arguments do not go together.
+        If the arguments contradict each other.
     NodeNotFoundError
-        If there is nothing at `src`.
+        If nothing exists at `src`.
     SourceIsTargetError
         If `dst` lies in `src`, or the reverse.
 
@@ -225,7 +225,7 @@ def _check_arguments(data: str, dst: Location | Group | None, *, remove_old: boo
 
 
 def _source_format(store: Store, path: str, target: Format, options: ReadOptions) -> Format:
-    """The old format that a hierarchy has; the target format if there is no old one left."""
+    """Return the old format of a hierarchy, or the target format if no old one is left."""
     for candidate in (*older(target, store, options), target):
         if read_or_problems(store, path, candidate, options) is not None:
             return candidate
@@ -243,7 +243,7 @@ def _source_format(store: Store, path: str, target: Format, options: ReadOptions
 
 
 def _check_entry(store: Store, path: str, source_format: Format, data: str) -> None:
-    """Refuse what cannot be done to a hierarchy with an entry point."""
+    """Refuse a migration that is impossible for a hierarchy with an entry point."""
     if not source_format.root_documents():
         return
     if path:
@@ -260,7 +260,7 @@ def _check_entry(store: Store, path: str, source_format: Format, data: str) -> N
 
 
 def _is_implied(store: Store, path: str, node_format: Format, options: ReadOptions) -> bool:
-    """Whether nodes of a format lie below a path without a document."""
+    """True if nodes of a format lie below a path without metadata of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingGroupWarning)
         try:

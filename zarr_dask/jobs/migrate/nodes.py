@@ -1,7 +1,7 @@
-"""What becomes of the nodes of a hierarchy that is migrated, and of their stored objects.
+"""New metadata and keys of the nodes of a hierarchy that is migrated.
 
-Reads a `Route`'s source and what former runs have left in its target; writes nothing. For every
-node there is a `NodePlan`: its documents before and after, or why there are none after.
+Reads a `Route`'s source, and output of earlier runs in its target; writes nothing. Every node gets
+a `NodePlan` with its metadata before and after, or the reasons why it cannot be migrated.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from zarr_dask.formats.consolidated import (
     consolidated_key,
 )
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
-from zarr_dask.formats.draft import ENTRY
-from zarr_dask.formats.migrate import (
+from zarr_dask.formats.translate import (
     DIMENSIONS,
     default_keys,
     former_keys,
@@ -41,9 +40,10 @@ from zarr_dask.formats.migrate import (
     older,
     translate,
 )
+from zarr_dask.formats.v3draft import ENTRY
+from zarr_dask.hierarchy.walk import walk
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
-from zarr_dask.stores.wrappers import Wrapper
-from zarr_dask.walk import walk
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "BACKUP",
@@ -74,85 +74,85 @@ class Move(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """A node whose attributes, or names of dimensions, are others in the new place."""
+    """New metadata of a node, with other attributes or dimension names."""
 
     meta: NodeMeta
     problems: tuple[Problem, ...] = ()
-    """Why they cannot be."""
+    """Reasons why the metadata cannot be changed."""
 
 
 Rewrite = Callable[[str, NodeMeta], Rewritten]
-"""Changes what the new documents of a node at a path say besides their spelling."""
+"""Changes the new metadata of a node at a path beyond converting its format."""
 Rewriting = Callable[[Mapping[str, NodeMeta]], Rewrite]
-"""Makes a `Rewrite` of all nodes that have old documents, as those say them."""
+"""Makes a `Rewrite` from all nodes that have old metadata."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """From where to where, and how."""
+    """Source, target, and manner of a migration."""
 
     source: Store
     target: Store
     in_place: bool
-    """Whether source and target are the same place."""
+    """True if source and target are the same location."""
     path: str
-    """Of the root of the hierarchy, in both stores."""
+    """Path of the hierarchy's root, in both stores."""
     source_format: Format
     target_format: Format
     data: Data
-    """What happens to stored objects."""
+    """Treatment of stored objects."""
     options: ReadOptions
-    """How the old documents are read."""
+    """Options for reading the old metadata."""
     rewriting: Rewriting | None = None
-    """What else changes in the metadata of nodes."""
+    """Further changes to the metadata of nodes."""
     elsewhere: frozenset[str] = frozenset()
-    """Paths of arrays that another job writes to the target, documents and all."""
+    """Paths of arrays that another job writes to the target, with their metadata."""
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """Old documents whose keys new ones need: they are kept under another key."""
+        """Old metadata keys that new metadata needs too; their content moves to another key."""
         return tuple(self.source_format.root_documents()) if self.in_place else ()
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What will become of one node."""
+    """Planned changes to one node."""
 
     path: str
-    """Below the root of the store."""
+    """Path below the root of the store."""
     before: NodeMeta | None
-    """What its documents say now; None if they cannot be read."""
+    """Its metadata now; None if it cannot be read."""
     node_format: Format
-    """How they are spelled now."""
+    """Its format now."""
     after: NodeMeta | None = None
-    """What they will say; None if that is not possible."""
+    """Its new metadata; None if it cannot be migrated."""
     documents: Mapping[str, bytes] = field(default_factory=dict)
-    """Its new documents by key, the one that makes it visible last."""
+    """Its new metadata by key, the key that makes it visible last."""
     problems: tuple[Problem, ...] = ()
-    """Why it cannot be migrated."""
+    """Reasons why it cannot be migrated."""
     notes: tuple[str, ...] = ()
-    """What users should know."""
+    """Notes for users."""
     is_written: bool = False
-    """Whether its new documents are there already: its objects must be as well, and are newer."""
+    """True if its new metadata exists already: then its objects do too, and are newer."""
     objects: int = 0
-    """Stored objects to be copied."""
+    """Stored objects to copy."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the stored objects to copy."""
 
     @property
     def format(self) -> str:
-        """Name of the format that it has now."""
+        """Name of its format now."""
         return self.node_format.name
 
 
 BACKUP = ".migrated"
-"""Ends the key under which a document is kept that had to make room for a new one."""
+"""Suffix of the key that keeps metadata which had to make room for new metadata."""
 
 
 def read_or_problems(
     store: Store, path: str, node_format: Format, options: ReadOptions
 ) -> NodeMeta | MetadataError | None:
-    """The node of one format at a path, or what is wrong with it."""
+    """Return the node of one format at a path, the error of reading it, or None."""
     found = read_documents(store, node_format.node_keys(path), options.limits)
     try:
         return node_format.read(store, path, options, found=found)
@@ -170,11 +170,11 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class _Either:
-    """Nodes of two formats in one hierarchy: the old documents first, the new ones without them."""
+    """Reader for nodes of two formats in one hierarchy: old metadata first, then new."""
 
     formats: tuple[Format, ...]
     by_path: dict[str, Format] = field(default_factory=dict)
-    """Which of them a node has, as far as nodes were read."""
+    """Format of each node that has been read."""
 
     @property
     def has_implicit_groups(self) -> bool:
@@ -204,20 +204,20 @@ class _Either:
 
 
 def _found(route: Route) -> Iterator[_Found]:
-    """The nodes of a hierarchy, parents before children."""
+    """Yield the nodes of a hierarchy, parents before children."""
     either = _Either(tuple(dict.fromkeys((route.source_format, route.target_format))))
     root_format = route.source_format
     root = read_or_problems(route.source, route.path, root_format, route.options)
     root = GroupMeta(implicit=True) if root is None else root
     new_root = _new_root(route)
     if new_root is not None and not _has_old_nodes(route):
-        # a former run has removed them all: what the root said is in the new document only
+        # an earlier run removed them all, so only the new metadata describes the root
         root_format, root = route.target_format, new_root
     yield _Found(route.path, root_format, root)
     if not isinstance(root, GroupMeta):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingGroupWarning)  # they get documents
+        warnings.simplefilter("ignore", MissingGroupWarning)  # they get metadata
         below = walk(route.source, route.path, either, route.options)
     left_out = consolidated_node(route)
     for name, meta in below.items():
@@ -228,9 +228,9 @@ def _found(route: Route) -> Iterator[_Found]:
 
 
 def _new_root(route: Route) -> NodeMeta | None:
-    """The root as a former run has written it where the old entry point was; None if none has.
+    """Return the root that an earlier run wrote at the old entry point; None if there is none.
 
-    It is written last: where it is there, all the other new documents were.
+    It is written last: if it exists, all other new metadata was written too.
     """
     if not any(route.target.size(key + BACKUP) is not None for key in route.replaced):
         return None
@@ -239,7 +239,7 @@ def _new_root(route: Route) -> NodeMeta | None:
 
 
 def _has_old_nodes(route: Route) -> bool:
-    """Whether there is an old document, of the root or below, or an old node implied by one."""
+    """True if old metadata exists, at the root or below, or old nodes imply a group."""
     keys = route.source_format.node_keys(route.path)
     if any(route.source.size(key) is not None for key in keys):
         return True
@@ -248,24 +248,24 @@ def _has_old_nodes(route: Route) -> bool:
 
 
 def consolidated_node(route: Route) -> str | None:
-    """Path of a group that is there for nothing but consolidated metadata, if there is one."""
+    """Return the path of a group that exists only for consolidated metadata, or None."""
     return consolidated_holder(route.source, route.source_format)
 
 
 def node_plans(route: Route) -> tuple[NodePlan, ...]:
-    """What becomes of every node, parents before children; stored objects are not looked at."""
+    """Plan every node, parents before children; stored objects are not inspected."""
     found = list(_found(route))
     rewrite = _rewrite(route, found)
     here = [one for one in found if one.path not in route.elsewhere]
     nodes: Sequence[NodePlan] = [_node_plan(route, rewrite, one) for one in here]
-    if not route.elsewhere:  # else not all documents are known here
+    if not route.elsewhere:  # else not all metadata is known here
         nodes = _consolidated(route, nodes)
     is_complete = _new_root(route) is not None
     return tuple(_beside_present(route, node, is_complete=is_complete) for node in nodes)
 
 
 def _rewrite(route: Route, found: Sequence[_Found]) -> Rewrite | None:
-    """What changes the metadata of nodes; None if nothing does."""
+    """Return the function that changes the metadata of nodes; None if there are no changes."""
     if route.rewriting is None:
         return None
     old = {
@@ -302,14 +302,14 @@ _CONSOLIDATED = "consolidated_metadata"
 
 
 def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
-    """A node that has the new documents only."""
+    """Return the plan of a node that has only new metadata."""
     if route.elsewhere and isinstance(node.before, GroupMeta):
         extra = {k: v for k, v in node.before.extra.items() if k != _CONSOLIDATED}
         after = GroupMeta(node.before.attributes, extra)
         documents = route.target_format.documents(after, node.path)
         return replace(node, after=after, documents=documents)
     keys = node.node_format.node_keys(node.path)
-    # in place the source shows the old entry point under a key of the new root
+    # in place, the source shows the old entry point under a key of the new root
     store = route.target if route.in_place else route.source
     texts = read_documents(store, keys, route.options.limits)
     documents = {key: text for key, text in texts.items() if text is not None}
@@ -317,7 +317,7 @@ def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
 
 
 def _consolidated(route: Route, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]:
-    """The same nodes; groups that have consolidated metadata of old documents get those of new."""
+    """Return the nodes; groups with old consolidated metadata get new consolidated metadata."""
     changed = {node.path: node for node in nodes}
     for path in sorted(_consolidated_groups(route, nodes), key=len, reverse=True):
         inside = prefix_of(path)
@@ -336,7 +336,7 @@ def _consolidated(route: Route, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]
 
 
 def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[str]:
-    """Paths of groups that have consolidated metadata, or had them when a former run began."""
+    """Yield paths of groups with consolidated metadata, now or when an earlier run started."""
     groups = [n for n in nodes if n.after is not None and isinstance(n.before, GroupMeta)]
     groups = [node for node in groups if node.node_format != route.target_format]
     keys = {consolidated_key(node.path, node.node_format): node.path for node in groups}
@@ -357,14 +357,14 @@ def _has_consolidated(text: bytes) -> bool:
 
 
 def _new_keys(route: Route, meta: NodeMeta) -> ChunkKeys | None:
-    """Where the stored objects of an array will be."""
+    """Return the new chunk keys of an array; None for a group."""
     if isinstance(meta, GroupMeta):
         return None
     return meta.keys if route.data == "keep" else default_keys(route.target_format, meta.keys)
 
 
 def _name_problems(route: Route, path: str) -> Iterator[Problem]:
-    """Names that nodes of the new format may not have, or that would lie in the old layout."""
+    """Yield problems with names that are invalid in the new format or in the old layout."""
     below = path[len(route.path) :].lstrip("/")
     for name in below.split("/") if below else ():
         if not route.target_format.is_node_name(name):
@@ -376,9 +376,10 @@ def _name_problems(route: Route, path: str) -> Iterator[Problem]:
 
 
 def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodePlan:
-    """The plan of a node, where a former run may have written its documents already.
+    """Return the plan of a node, given metadata that an earlier run may have written.
 
-    If it has written all of them (`is_complete`), a node without has been deleted since.
+    If that run has written all of it (`is_complete`), a node without new metadata was deleted
+    since.
     """
     if not node.documents:
         return node
@@ -391,7 +392,7 @@ def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodeP
         if text is None or (key in route.replaced and text == route.source.get(key)):
             continue
         if route.elsewhere and _same_but_consolidated(text, (empty.get(key), node.documents[key])):
-            continue  # made for the arrays below it, or consolidated by who has written those
+            continue  # made for the arrays below it, or consolidated by the job that wrote those
         if _same_json(text, node.documents[key]):
             chosen[key] = text
         else:
@@ -423,7 +424,7 @@ def _deleted_since(route: Route, node: NodePlan) -> Problem:
 
 
 def _json(text: bytes) -> Any:
-    """A document, or None if it is none."""
+    """Return parsed JSON, or None if it is not JSON."""
     try:
         return parse_json(text, DEFAULT_LIMITS, strictly=False)
     except (ValueError, RecursionError):
@@ -431,7 +432,7 @@ def _json(text: bytes) -> Any:
 
 
 def _same_but_consolidated(text: bytes, others: Sequence[bytes | None]) -> bool:
-    """Whether a document says what another one does, besides consolidated metadata."""
+    """True if metadata equals other metadata, ignoring consolidated metadata."""
     document = _json(text)
     if isinstance(document, dict):
         document.pop(_CONSOLIDATED, None)
@@ -443,11 +444,11 @@ def _same_json(a: bytes, b: bytes) -> bool:
     return first == second
 
 
-# --- old documents --------------------------------------------------------------------------------
+# --- old metadata ---------------------------------------------------------------------------------
 
 
 def old_documents(route: Route, node: NodePlan) -> list[str]:
-    """Keys of the old documents of a node, the one that makes it visible first."""
+    """Return the keys of a node's old metadata, the key that makes it visible first."""
     if node.before is None or node.after is None:
         return []
     if node.node_format == route.target_format:
@@ -460,7 +461,7 @@ def old_documents(route: Route, node: NodePlan) -> list[str]:
 
 
 def _orphans(route: Route, path: str, meta: NodeMeta) -> list[str]:
-    """Attributes that an interrupted removal has left without the document of their node."""
+    """Return keys of old attributes that an interrupted removal has left without their node."""
     own = route.target_format.node_keys(path)
     rewrite = None if route.rewriting is None else route.rewriting({})
     orphans = []
@@ -478,7 +479,7 @@ def _orphans(route: Route, path: str, meta: NodeMeta) -> list[str]:
 
 
 def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
-    """Whether a document is the attributes of a node, names of dimensions aside."""
+    """True if JSON is the attributes of a node, ignoring dimension names."""
     if not isinstance(said, dict):
         return False
     names = {DIMENSIONS}
@@ -491,7 +492,7 @@ def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
 
 
 def with_objects(route: Route, node: NodePlan) -> NodePlan:
-    """The plan of a node that knows how many stored objects there are to be copied."""
+    """Return the plan of a node with the number of stored objects to copy."""
     if route.data == "keep" or node.problems:
         return node
     strays = tuple(islice(_strays(route, node), _SHOWN))
@@ -503,7 +504,7 @@ def with_objects(route: Route, node: NodePlan) -> NodePlan:
 
 
 def moves(route: Route, node: NodePlan) -> Iterator[Move]:
-    """The stored objects of a node that get another key, or another store."""
+    """Return the stored objects of a node that get another key, or another store."""
     return (move for move, _ in _moves(route, node, _list_keys))
 
 
@@ -514,7 +515,7 @@ def _list_keys(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
 def _moves(
     route: Route, node: NodePlan, listing: Callable[[Store, str], Iterator[tuple[str, int]]]
 ) -> Iterator[tuple[Move, int]]:
-    """As `moves`, with the sizes that a listing gives."""
+    """Yield the moves of `moves`, with the sizes from a listing."""
     after, before = node.after, node.before
     if not isinstance(after, ArrayMeta) or not isinstance(before, ArrayMeta):
         return
@@ -532,10 +533,9 @@ def _moves(
 def _old_layouts(
     route: Route, node: NodePlan, before: ArrayMeta
 ) -> Iterator[tuple[str, ChunkKeys]]:
-    """Where stored objects may lie now: prefix and keys.
+    """Yield the possible locations of stored objects now: prefix and keys.
 
-    A node that has the new documents only may have been left by an interrupted run between the
-    removal of its old documents and that of its old keys.
+    An interrupted run may have removed a node's old metadata, but not yet its old keys.
     """
     prefix = node.node_format.data_prefix(node.path)
     yield prefix, before.keys
@@ -545,11 +545,11 @@ def _old_layouts(
 
 
 _SHOWN = 5
-"""Stored objects that are named at most, of those in the way."""
+"""Maximum number of stored objects in the way that are named."""
 
 
 def _strays(route: Route, node: NodePlan) -> Iterator[Problem]:
-    """Objects under the new keys of an array that none of its old ones is."""
+    """Yield objects under the new keys of an array that have no old counterpart."""
     before, after = node.before, node.after
     if not isinstance(before, ArrayMeta) or not isinstance(after, ArrayMeta):
         return
@@ -566,12 +566,12 @@ def _strays(route: Route, node: NodePlan) -> Iterator[Problem]:
             yield Problem("stored object", key, expected)
 
 
-# --- what an interrupted migration has left -------------------------------------------------------
+# --- leftovers of an interrupted migration --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Before(Wrapper):
-    """A store with documents that have been replaced since as they were."""
+    """A store that shows replaced metadata as it was before."""
 
     texts: Mapping[str, bytes]
 
@@ -591,6 +591,6 @@ class _Before(Wrapper):
 
 
 def as_before(store: Store) -> Store:
-    """The store as it was before a migration has replaced documents in it."""
+    """Return the store as it was before a migration replaced metadata in it."""
     text = store.get(ENTRY + BACKUP)
     return store if text is None else _Before(store, {ENTRY: bytes(text)})

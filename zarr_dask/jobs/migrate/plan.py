@@ -1,10 +1,9 @@
-"""Plans of migrations: what will be done, in words, and how it is done.
+"""Plans of migrations: explaining them, and running them.
 
-`MigrationPlan.run` does all of the hierarchy or nothing: copies of stored objects first (each read
-back and compared), then the new documents, those of children before those of their groups and
-that of the root last, then, if that is asked for, the old documents and keys go. At every moment
-the hierarchy can be read, with the old documents or with the new ones; an interrupted run can be
-repeated.
+`MigrationPlan.run` migrates the whole hierarchy or nothing. First it copies stored objects and
+compares each copy. Then it writes the new metadata, that of children before their groups, the root
+last. If requested, it then removes old metadata and keys. The hierarchy stays readable at every
+moment, with the old metadata or with the new; an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -15,9 +14,11 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import MetadataChangedError, MigrationError, Problem, StoreError
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_of_stale
+from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
     Move,
@@ -28,8 +29,6 @@ from zarr_dask.jobs.migrate.nodes import (
     node_plans,
     old_documents,
 )
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
 
 __all__ = ["MigrationPlan", "MigrationReport"]
@@ -37,18 +36,18 @@ __all__ = ["MigrationPlan", "MigrationReport"]
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What a migration has done."""
+    """Result of a migration."""
 
     nodes: int
-    """Nodes that have documents of the new format."""
+    """Nodes that have metadata of the new format."""
     documents: int
-    """Documents written."""
+    """Metadata keys written."""
     objects: int
-    """Stored objects copied, and compared with what they were copied from."""
+    """Stored objects copied, and compared with their source."""
     nbytes: int
-    """Their bytes."""
+    """Bytes of the copied objects."""
     removed: int
-    """Old documents and stored objects removed."""
+    """Old metadata keys and stored objects removed."""
     seconds: float
 
     def __str__(self) -> str:
@@ -66,25 +65,25 @@ class MigrationPlan:
     """Everything that a migration will do; made by `plan_migration`."""
 
     route: Route
-    """From where to where, and how."""
+    """Source, target and manner of the migration."""
     nodes: tuple[NodePlan, ...]
-    """By path, parents before children."""
+    """Plans of the nodes by path, parents before children."""
     remove_old: bool = False
-    """Whether the old documents and keys go at the end."""
+    """True if the old metadata and keys are removed at the end."""
 
     @property
     def refusals(self) -> tuple[tuple[str, Problem], ...]:
-        """Path of a node, and why it cannot be migrated."""
+        """Paths of nodes, each with a reason why it cannot be migrated."""
         return tuple((node.path, problem) for node in self.nodes for problem in node.problems)
 
     @property
     def objects(self) -> int:
-        """Stored objects to be copied."""
+        """Stored objects to copy."""
         return sum(node.objects for node in self.nodes)
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the stored objects to copy."""
         return sum(node.nbytes for node in self.nodes)
 
     @property
@@ -96,7 +95,7 @@ class MigrationPlan:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan in words and numbers."""
         route = self.route
         arrays = sum(isinstance(node.before, ArrayMeta) for node in self.nodes)
         groups = sum(isinstance(node.before, GroupMeta) for node in self.nodes)
@@ -142,30 +141,30 @@ class MigrationPlan:
 
     @property
     def _unwritten(self) -> dict[str, bytes]:
-        """New documents that are not there yet, in the order of writing: children first."""
+        """New metadata that does not exist yet, in the order of writing: children first."""
         ordered = [node for node in _children_first(self.nodes) if not node.is_written]
         return {key: text for node in ordered for key, text in node.documents.items()}
 
-    # --- doing it ---------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int], None] | None = None) -> MigrationReport:
-        """Do it.
+        """Run the plan.
 
         Parameters
         ----------
         progress
-            Called with the number of bytes after each stored object that is copied, in one of
-            several threads.
+            Called with the number of bytes of each stored object that is copied, in one of several
+            threads.
 
         Raises
         ------
         MigrationError
-            If something cannot be migrated; nothing is written then.
+            If something cannot be migrated; nothing is written.
         MetadataChangedError
-            If documents or objects have changed since the plan was made; the old ones still hold
-            then.
+            If metadata or objects have changed since the plan was made; the old metadata is still
+            valid.
         StoreError
-            If the store fails. What is there can be read, and the same migration be run again.
+            If the store fails. The hierarchy stays readable, and the migration can be run again.
         """
         if self.refusals:
             raise MigrationError(self.where, self.refusals)
@@ -179,10 +178,10 @@ class MigrationPlan:
         return MigrationReport(len(self.nodes), written, *copied, removed, seconds)
 
     def _copy_objects(self, progress: Callable[[int], None] | None) -> tuple[int, int]:
-        """Copy all stored objects; how many, and their bytes.
+        """Copy all stored objects; return their number and bytes.
 
-        Where the new documents are there already, so are the objects, and whoever has written
-        since has written those: they are compared, if the old ones are to go, and never replaced.
+        If the new metadata of a node exists, its objects do too, and may have been written since.
+        They are never replaced. If the old objects are to be removed, both are compared.
         """
         tally = _Tally()
 
@@ -200,7 +199,7 @@ class MigrationPlan:
         return tally.objects, tally.nbytes
 
     def _copy_object(self, move: Move) -> int:
-        """Copy one stored object unless that is done; its bytes, compared after reading back."""
+        """Copy and verify one stored object, unless it is copied already; return its bytes."""
         source, target = self.route.source, self.route.target
         value = source.get(move.old)
         if value is None:
@@ -218,7 +217,7 @@ class MigrationPlan:
         return len(value)
 
     def _check_object(self, move: Move) -> None:
-        """Refuse to go on if an old object is not what the new one is."""
+        """Raise if an old object differs from the new one."""
         source, target = self.route.source, self.route.target
         if source.get(move.old) != target.get(move.new):
             raise MetadataChangedError(
@@ -236,7 +235,7 @@ class MigrationPlan:
             )
 
     def _write_documents(self) -> int:
-        """Write what is not there yet; how many documents that were."""
+        """Write the metadata that does not exist yet; return the number of keys."""
         source, target = self.route.source, self.route.target
         for key in self.route.replaced:
             text = source.get(key)
@@ -248,7 +247,7 @@ class MigrationPlan:
         return len(unwritten)
 
     def _verify_documents(self) -> None:
-        """Read all documents again, byte by byte and for what they say."""
+        """Read all new metadata again, and compare its bytes and its parsed content."""
         target, spelled, options = self.route.target, self.route.target_format, self.route.options
         for node in self.nodes:
             texts = read_documents(target, list(node.documents), options.limits)
@@ -261,14 +260,15 @@ class MigrationPlan:
                     "written to them. The old keys and documents are untouched."
                 )
 
-    # --- removing what is old ---------------------------------------------------------------------
+    # --- removing old metadata and objects --------------------------------------------------------
 
     def _remove_old(self) -> int:
-        """Remove old documents and objects, children first; how many keys that were.
+        """Remove old metadata and objects, children first; return the number of keys removed.
 
-        A reader of the old format must not take removed objects for fill values: documents go
-        first, consolidated ones before all others. Where such a reader has lost its entry point
-        already, objects go first, so that what is left can be found again by the documents.
+        A reader of the old format must not take removed objects for fill values. So metadata is
+        removed first, consolidated metadata before the rest. If such a reader has already lost its
+        entry point, objects are removed first, so that the metadata still finds the remaining ones
+        after a crash.
         """
         route = self.route
         removed = 0 if route.replaced else self._remove_keys(self._old_consolidated)
@@ -288,13 +288,13 @@ class MigrationPlan:
 
     @property
     def _old_consolidated(self) -> list[str]:
-        """Keys of consolidated metadata, after those of a group that is there for them."""
+        """Keys of consolidated metadata, preceded by those of a group that exists only for it."""
         route = self.route
         holder = consolidated_node(route)
         group = [] if holder is None else list(route.source_format.node_keys(holder))
         groups = (node for node in self.nodes if isinstance(node.before, GroupMeta))
         keys = [consolidated_key(node.path, node.node_format) for node in groups]
-        keys.append(consolidated_key(route.path, route.source_format))  # of a root that is new only
+        keys.append(consolidated_key(route.path, route.source_format))  # of a new root
         return [*group, *dict.fromkeys(key for key in keys if key is not None)]
 
     def _remove_keys(self, keys: Sequence[str]) -> int:
@@ -335,7 +335,7 @@ class _Tally:
 
 
 def _remove_empty_folder(store: Store, prefix: str) -> None:
-    """Remove what only a file system has: folders without a value in them."""
+    """Remove folders without a value in them, which only a file system has."""
     if next(store.list(prefix), None) is None:
         store.delete_prefix(prefix)
 

@@ -1,1 +1,1 @@
-"""Laying arrays out anew within a bound of memory: planner, plans, what carries them out."""
+"""Rechunking arrays within a memory limit: the planner, plans, and jobs that run them."""

@@ -1,12 +1,12 @@
-"""Laying a dask array out anew within a bound of memory: written as it comes, then rechunked.
+"""Rechunking a dask array within a memory limit: its blocks are written first, then rechunked.
 
-Where blocks are whole stored objects of the new array, they are written into it directly. Else
-they go, each by one task and without being copied, into an array between whose stored objects are
-the blocks, as shards of smaller chunks where that helps reading them in other boxes; that is
-rechunked like any other array, and removed at the end. A graph shuffle is never made.
+If blocks are whole stored objects of the new array, they are written into it directly. Otherwise
+each block is written by one task, without being copied, into an intermediate array. Its stored
+objects are the blocks, as shards of smaller chunks if that helps to read them in other boxes. It is
+rechunked like any other array, and removed at the end. A graph shuffle is never used.
 
-With ``resume=True`` the array between has a name that the graph and the target make, so that the
-same call finds it and its receipts again.
+With ``resume=True`` the name of the intermediate array depends on the graph and the target only, so
+that the same call finds it and its receipts again.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.display import printable
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, where
-from zarr_dask.grid import Blocks, Cells, Shape
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.bars import rechunk_bars
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.between import FORMAT, Between, Room, base_for, grids_between
+from zarr_dask.grid.grid import Blocks, Cells, Shape
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.jobs.engine.overlap_pool import most_sending
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.progress_bars import rechunk_bars
+from zarr_dask.jobs.engine.report import Measured, RechunkReport, StageReport
+from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.workers import runs_processes
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.compression_sample import Ratios
+from zarr_dask.jobs.rechunk.cost_model import block_memory
 from zarr_dask.jobs.rechunk.job import resume as resumed
 from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
-from zarr_dask.jobs.rechunk.regridding import NewArray, Resources, Wanted, new_array, planned
-from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
-from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import block_memory
-from zarr_dask.jobs.resume import Resume
-from zarr_dask.jobs.run.lending import most_sending
-from zarr_dask.jobs.run.workers import runs_processes
-from zarr_dask.jobs.write.guards import check_not_read
+from zarr_dask.jobs.rechunk.staging import FORMAT, Between, Room, base_for, grids_between
+from zarr_dask.jobs.rechunk.target_spec import NewArray, Resources, Wanted, new_array, planned
+from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.journal import given_place
+from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_far
-from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import printable
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -60,17 +60,17 @@ __all__ = ["DaskRechunkPlan", "DaskRechunkReport", "plan_dask"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskRechunkReport(Measured):
-    """What was done with a dask array.
+    """Result of rechunking a dask array.
 
-    Its first stage is the writing of blocks, unless an earlier run has done that: what was
-    predicted of its time is that of writing only, and its memory is not looked at, because both are
-    a matter of what computes the blocks.
+    The first stage writes the blocks, unless an earlier run has done that. Its predicted time is
+    for writing only, and its memory is not measured, because both depend on the computation of the
+    blocks.
     """
 
     written: WriteReport | None
-    """What its blocks became; None if an earlier run had written them."""
+    """Report of writing the blocks; None if an earlier run had written them."""
     rechunked: RechunkReport | None
-    """What was made of that; None if blocks went into the target directly."""
+    """Report of the rechunking; None if blocks were written into the target directly."""
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +85,7 @@ class DaskRechunkReport(Measured):
         return 0 if one is None else one.stored
 
     def names(self) -> list[str]:
-        """Of the stages."""
+        """Return the names of the stages."""
         then = [] if self.rechunked is None else self.rechunked.names()
         return [*([] if self.written is None else ["blocks, as they come"]), *then]
 
@@ -95,42 +95,45 @@ class DaskRechunkReport(Measured):
         return f"{self.rechunked}; with the blocks in {self.seconds:.1f} s"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as values that JSON knows."""
+        """Return the report as JSON values."""
         return {"nbytes": self.nbytes, "stored": self.stored, **Measured.to_json(self)}
 
 
 @dataclass(frozen=True, eq=False)
 class DaskRechunkPlan:
-    """What will become of a dask array; made by `zarr_dask.plan_rechunk`."""
+    """Everything that rechunking a dask array will do; made by `zarr_dask.plan_rechunk`."""
 
     values: da.Array
-    """What is laid out anew."""
+    """The array to rechunk."""
     then: RechunkPlan
-    """From the array between to the target."""
+    """Plan from the intermediate array to the target."""
     between: Between
     direct: bool
-    """Whether blocks are whole stored objects of the target, so that nothing is put between."""
+    """True if blocks are whole stored objects of the target, so that no intermediate array is
+    needed.
+    """
     options: dict[str, Any]
-    """Of the target, as `zarr_dask.plan_write` takes them."""
+    """Arguments of `zarr_dask.plan_write` for the target."""
     lends: bool = False
-    """Whether it is for threads without a cluster, of which there are more while blocks are sent to
-    a store that is far away: see `zarr_dask.jobs.run.lending`."""
+    """True for threads without a cluster, with additional threads while blocks are sent to a remote
+    store: see `zarr_dask.jobs.engine.overlap_pool`.
+    """
 
     @property
     def target(self) -> Array:
-        """As it will be; it does not exist yet."""
+        """The target as it will be; it does not exist yet."""
         return self.then.target
 
     @property
     def nbytes(self) -> int:
-        """Decoded bytes that are laid out anew."""
+        """Decoded bytes to rechunk."""
         return self.then.nbytes
 
     @property
     def block_memory(self) -> int:
-        """Bytes that one process holds at most while blocks are written: those, and what that adds.
+        """Maximum bytes per process while blocks are written: the blocks, and write buffers.
 
-        What else it takes to compute a block comes on top, which nobody knows before.
+        Memory for computing a block is not included, because it is unknown.
         """
         array = self.target if self.direct else self.then.source
         written = layout_of(array)
@@ -145,7 +148,7 @@ class DaskRechunkPlan:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan in words and numbers."""
         values, target = self.values, self.target
         lines = [
             f"rechunk a dask array {values.shape} {values.dtype.name}, {format_bytes(self.nbytes)}",
@@ -174,9 +177,9 @@ class DaskRechunkPlan:
         )
 
     def plot(self) -> Figure:
-        """What is done with the blocks, as a matplotlib figure: see `RechunkPlan.plot`.
+        """Plot the work on the blocks as a matplotlib figure: see `RechunkPlan.plot`.
 
-        Blocks that are written directly are drawn as `WritePlan.plot` does.
+        Blocks that are written directly are drawn as by `WritePlan.plot`.
 
         Raises
         ------
@@ -193,12 +196,12 @@ class DaskRechunkPlan:
         return words if self.direct else words + self.then._repr_html_()
 
     def to_json(self) -> str:
-        """There is no file for it: a graph holds functions, and a plan file never does.
+        """Raise `PlanError`: a graph contains functions, which a plan file never does.
 
         Raises
         ------
         PlanError
-            Always. It says how the blocks are stored first, after which the rest has a plan file.
+            Always. The message tells how to store the blocks first; the rest can be a plan file.
         """
         if self.direct:
             raise PlanError(
@@ -215,7 +218,7 @@ class DaskRechunkPlan:
             "(give it dtype=, codecs= and format= as here)."
         )
 
-    # --- doing it ---------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     @ends_archives(lambda plan: [plan.target.store])
     def run(
@@ -227,7 +230,7 @@ class DaskRechunkPlan:
         journal: Location | None = None,
         verify: bool = False,
     ) -> DaskRechunkReport:
-        """Do it.
+        """Run the plan.
 
         Parameters
         ----------
@@ -237,24 +240,25 @@ class DaskRechunkPlan:
             Called after each task; True for bars that count bytes, one for each stage. Writing the
             blocks is the first stage.
         resume
-            Go on with the same call if it has died: only blocks without a valid receipt are
-            computed, and only boxes without one are copied. A name such as ``"run-7"`` says that
-            calls with this name compute the same values, for graphs of which that cannot be told.
-            Without it nothing is kept of a call that fails.
+            Resume the same call if it has died: only blocks without a valid receipt are computed,
+            and only boxes without one are copied. A name such as ``"run-7"`` declares that all
+            calls with this name compute the same values, for graphs whose tokens cannot show it.
+            Without it, a call that fails leaves nothing.
         journal
-            Where the target's receipts are kept; beside it by default.
+            Location of the target's receipts; beside it by default.
         verify
-            Compare the target with what was computed, before it becomes visible. That is always put
-            into an array between, because computing it once more may give other values.
+            Compare the target with the computed values before it becomes visible. The values are
+            then always put into an intermediate array, because computing them again may give other
+            values.
 
         Raises
         ------
         ResumeError
-            If the graph cannot be told from others, or there is no place for a journal.
+            If the graph cannot be told from others, or there is no location for a journal.
         ValuesDifferError
             If the comparison finds a difference.
         NodeExistsError
-            If the target has come into being since the plan was made.
+            If something exists at the target by now.
         ZarrDaskError
             As `WritePlan.run` and `RechunkPlan.run`.
         """
@@ -274,12 +278,12 @@ class DaskRechunkPlan:
                 written=report, rechunked=None, stages=(stage,), seconds=perf_counter() - begun
             )
         if journal is not None:
-            given_place(journal, self.target.store, self.target.path)  # raises where there is none
+            given_place(journal, self.target.store, self.target.path)  # raises if there is none
         room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
         if not (resume and resumed(then, journal) is not None):
             if resume and then.is_finished() and room.exists():
-                room.remove()  # a call that died had come to its end but for this
+                room.remove()  # a call died at its end, before it removed this
                 seconds = perf_counter() - begun
                 return DaskRechunkReport(written=None, rechunked=None, seconds=seconds)
             then.as_job().check_room()
@@ -310,7 +314,7 @@ class DaskRechunkPlan:
         client: Client | None,
         progress: Callable[[Progress], None] | None,
     ) -> tuple[WriteReport, StageReport]:
-        """Write the blocks, and say what that came to beside what was to be expected."""
+        """Write the blocks, and return the report beside the predictions."""
         begun = perf_counter()
         written = write.run(client, progress)
         seconds = perf_counter() - begun
@@ -349,7 +353,7 @@ class DaskRechunkPlan:
     def _cleared(
         self, then: RechunkPlan, room: Room, journal: Location | None, *, resume: Resume
     ) -> Iterator[None]:
-        """Remove the array between at the end; if something fails, only what cannot be resumed."""
+        """Remove the intermediate array at the end, or what cannot be resumed after an error."""
         try:
             yield
         except BaseException as error:
@@ -372,7 +376,7 @@ class _Steps:
         self._progress, self._stages = progress, stages
 
     def of(self, first: int) -> Callable[[Progress], None] | None:
-        """What is told of the steps of a job whose stages come after some others."""
+        """Return the progress callback for a job whose stages come after some others."""
         told = self._progress
         if told is None:
             return None
@@ -392,7 +396,7 @@ def plan_dask(
     *,
     overwrite: bool,
 ) -> DaskRechunkPlan:
-    """Plan how to lay a dask array out anew; see `zarr_dask.plan_rechunk`.
+    """Plan how to rechunk a dask array; see `zarr_dask.plan_rechunk`.
 
     Raises
     ------
@@ -403,7 +407,7 @@ def plan_dask(
     SourceIsTargetError
         If the graph reads the target.
     StoreError
-        If there is no place for the array between.
+        If there is no location for the intermediate array.
     """
     from zarr_dask.graph import checked_array
 
@@ -430,10 +434,10 @@ def plan_dask(
     source = plan_write(
         known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=FORMAT
     ).target
-    if base is not None:  # how it is read and written depends on the store
+    if base is not None:  # reading and writing depend on the store
         source = replace(source, store=replace(room, base=base, folder=f"{prefix}planned").array)
     new = NewArray(source.meta.grid.everything, made)
-    # nothing is there that could be sampled
+    # nothing exists yet that could be sampled
     then = planned(source, new, resources, overwrite=overwrite, sample=Ratios())
     options = {
         "chunks": made.chunks if made.shards else _cells_of(made),
@@ -451,13 +455,13 @@ def _first_blocks(blocks: Blocks) -> Shape:
 
 
 def _plain(itemsize: int) -> list[dict[str, Any]]:
-    """No compression."""
+    """Return a codec chain without compression."""
     configuration = {"endian": "little"} if itemsize > 1 else {}
     return [{"name": "bytes", "configuration": configuration}]
 
 
 def _cells_of(array: Array) -> Cells:
-    """The size of stored objects along each dimension, or the sizes where they differ."""
+    """Return the size of stored objects along each dimension, or the sizes if they differ."""
     cell = array.meta.grid.cell_shape
     if cell is not None:
         return cell

@@ -1,4 +1,4 @@
-"""A plan of a rechunking as HTML: grids, memory, bytes and requests of each stage."""
+"""Plans of rechunkings as HTML: grids, memory, bytes and requests of each stage."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
-from zarr_dask.grid import Dimension, Grid, Shape
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
-from zarr_dask.tree import printable
+from zarr_dask._util.display import printable
+from zarr_dask.grid.grid import Dimension, Grid, Shape
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 
 __all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
 
 _SIDE = 110
-"""Pixels of a picture of a grid."""
+"""Width and height of a picture of a grid, in pixels."""
 _MOST_LINES = 48
-"""Borders along a side that are drawn; a finer grid is an even tone."""
+"""Maximum number of borders drawn along a side; a finer grid is an even tone."""
 _READ, _TASK, _WRITTEN = "#4477aa", "#222222", "#cc6677"  # as in the figures
 _MOST_PICTURES = 12
-"""Arrays whose grids are drawn, the largest ones."""
+"""Maximum number of arrays whose grids are drawn, the largest ones."""
 _MOST_ROWS = 200
-"""Arrays that are listed at all."""
+"""Maximum number of arrays that are listed."""
 
 
 def stages_html(
@@ -32,20 +32,20 @@ def stages_html(
     max_mem: int,
     threads: int,
 ) -> str:
-    """A table with a row for each stage.
+    """Return a table with a row for each stage.
 
     Parameters
     ----------
     title
-        Above it.
+        Caption of the table.
     stages
-        One after the other.
+        Stages in order.
     names
-        Of the dimensions, if they have any.
+        Names of the dimensions, if they have any.
     max_mem
-        Bytes that one process may hold.
+        Maximum bytes that one process may hold.
     threads
-        Tasks that share a process.
+        Number of tasks that share a process.
     """
     rows = "".join(
         _cells(
@@ -67,33 +67,33 @@ class SharedStage(Protocol):
 
     @property
     def busy(self) -> int:
-        """Tasks that have something to do."""
+        """Number of tasks that have something to do."""
         ...
 
     @property
     def costs(self) -> Costs:
-        """What all its tasks together do."""
+        """Costs of all its tasks together."""
         ...
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRow:
-    """One array of several, as a table shows it."""
+    """One array of several, as a row of a table."""
 
     name: str
     how: str
-    """What is done to it, in words."""
+    """Description of the work on it."""
     nbytes: int
     stages: Sequence[StagePlan]
-    """Those of boxes; none for an array whose stored objects are copied as they are."""
+    """Stages that copy boxes; none for an array whose stored objects are copied as they are."""
     grid: Grid
     """Its stored objects at the end."""
     names: Sequence[str | None] | None
-    """Of its dimensions, if they have any."""
+    """Names of its dimensions, if they have any."""
     costs: Costs
 
 
@@ -104,20 +104,20 @@ def joint_html(
     max_mem: int,
     threads: int,
 ) -> str:
-    """Tables of the stages that several arrays share, and of the arrays.
+    """Return tables of the stages that several arrays share, and of the arrays.
 
     Parameters
     ----------
     title
-        Above them.
+        Caption of the tables.
     stages
-        One after the other.
+        Stages in order.
     arrays
-        Of all of them; the grids of the largest are drawn, and only so many are listed.
+        All arrays; only the largest are listed, and fewer are drawn.
     max_mem
-        Bytes that one process may hold.
+        Maximum bytes that one process may hold.
     threads
-        Tasks that share a process.
+        Number of tasks that share a process.
     """
     rows = "".join(
         f"<tr><td>{number}</td><td>{stage.busy:,}</td><td>{_memory(stage, max_mem, threads)}</td>"
@@ -142,7 +142,7 @@ def _head(names: Sequence[str]) -> str:
 
 
 def _array_rows(one: ArrayRow, *, pictured: bool) -> str:
-    """A row for each stage of an array, or one for the whole of it."""
+    """Return a row for each stage of an array, or one row for the whole array."""
     words = (escape(printable(one.name)), escape(printable(one.how)))
     if not pictured:
         return _cells((*words, "", "", "", _work(one.costs)))
@@ -160,7 +160,7 @@ def _cells(cells: Sequence[str]) -> str:
 
 
 def _pictures(stage: StagePlan, names: Sequence[str | None] | None) -> tuple[str, str, str]:
-    """What is read, the boxes of the tasks, and what is written."""
+    """Return pictures of the source, the boxes of the tasks, and the target."""
     source, target = stage.source, stage.target
     seen = _seen((source.grid, target.grid, stage.boxes), names)
     return (
@@ -183,7 +183,7 @@ def _work(costs: Costs) -> str:
 
 
 def telling_dimensions(grids: Sequence[Grid]) -> tuple[int, ...]:
-    """The two dimensions along which some grids of one shape differ most."""
+    """Return the two dimensions along which some grids of one shape differ most."""
 
     def differ(axis: int) -> tuple[float, int]:
         counts = [max(grid.dimensions[axis].count, 1) for grid in grids]
@@ -196,7 +196,7 @@ def telling_dimensions(grids: Sequence[Grid]) -> tuple[int, ...]:
 def _seen(
     grids: Sequence[Grid], names: Sequence[str | None] | None
 ) -> tuple[tuple[int, ...], list[str]]:
-    """The dimensions that are drawn, and what they are called."""
+    """Return the dimensions that are drawn, and their names."""
     pair = telling_dimensions(grids)
     return pair, [_label(names, dimension) for dimension in pair]
 
@@ -207,7 +207,7 @@ def _label(names: Sequence[str | None] | None, dimension: int) -> str:
 
 
 def _picture(grid: Grid, pair: tuple[int, ...], labels: Sequence[str], colour: str) -> str:
-    """The borders of a grid along two dimensions, the first of them downwards."""
+    """Return the borders of a grid along two dimensions, the first of them vertical, as SVG."""
     title = escape(", ".join(labels), quote=True)
     shapes = [
         f"<rect width='{_SIDE}' height='{_SIDE}' fill='none' stroke='{colour}'/>",
@@ -229,7 +229,7 @@ def _picture(grid: Grid, pair: tuple[int, ...], labels: Sequence[str], colour: s
 
 
 def _borders(dimension: Dimension) -> list[float] | None:
-    """Where cells end, in pixels; None if there are too many."""
+    """Return the ends of cells in pixels; None if there are too many."""
     if dimension.count > _MOST_LINES:
         return None
     starts = (dimension.start(cell) for cell in range(1, dimension.count))

@@ -1,12 +1,12 @@
-"""A rechunking that is carried out: what is done, what is left, and how it ends.
+"""Job of a rechunking: its stages, its remaining tasks, and its end.
 
-A `RechunkJob` binds a plan to the creation that its receipts are for. Whoever has the plan makes
-the same job again: processes that each do a part of a stage need nothing but its file. Whatever
-is done leaves a receipt in the journal beside the target, so that a job that has died goes on
-with what is missing, and the end checks that nothing is.
+A `RechunkJob` binds a plan to the creation that its receipts are for. Every process with the plan
+makes the same job, so processes that each do a part of a stage need only the plan's file. Every
+finished task adds a receipt to the journal beside the target. A resumed job does the tasks without
+receipts, and the end checks that none are missing.
 
-A stage whose tasks all have valid receipts needs none of the stages before it, so that their
-intermediate arrays may be gone.
+If all tasks of a stage have valid receipts, no earlier stage is needed, and their intermediate
+arrays may be gone.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from zarr_dask.array import Array
-from zarr_dask.create import plain_chain, quick_chain
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import plain_chain, quick_chain
 from zarr_dask.errors import ListingError, ResumeError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
-from zarr_dask.grid import Region
-from zarr_dask.hierarchy import (
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import (
     check_place,
     is_free,
     prepare_array_place,
     prepare_place,
     put_documents,
 )
-from zarr_dask.jobs import beginning
-from zarr_dask.jobs.archives import beside_archive
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.copying import Records, Stage
-from zarr_dask.jobs.rechunk.running import Calls, Numbered
-from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
+from zarr_dask.jobs.engine import lifecycle as beginning
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.zip_targets import beside_archive
+from zarr_dask.jobs.rechunk.copy_task import Records, Stage
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
+from zarr_dask.jobs.rechunk.execute import Calls, Numbered
 from zarr_dask.journal import LAST, STAGES, Job, Journal
-from zarr_dask.receipts import Receipt, Receipts, collect
+from zarr_dask.journal.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.stores.urls import Location, beside, open_alike
+from zarr_dask.stores.open import Location, beside, open_alike
 
 __all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
 
 
 _LARGE_FOLDER = 10_000
-"""Files of a folder from which on file systems may become slow."""
+"""Number of files above which file systems may become slow with a folder."""
 
 
 class Planned(Protocol):
-    """What a job needs to know of its plan (`zarr_dask.jobs.rechunk.plan.RechunkPlan`)."""
+    """The parts of a plan that a job needs (`zarr_dask.jobs.rechunk.plan.RechunkPlan`)."""
 
     @property
     def source(self) -> Array: ...
@@ -74,20 +74,20 @@ class RechunkJob:
 
     plan: Planned
     creation: str
-    """Tells what this job writes from what may be at the same place later."""
+    """Identifier that separates the output of this job from later output at its location."""
     journal: Journal | None
-    """Where receipts are kept; None where there is no place for them."""
+    """Journal with the receipts; None if there is no location for one."""
 
     # --- stages -----------------------------------------------------------------------------------
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """Number of stages."""
         return len(self.plan.stages)
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The source, what lies between the stages, the target."""
+        """The source, the intermediate arrays, and the target."""
         kept = narrower(self.plan.source, self.plan.target).meta
         between = []
         for stage in self.plan.stages[:-1]:
@@ -105,7 +105,7 @@ class RechunkJob:
         return (self.plan.source, *between, self.plan.target)
 
     def stage(self, number: int) -> Stage:
-        """A stage, bound to what it reads, writes and leaves behind."""
+        """Return a stage, bound to its source, target and receipts."""
         plan = self.plan
         origin = tuple(s.start if number == 0 else 0 for s in plan.region)
         records = None if self.journal is None else Records(self.journal, self._creation(number))
@@ -119,16 +119,16 @@ class RechunkJob:
         )
 
     def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
-        """What does some tasks of a stage, and what with."""
+        """Return a function for tasks of a stage, and its arguments."""
         return Numbered(0, self.stage(stage).copy), numbers
 
     def stored(self) -> list[int]:
-        """Encoded bytes of the target that have valid receipts."""
+        """Return the encoded bytes of the target that have valid receipts."""
         last = len(self.plan.stages) - 1
         return [sum(item.nbytes for item in self.done(last).objects.values())]
 
     def _creation(self, stage: int) -> str:
-        """Tells the receipts of stages apart, also from those of a plan with other stages."""
+        """Return an identifier of a stage's receipts, also unique among plans with other stages."""
         between = self.plan.stages[stage].target
         is_last = stage + 1 == len(self.plan.stages)
         return f"{self.creation}{LAST if is_last else f'-{_name(between)}'}"
@@ -136,7 +136,7 @@ class RechunkJob:
     # --- what is left -----------------------------------------------------------------------------
 
     def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
-        """The valid receipts of a stage."""
+        """Return the valid receipts of a stage."""
         if self.journal is None:
             return Receipts({}, frozenset())
         kept = list(self.journal.receipts()) if receipts is None else receipts
@@ -148,12 +148,12 @@ class RechunkJob:
         return collect(kept, self._creation(stage), sizes)
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
-        """For each stage the numbers of its tasks that are still to be done.
+        """Return the numbers of the tasks that are still to be done, for each stage.
 
         Parameters
         ----------
         receipts
-            Those in the journal, where they were read already.
+            Receipts in the journal, if they were read already.
         """
         if receipts is None and self.journal is not None:
             receipts = list(self.journal.receipts())
@@ -161,11 +161,11 @@ class RechunkJob:
         for number in reversed(range(len(self.plan.stages))):
             found[number] = self.missing(number, receipts)
             if not found[number]:
-                break  # what it has read is no longer needed
+                break  # its sources are no longer needed
         return found
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
-        """The numbers of a stage's tasks with an object that has no valid receipt."""
+        """Return the numbers of a stage's tasks with an object that has no valid receipt."""
         done = self.done(stage, receipts)
         bound = self.stage(stage)
         if not len(done):
@@ -173,9 +173,10 @@ class RechunkJob:
         return [n for n in range(bound.plan.tasks) if not all(k in done for k in bound.keys(n))]
 
     def is_ours(self) -> bool:
-        """Whether nobody else has put something at the target since the job began.
+        """True if no other job has put anything at the target since this job started.
 
-        It may be there: if all tasks are done, the job has died after making it visible.
+        The target of this job may exist: if all tasks are done, the job died after making it
+        visible.
         """
         target = self.plan.target
         if is_free(target.store, target.path, target.node_format):
@@ -185,7 +186,7 @@ class RechunkJob:
     # --- the end ----------------------------------------------------------------------------------
 
     def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
-        """Refuse to end what is not complete; without a journal that cannot be told.
+        """Refuse to end an incomplete job; without a journal this cannot be checked.
 
         Raises
         ------
@@ -205,7 +206,7 @@ class RechunkJob:
                 )
 
     def finish(self) -> None:
-        """Make the target visible, and remove what lay between the stages and the journal.
+        """Make the target visible, then remove the intermediate arrays and the journal.
 
         Raises
         ------
@@ -213,6 +214,8 @@ class RechunkJob:
             If something is missing.
         """
         self.check_complete()
+        if self.journal is not None and self.journal.fence is not None:
+            self.journal.fence()
         self.publish()
         self.remove_intermediates()
         if self.journal is not None:
@@ -224,7 +227,7 @@ class RechunkJob:
         put_documents(target.store, target.node_format.documents(target.meta, target.path))
 
     def _temporary_place(self) -> tuple[Store, str]:
-        """Where intermediate arrays lie: the same whoever asks."""
+        """Return the location of intermediate arrays, which is the same in all processes."""
         name = f"zarr-dask-temporary-{self.creation[:12]}"
         if self.plan.temp is not None:
             return open_alike(self.plan.temp, self.plan.target.store), name
@@ -235,7 +238,7 @@ class RechunkJob:
         return beside(store, f".{name}") or (store, f".{name}")
 
     def remove_intermediates(self) -> None:
-        """Remove what lies between the stages, of this plan or of another one of the same job."""
+        """Remove the intermediate arrays of this plan, or of another plan of the same job."""
         store, path = self._temporary_place()
         try:
             store.delete_prefix(prefix_of(path))
@@ -244,27 +247,28 @@ class RechunkJob:
                 raise
 
     def tidy_up(self, stage: int) -> None:
-        """Remove what no stage after this one reads."""
+        """Remove intermediate arrays that no later stage reads."""
         for array in self.arrays[1 : stage + 1]:
             array.store.delete_prefix(prefix_of(array.path))
 
 
 def narrower(source: Array, target: Array) -> Array:
-    """The array whose data type takes fewer bytes, which is that of what lies between."""
+    """Return the array with the narrower data type, which intermediate arrays have too."""
     sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
     return target if next(sizes) > next(sizes) else source
 
 
 def _keys(between: Layout) -> ChunkKeys:
-    """All objects of an intermediate array in one folder, unless that would be a large one.
+    """Return keys that put all objects of an array in one folder, unless there are many.
 
-    A folder for each coordinate must be made and removed, which may take longer than a file.
+    A folder for each coordinate would have to be made and removed, which may take longer than a
+    file.
     """
     return ChunkKeys("default", "." if between.grid.ncells <= _LARGE_FOLDER else "/")
 
 
 def _name(between: Layout) -> str:
-    """Tells an intermediate array from those of other plans: what it is made of."""
+    """Return the name of an intermediate array, which depends on its shape and compression."""
     shape = "x".join(map(str, between.object_shape))
     return f"{shape}-compressed" if between.compressed else shape
 
@@ -274,7 +278,7 @@ def _name(between: Layout) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Lone:
-    """What beginning the job of one array needs to know; see `zarr_dask.jobs.beginning`."""
+    """The plan of one array, as `zarr_dask.jobs.engine.lifecycle` needs it."""
 
     plan: Planned
 
@@ -282,12 +286,12 @@ class Lone:
 
     @property
     def token(self) -> str:
-        """The plan's."""
+        """Token of the plan."""
         return self.plan.token
 
     @property
     def creation(self) -> str:
-        """The plan's."""
+        """Creation of the plan."""
         return self.plan.creation
 
     @property
@@ -297,26 +301,26 @@ class Lone:
 
     @property
     def home(self) -> tuple[Store, str]:
-        """The target: its journal lies beside the hierarchy that it is in."""
+        """The target: the journal lies beside its hierarchy."""
         return self.plan.target.store, self.plan.target.path
 
     @property
     def targets(self) -> tuple[tuple[Store, str]]:
-        """The one that it has."""
+        """The only target."""
         return (self.home,)
 
     def is_finished(self) -> bool:
-        """The plan's."""
+        """True if the plan is finished."""
         return self.plan.is_finished()
 
     def check_room(self) -> None:
-        """Refuse to write where something is that may not be replaced."""
+        """Refuse to write where something exists that may not be replaced."""
         target = self.plan.target
         overwrite = self.plan.overwrite
         check_place(target.store, target.path, target.node_format, overwrite=overwrite)
 
     def make_room(self, *, keep_journals: bool) -> None:
-        """Remove what is at the target, create the groups above."""
+        """Remove an existing node at the target, and create the parent groups."""
         target, overwrite = self.plan.target, self.plan.overwrite
         place = (target.store, target.path, target.node_format)
         if keep_journals:
@@ -325,11 +329,11 @@ class Lone:
             prepare_array_place(*place, target.meta, overwrite=overwrite)
 
     def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
-        """The job with its receipts."""
+        """Return the job with its receipts."""
         return RechunkJob(self.plan, creation, journal)
 
     def described(self) -> Job:
-        """What its journal says."""
+        """Return the description of the job for its journal."""
         target = self.plan.target
         prefix = target.node_format.data_prefix(target.path)
         documents = target.node_format.documents(target.meta, target.path)
@@ -347,15 +351,15 @@ class Lone:
 
 
 def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """A job of its own; see `zarr_dask.jobs.beginning.begin_anew`."""
+    """Start a new job; see `zarr_dask.jobs.engine.lifecycle.begin_anew`."""
     return beginning.begin_anew(Lone(plan), journal)
 
 
 def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
-    """The same job that has died; see `zarr_dask.jobs.beginning.resume`."""
+    """Return the same job if one has died; see `zarr_dask.jobs.engine.lifecycle.resume`."""
     return beginning.resume(Lone(plan), journal)
 
 
 def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """The job of a plan in a file; see `zarr_dask.jobs.beginning.begin_shared`."""
+    """Start the job of a plan file; see `zarr_dask.jobs.engine.lifecycle.begin_shared`."""
     return beginning.begin_shared(Lone(plan), journal)

@@ -1,8 +1,8 @@
-"""The jobs of several arrays as one: one journal, tasks numbered through, one end.
+"""Jobs of several arrays as one: one journal, tasks numbered consecutively, one end.
 
-Stage n of the whole is stage n of every array that has so many. All arrays become visible at the
-end together, when each of them is complete; a job that is killed in between still has its journal,
-by which it is found and ended again.
+Stage n of the joint job is stage n of every array that has this many. All arrays become visible
+together at the end, when each of them is complete. A job that is killed in between still has its
+journal, by which it is found and ended.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
-from zarr_dask.array import Array
-from zarr_dask.jobs.abreast import abreast, waiting_for
-from zarr_dask.jobs.plan import Costs
-from zarr_dask.jobs.rechunk.copying import Copied
-from zarr_dask.jobs.rechunk.running import Calls, called
-from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan
+from zarr_dask.array.array import Array
+from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.jobs.engine.task_result import Copied
+from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan
+from zarr_dask.jobs.rechunk.execute import Calls, called
 from zarr_dask.journal import Journal
-from zarr_dask.receipts import Receipt, Receipts
+from zarr_dask.journal.receipts import Receipt, Receipts
 
 __all__ = ["JointJob", "JointStage"]
 
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 
 class Copier(Protocol):
-    """What does the tasks of one stage of one array."""
+    """Runner for the tasks of one stage of one array."""
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
-        """Do one task; see `zarr_dask.jobs.rechunk.copying.Stage.copy`."""
+        """Do one task; see `zarr_dask.jobs.rechunk.copy_task.Stage.copy`."""
         ...
 
 
@@ -42,31 +42,31 @@ class MemberJob(Protocol):
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """Number of stages."""
         ...
 
     def stage(self, number: int) -> Copier:
-        """A stage, bound to what it reads, writes and leaves behind."""
+        """Return a stage, bound to its source, target and receipts."""
         ...
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
-        """For each stage the numbers of its tasks that are still to be done."""
+        """Return the numbers of the tasks that are still to be done, for each stage."""
         ...
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
-        """The numbers of a stage's tasks that left no valid receipt."""
+        """Return the numbers of a stage's tasks that left no valid receipt."""
         ...
 
     def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
-        """The valid receipts of a stage."""
+        """Return the valid receipts of a stage."""
         ...
 
     def is_ours(self) -> bool:
-        """Whether nobody else has put something at the target since the job began."""
+        """True if no other job has put anything at the target since this job started."""
         ...
 
     def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
-        """Refuse to end what is not complete."""
+        """Refuse to end an incomplete job."""
         ...
 
     def publish(self) -> None:
@@ -74,11 +74,11 @@ class MemberJob(Protocol):
         ...
 
     def remove_intermediates(self) -> None:
-        """Remove what lies between the stages."""
+        """Remove the intermediate arrays between the stages."""
         ...
 
     def tidy_up(self, stage: int) -> None:
-        """Remove what no stage after this one reads."""
+        """Remove intermediate arrays that no later stage reads."""
         ...
 
 
@@ -119,7 +119,7 @@ class Member(Protocol):
 
 
 class JointPlanned(Protocol):
-    """What a job needs to know of its plan (`zarr_dask.jobs.rechunk.joint_plan.JointPlan`)."""
+    """The parts of a plan that a job needs (`zarr_dask.jobs.rechunk.joint_plan.JointPlan`)."""
 
     @property
     def members(self) -> Sequence[Member]: ...
@@ -129,21 +129,21 @@ class JointPlanned(Protocol):
 
 @dataclass(frozen=True)
 class JointStage:
-    """A stage of several arrays, whose tasks are numbered through."""
+    """A stage of several arrays, whose tasks are numbered consecutively."""
 
     copiers: tuple[tuple[int, Copier], ...]
-    """Number of each array that has the stage, and what does its tasks."""
+    """Number of each array that has the stage, and the runner for its tasks."""
     starts: tuple[int, ...]
-    """Number of the first task of each, and of the one behind the last."""
+    """Number of the first task of each array, and the total number of tasks."""
 
     def _own(self, number: int) -> tuple[int, Copier, int]:
-        """The array of a task, what does it, and which of that array's tasks it is."""
+        """Return the array of a task, its runner, and the task's number in that array."""
         which = bisect_right(self.starts, number) - 1
         array, copier = self.copiers[which]
         return array, copier, number - self.starts[which]
 
     def call(self, number: int) -> tuple[int, Callable[[int], Copied], int]:
-        """What `zarr_dask.jobs.rechunk.running.called` takes for a task."""
+        """Return the argument of `zarr_dask.jobs.rechunk.execute.called` for a task."""
         array, copier, own = self._own(number)
         return array, copier.copy, own
 
@@ -159,19 +159,19 @@ class JointJob:
 
     plan: JointPlanned
     creation: str
-    """Tells what this job writes from what may be at the same place later."""
+    """Identifier that separates the output of this job from later output at its location."""
     journal: Journal | None
-    """Where receipts of all of them are kept; None where there is no place for them."""
+    """Journal with the receipts of all arrays; None if there is no location for one."""
 
     @cached_property
     def jobs(self) -> tuple[MemberJob, ...]:
-        """The jobs of the arrays, each of a creation of its own in the one journal."""
+        """The jobs of the arrays, each with a creation of its own in the one journal."""
         pairs = zip(self.creations, self.plan.members, strict=True)
         return tuple(member.bound(creation, self.journal) for creation, member in pairs)
 
     @cached_property
     def creations(self) -> tuple[str, ...]:
-        """What tells the receipts of the arrays apart."""
+        """Identifiers that separate the receipts of the arrays."""
         names = (f"{self.creation}/{n}" for n in range(len(self.plan.members)))
         return tuple(sha256(name.encode()).hexdigest()[:32] for name in names)
 
@@ -181,13 +181,13 @@ class JointJob:
         return max((len(member.stages) for member in self.plan.members), default=1)
 
     def stage(self, number: int) -> JointStage:
-        """A stage of all arrays that have so many."""
+        """Return a stage of all arrays that have this many."""
         having = self._having(number)
         copiers = tuple((which, self.jobs[which].stage(number)) for which in having)
         return JointStage(copiers, self._starts(number))
 
     def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
-        """What does some tasks of a stage, and what with."""
+        """Return a function for tasks of a stage, and its arguments."""
         return called, map(self.stage(stage).call, numbers)
 
     def _having(self, stage: int) -> list[int]:
@@ -201,7 +201,7 @@ class JointJob:
     # --- what is left -----------------------------------------------------------------------------
 
     def receipts(self) -> Mapping[str, list[Receipt]] | None:
-        """Those in the journal, by the creation of their array; None without a journal."""
+        """Return the receipts in the journal by creation of the array; None without a journal."""
         if self.journal is None:
             return None
         found: dict[str, list[Receipt]] = {}
@@ -210,7 +210,7 @@ class JointJob:
         return found
 
     def left(self) -> list[Sequence[int]]:
-        """For each stage the numbers of its tasks that are still to be done."""
+        """Return the numbers of the tasks that are still to be done, for each stage."""
         each = self._of_each(lambda job, own: job.left(own))
         return [self._numbered(stage, each) for stage in range(self.stages)]
 
@@ -225,7 +225,7 @@ class JointJob:
         return self.plan.members[which].stages[stage].tasks
 
     def missing(self, stage: int) -> Sequence[int]:
-        """The numbers of a stage's tasks that left no valid receipt."""
+        """Return the numbers of a stage's tasks that left no valid receipt."""
         having = self._having(stage)
         each = self._of_each(lambda job, own: job.missing(stage, own), having)
         return [
@@ -235,11 +235,11 @@ class JointJob:
         ]
 
     def is_ours(self) -> bool:
-        """Whether nobody else has put something at the targets since the job began."""
+        """True if no other job has put anything at the targets since this job started."""
         return self.plan.is_ours() and all(self._of_each(lambda job, _: job.is_ours()))
 
     def stored(self) -> list[int]:
-        """Encoded bytes of each target that have valid receipts."""
+        """Return the encoded bytes of each target that have valid receipts."""
 
         def stored(job: MemberJob, receipts: list[Receipt] | None) -> int:
             done = job.done(job.stages - 1, receipts)
@@ -252,7 +252,7 @@ class JointJob:
         function: Callable[[MemberJob, list[Receipt] | None], T],
         which: Iterable[int] | None = None,
     ) -> list[T]:
-        """What a function says of each array's job and receipts; mostly it waits for listings."""
+        """Call a function, which mostly waits, on each array's job and receipts concurrently."""
         found, jobs, creations = self.receipts(), self.jobs, self.creations
 
         def of_one(number: int) -> T:
@@ -267,17 +267,17 @@ class JointJob:
     # --- the end ----------------------------------------------------------------------------------
 
     def tidy_up(self, stage: int) -> None:
-        """Remove what no stage after this one reads."""
+        """Remove intermediate arrays that no later stage reads."""
         for which in self._having(stage) if stage else ():
             self.jobs[which].tidy_up(stage)
 
     def remove_intermediates(self) -> None:
-        """Remove what lies between the stages."""
+        """Remove the intermediate arrays between the stages."""
         for job in self.jobs:
             job.remove_intermediates()
 
     def check_complete(self) -> None:
-        """Refuse to end what is not complete; without a journal that cannot be told.
+        """Refuse to end an incomplete job; without a journal this cannot be checked.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class JointJob:
         self._of_each(lambda job, own: job.check_complete(own))
 
     def finish(self) -> None:
-        """Make all targets visible, remove what lay between the stages and the journal.
+        """Make all targets visible, then remove the intermediate arrays and the journal.
 
         Raises
         ------

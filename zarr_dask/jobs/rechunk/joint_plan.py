@@ -1,9 +1,8 @@
-"""Several arrays in one plan: one bound of memory, one submission, one journal, one report.
+"""Rechunking several arrays by one plan: one memory limit, submission, journal and report.
 
-The tasks of all arrays share the workers: a process never holds more than `max_mem`, because none
-of its tasks holds more than its share, whichever array it is of. `JointPlan` is what all such
-plans have in common; here are rechunkings of arrays at places of their own, in
-`zarr_dask.jobs.copy.plan` copies of hierarchies.
+The tasks of all arrays share the workers. A process never holds more than `max_mem`, because no
+task of any array holds more than its share. `JointPlan` is the common part of such plans. The plan
+here is for arrays at separate locations; `zarr_dask.jobs.copy.plan` copies hierarchies.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
+from zarr_dask._util.display import printable
 from zarr_dask.errors import PlanError
-from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place, withdraw
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.hierarchy.edit import check_place, prepare_array_place, prepare_place, withdraw
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.report import ArrayReport, JointReport
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.cost_model import CostModel, held_by_process, seconds
+from zarr_dask.jobs.rechunk.execute import carry_out
 from zarr_dask.jobs.rechunk.html import ArrayRow, joint_html
 from zarr_dask.jobs.rechunk.joint_job import JointJob, Member, MemberJob, StageLike
 from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_joint
-from zarr_dask.jobs.rechunk.report import ArrayReport, JointReport
-from zarr_dask.jobs.rechunk.running import carry_out
-from zarr_dask.jobs.rechunk.stages import CostModel, held_by_process, seconds
-from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import printable
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -45,32 +44,32 @@ __all__ = ["JointPlan", "JointRechunkPlan", "JointReport", "JointStagePlan"]
 
 @dataclass(frozen=True, slots=True)
 class JointStagePlan:
-    """A stage of all arrays that have so many."""
+    """One stage of all arrays that have this many stages."""
 
     tasks: int
     nbytes: int
-    """Bytes of these arrays, as progress counts them."""
+    """Bytes of these arrays, as counted by progress."""
     parts: tuple[StageLike, ...]
     """The stages of the arrays."""
 
     @property
     def busy(self) -> int:
-        """Tasks that have something to do."""
+        """Number of tasks that have something to do."""
         return sum(part.busy for part in self.parts)
 
     @property
     def costs(self) -> Costs:
-        """What all its tasks together do."""
+        """Costs of all its tasks together."""
         return sum((part.costs for part in self.parts), Costs())
 
     def work(self, model: CostModel) -> float:
-        """Seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread would need for all its tasks."""
         return sum(part.work(model) for part in self.parts)
 
     def memory(self, threads: int) -> int:
-        """Bytes that tasks on so many threads hold together at most: those of the largest ones."""
+        """Return the maximum bytes that tasks on this many threads hold together."""
         largest: list[int] = []
-        # of an array whose largest task is none of the largest of all no other task is either
+        # if the largest task of an array is not among the largest, none of its tasks is
         parts = nlargest(threads, self.parts, key=lambda part: part.memory(1))
         for part in parts:
             together = [0, *(part.memory(count) for count in range(1, threads + 1))]
@@ -80,32 +79,32 @@ class JointStagePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class JointPlan(ABC):
-    """What is to be done to several arrays, as a value."""
+    """The work on several arrays, as a value."""
 
     members: tuple[Member, ...]
     """The plans of the arrays."""
     max_mem: int
     """Bytes that one process may hold above its size when idle."""
     threads: int
-    """Tasks that run at the same time."""
+    """Maximum number of concurrent tasks."""
     threads_per_process: int
     overwrite: bool = False
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
-    """Tells what the plan writes from what may be at the same place later."""
+    """Identifier that separates the output of this plan from later output at its location."""
     model: CostModel = field(default_factory=CostModel, compare=False)
-    """How long things take, for saying what was to be expected."""
+    """Cost model, for predictions in the report."""
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def kind(self) -> str:
-        """What does the work, as the journal says it."""
+        """Kind of the job, as the journal names it."""
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """What is written, for messages."""
+        """Targets of the plan, for messages."""
 
     @property
     @abstractmethod
@@ -114,12 +113,12 @@ class JointPlan(ABC):
 
     @property
     def targets(self) -> Sequence[tuple[Store, str]]:
-        """Store and path of each node that is written; `home` where they all lie in it."""
+        """Store and path of each node that is written; only `home` if they all lie in it."""
         return (self.home,)
 
     @property
     def stages(self) -> tuple[JointStagePlan, ...]:
-        """What is done one after the other; each is a stage of every array that has so many."""
+        """The stages in order; each is a stage of every array that has this many."""
         count = max((len(member.stages) for member in self.members), default=1)
         return tuple(map(self._stage, range(count)))
 
@@ -144,37 +143,37 @@ class JointPlan(ABC):
 
     @property
     def totals(self) -> list[int]:
-        """Bytes of each stage, as progress counts them."""
+        """Bytes of each stage, as counted by progress."""
         return [stage.nbytes for stage in self.stages]
 
     @property
     def depths(self) -> list[int]:
-        """How many stages each array has."""
+        """Number of stages of each array."""
         return [len(member.stages) for member in self.members]
 
     @property
     def seconds(self) -> float:
-        """How long it takes by the cost model."""
+        """Predicted time by the cost model."""
         return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
 
     @property
     def peak(self) -> int:
-        """Bytes that one process holds at most."""
+        """Maximum bytes that one process holds."""
         return held_by_process(self.stages, self.threads_per_process)
 
     @property
     def costs(self) -> Costs:
-        """What all tasks together do."""
+        """Costs of all tasks together."""
         return sum((stage.costs for stage in self.stages), Costs())
 
     @property
     def token(self) -> str:
-        """Equal for plans that write the same bytes to the same places."""
+        """Token that is equal for plans that write the same bytes to the same locations."""
         facts = (self.kind, self.where, [member.token for member in self.members])
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
     def is_finished(self) -> bool:
-        """Whether all targets are there with the metadata of the plan."""
+        """True if all targets are there with the metadata of the plan."""
         return all(member.is_finished() for member in self.members)
 
     def __str__(self) -> str:
@@ -182,20 +181,20 @@ class JointPlan(ABC):
 
     @abstractmethod
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan in words and numbers."""
 
     @abstractmethod
     def title(self) -> str:
-        """What is done, in a line."""
+        """Return a one-line summary."""
 
     @abstractmethod
     def name_of(self, member: Member) -> str:
-        """What an array is called among the others."""
+        """Return the name of an array among the others."""
 
     def plot(self) -> Figure:
-        """The grids of the largest arrays in all stages as a matplotlib figure.
+        """Plot the grids of the largest arrays in all stages as a matplotlib figure.
 
-        Below them, for each stage of all arrays, memory, bytes and requests.
+        Below them are memory, bytes and requests of each stage, for all arrays together.
 
         Raises
         ------
@@ -212,7 +211,7 @@ class JointPlan(ABC):
         return self.max_mem, self.threads_per_process
 
     def _drawn(self) -> list[ArrayRow]:
-        """The arrays as pictures and tables show them."""
+        """Return the arrays as rows for plots and tables."""
         return [
             ArrayRow(
                 name=self.name_of(member),
@@ -233,18 +232,18 @@ class JointPlan(ABC):
             f"{counted(self.threads, 'task')} at a time"
         )
 
-    # --- beginning and ending; see `zarr_dask.jobs.beginning` -----------------------------------
+    # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------
 
     @abstractmethod
     def check_room(self) -> None:
-        """Refuse to write where something is that may not be replaced."""
+        """Refuse to write where something exists that may not be replaced."""
 
     @abstractmethod
     def make_room(self, *, keep_journals: bool) -> None:
         """Remove what is to be replaced."""
 
     def is_ours(self) -> bool:
-        """Whether what is around the arrays was put there by this plan, if by anybody."""
+        """True if the content around the arrays, if any, was put there by this plan."""
         return True
 
     def publish(self, jobs: Sequence[MemberJob]) -> None:
@@ -258,20 +257,20 @@ class JointPlan(ABC):
         return [self.home[0], *(member.target.store for member in self.members)]
 
     def withdraw(self) -> None:
-        """Remove what a store was told of the targets before their values: the job has failed."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         for member in self.members:
             withdraw(member.target.store, member.target.path)
 
     def bound(self, creation: str, journal: Journal | None) -> JointJob:
-        """The job with its receipts; `journal` is None where there is no place for them."""
+        """Return the job with its receipts; `journal` is None if there is no location for them."""
         return JointJob(self, creation, journal)
 
     def as_job(self) -> JointPlan:
-        """The plan as `zarr_dask.jobs.beginning` takes it."""
+        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
         return self
 
     def described(self) -> Job:
-        """What the journal says."""
+        """Return the description of the job for the journal."""
         return Job(
             kind=self.kind,
             token=self.token,
@@ -282,7 +281,7 @@ class JointPlan(ABC):
             facts={STAGES: len(self.stages), "arrays": len(self.members)},
         )
 
-    # --- doing it ---------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     @ends_archives(lambda plan: plan.writes_to)
     def run(
@@ -294,10 +293,10 @@ class JointPlan(ABC):
         journal: Location | None = None,
         verify: bool = False,
     ) -> JointReport:
-        """Do it.
+        """Run the plan.
 
         A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
-        what is missing. Nothing becomes visible before all of it is there.
+        the missing work. Nothing becomes visible before all of it is complete.
 
         Parameters
         ----------
@@ -306,9 +305,9 @@ class JointPlan(ABC):
         progress
             Called after each task; True for bars that count bytes, one for each stage.
         resume
-            Go on with the same job, if it has died; by default whatever it has left goes.
+            True to resume the same job if it has died. By default all that it has left is removed.
         journal
-            Where receipts are kept; beside the target's hierarchy by default.
+            Location of the receipts; beside the target's hierarchy by default.
         verify
             Compare sources and targets at the end, before they become visible.
 
@@ -319,9 +318,9 @@ class JointPlan(ABC):
         MemoryBudgetError
             If more tasks share a process than the plan was made for.
         NodeExistsError
-            If a target has come into being since the plan was made.
+            If something exists at a target by now.
         ResumeError
-            If a job cannot be resumed because there is no place for a journal.
+            If a job cannot be resumed because there is no location for a journal.
         CorruptObjectError, StoreError
             If a source cannot be read or a target not be written.
         """
@@ -338,11 +337,11 @@ class JointPlan(ABC):
         )
 
     def matchings(self, threads: int) -> list[Any]:
-        """The comparisons of all sources and targets; see `RechunkPlan.matching`."""
+        """Return the comparisons of all sources and targets; see `RechunkPlan.matching`."""
         return [member.matching(threads) for member in self.members]
 
 
-# --- arrays at places of their own ----------------------------------------------------------------
+# --- arrays at separate locations -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +357,7 @@ class JointRechunkPlan(JointPlan):
 
     @property
     def plans(self) -> tuple[RechunkPlan, ...]:
-        """Of the arrays, one by one."""
+        """Plans of the arrays, one by one."""
         return self.members
 
     @property
@@ -369,7 +368,7 @@ class JointRechunkPlan(JointPlan):
 
     @property
     def home(self) -> tuple[Store, str]:
-        """The group above all targets where they are in one store, else the first target."""
+        """The group above all targets if they are in one store, else the first target."""
         targets = [member.target for member in self.members]
         if any(target.store != targets[0].store for target in targets):
             return targets[0].store, targets[0].path
@@ -379,25 +378,25 @@ class JointRechunkPlan(JointPlan):
 
     @property
     def targets(self) -> Sequence[tuple[Store, str]]:
-        """Those of all arrays, which may be in several stores."""
+        """Targets of all arrays, which may be in several stores."""
         return [(member.target.store, member.target.path) for member in self.members]
 
     def described(self) -> Job:
-        """What the journal says."""
+        """Return the description of the job for the journal."""
         job = super().described()
         targets = [member.target.path for member in self.members]
         return replace(job, facts={**job.facts, TARGETS: targets})
 
     def title(self) -> str:
-        """What is done, in a line."""
+        """Return a one-line summary."""
         return f"rechunk {counted(len(self.members), 'array')}, {format_bytes(self.nbytes)}"
 
     def name_of(self, member: Member) -> str:
-        """What an array is called among the others: its path, or its place if that is empty."""
+        """Return the name of an array among the others: its path, or else its location."""
         return member.target.path or member.target.where
 
     def explain(self) -> str:
-        """The plans in words and numbers."""
+        """Return the plans in words and numbers."""
         lines = [self.title()]
         lines.append(self._memory_line())
         for number, stage in enumerate(self.stages, 1):
@@ -409,14 +408,14 @@ class JointRechunkPlan(JointPlan):
         return super()._repr_html_() + "".join(f"<p>{escape(note)}</p>" for note in said)
 
     def check_room(self) -> None:
-        """Refuse to write where something is that may not be replaced."""
+        """Refuse to write where something exists that may not be replaced."""
         for member in self.members:
             target = member.target
             place = (target.store, target.path, target.node_format)
             check_place(*place, overwrite=self.overwrite)
 
     def make_room(self, *, keep_journals: bool) -> None:
-        """Remove what is at the targets, create the groups above."""
+        """Remove existing nodes at the targets, and create the parent groups."""
         for member in self.members:
             target = member.target
             place = (target.store, target.path, target.node_format)
@@ -426,7 +425,7 @@ class JointRechunkPlan(JointPlan):
                 prepare_array_place(*place, target.meta, overwrite=self.overwrite)
 
     def to_json(self) -> str:
-        """The plans as a JSON document, from which `zarr_dask.load_plan` makes them again.
+        """Return the plans as JSON, which `zarr_dask.load_plan` can load.
 
         Raises
         ------

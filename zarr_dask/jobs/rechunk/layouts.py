@@ -1,7 +1,7 @@
-"""What the planner knows of an array: how it is stored, and what its codecs hold meanwhile.
+"""Layouts of arrays for the planner: how they are stored, and the memory of their codecs.
 
-From arrays to the `Layout` of `zarr_dask.jobs.rechunk.stages`: of sources, of targets, and of what
-lies between the stages.
+Makes the `Layout` of `zarr_dask.jobs.rechunk.cost_model` from arrays: sources, targets, and
+intermediate arrays.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import plain_chain, quick_chain
 from zarr_dask.codecs.base import Codec
-from zarr_dask.create import plain_chain, quick_chain
-from zarr_dask.grid import Fixed, Grid, Region
+from zarr_dask.grid.grid import Fixed, Grid, Region
+from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
+from zarr_dask.jobs.rechunk.cost_model import Layout
 from zarr_dask.jobs.rechunk.job import narrower
-from zarr_dask.jobs.rechunk.speeds import speeds_of
-from zarr_dask.jobs.rechunk.stages import Layout
 from zarr_dask.stores.base import Store, can_peek
-from zarr_dask.stores.pieces import takes_pieces
-from zarr_dask.stores.urls import Location, open_alike
-from zarr_dask.surroundings import check_folder
+from zarr_dask.stores.local_paths import check_folder
+from zarr_dask.stores.open import Location, open_alike
+from zarr_dask.stores.streaming_put import takes_pieces
 
 __all__ = ["layout_between", "layout_of"]
 
 
 def layout_of(array: Array, region: Region | None = None) -> Layout:
-    """How an array, or a region of it, is stored, for the planner."""
+    """Return the layout of an array, or of a region of it, for the planner."""
     part = array.meta.grid.everything if region is None else region
     if [(s.start, s.stop) for s in part] == [(0, n) for n in array.shape]:
         region = None
@@ -71,13 +71,13 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
 
 
 def _depth(codecs: Sequence[Codec]) -> int:
-    """How many shards lie around the innermost chunks."""
+    """Return the number of nested shards around the innermost chunks."""
     inner = [getattr(codec, "inner_codecs", ()) for codec in codecs]
     return max((1 + _depth(within) for within in inner if within), default=0)
 
 
 def _in_flight(store: Store) -> int:
-    """Bytes that a store is asked for at a time; see `zarr_dask.stores.base.Coalescing`."""
+    """Return the maximum bytes in flight from a store; see `zarr_dask.stores.base.Coalescing`."""
     policy = store.coalescing
     return 0 if policy.requests == 1 else policy.in_flight + policy.largest
 
@@ -90,12 +90,12 @@ def layout_between(
     compressed: bool = False,
     ratio: float = 1.0,
 ) -> Layout:
-    """How intermediate arrays are encoded; the grid is chosen by the planner.
+    """Return the layout of intermediate arrays without their grid, which the planner chooses.
 
     Raises
     ------
     StoreError
-        If they have no place.
+        If there is no location for them.
     """
     store = target.store
     if temp is not None:
@@ -122,4 +122,4 @@ def layout_between(
 
 
 _LARGE = 1 << 30
-"""Bytes of a chunk that has blocks of all sizes."""
+"""Bytes of a chunk large enough to have blocks of all sizes."""

@@ -1,6 +1,6 @@
-"""What a rechunking will do, as a value: in words and numbers, and carried out.
+"""Plan of a rechunking as a value: explained, saved as JSON, plotted, and run.
 
-The target's metadata document is written last: until then no reader can take the target for whole.
+The target's metadata is written last: until then no reader can open an incomplete target.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from html import escape
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import printable
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Region
-from zarr_dask.group import open_array
-from zarr_dask.hierarchy import withdraw
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import withdraw
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.jobs.engine.report import Progress, RechunkReport
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.compression_sample import Ratios
+from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan, held_by_process, seconds
+from zarr_dask.jobs.rechunk.execute import carry_out
 from zarr_dask.jobs.rechunk.html import stages_html
 from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
-from zarr_dask.jobs.rechunk.matching import Matching, boxes_to_match
 from zarr_dask.jobs.rechunk.planner import Alternative
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
-from zarr_dask.jobs.rechunk.report import Progress, RechunkReport
-from zarr_dask.jobs.rechunk.running import carry_out
-from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, held_by_process, seconds
-from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.rechunk.verify_copy import Matching, boxes_to_match
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import Location, open_alike, real_place
-from zarr_dask.tree import printable
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import Location, open_alike, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -53,10 +53,10 @@ __all__ = [
 ]
 
 VERSION = 2
-"""Of plans in JSON."""
+"""Version of plans in JSON."""
 
 READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes")
-"""Those of `ReadOptions` that decide which values are read; the others say what a reader bears."""
+"""The `ReadOptions` that determine the values read; the others only allow or refuse reading."""
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,27 @@ class RechunkPlan:
 
     source: Array
     region: Region
-    """Which elements of it."""
+    """Elements of the source to copy."""
     target: Array
-    """As it will be; it does not exist yet."""
+    """The target as it will be; it does not exist yet."""
     stages: tuple[StagePlan, ...]
     max_mem: int
     """Bytes that one process may hold above its size when idle."""
     threads: int
-    """Tasks that run at the same time."""
+    """Maximum number of concurrent tasks."""
     threads_per_process: int
     overwrite: bool = False
     temp: Location | None = None
     ways: tuple[Alternative, ...] = field(default=(), compare=False)
-    """All that were costed, the chosen one first."""
+    """All alternatives whose costs were estimated, the chosen one first."""
     model: CostModel = field(default_factory=CostModel, compare=False)
-    """How long things take, for saying what was to be expected."""
+    """Cost model, for predictions in the report."""
     ratios: Ratios = field(default_factory=Ratios, compare=False)
     """Stored bytes per decoded byte, from a sample of the source."""
     creation: str = field(default_factory=lambda: token_hex(16), compare=False)
-    """Tells what the plan writes from what may be at the same place later."""
+    """Identifier that separates the output of this plan from later output at its location."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What users should know: codecs that the new format does not have, for instance."""
+    """Notes for users, for instance about codecs that the new format does not have."""
 
     @property
     def nbytes(self) -> int:
@@ -99,34 +99,34 @@ class RechunkPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes that one process holds at most."""
+        """Maximum bytes that one process holds."""
         return held_by_process(self.stages, self.threads_per_process)
 
     @property
     def costs(self) -> Costs:
-        """What all stages together do."""
+        """Costs of all stages together."""
         return sum((stage.costs for stage in self.stages), Costs())
 
     @property
     def totals(self) -> list[int]:
-        """Bytes of each stage, as progress counts them: those of the source."""
+        """Bytes of each stage, as counted by progress: those of the source."""
         return [self.nbytes] * len(self.stages)
 
     @property
     def depths(self) -> list[int]:
-        """How many stages there are, of the one array."""
+        """Number of stages of the one array."""
         return [len(self.stages)]
 
     @property
     def seconds(self) -> float:
-        """How long it takes by the cost model."""
+        """Predicted time by the cost model."""
         return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
 
     def __str__(self) -> str:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan in words and numbers."""
         source, target = self.source, self.target
         how = "directly" if len(self.stages) == 1 else f"in {len(self.stages)} stages"
         lines = [
@@ -154,7 +154,7 @@ class RechunkPlan:
         return "\n".join([*lines, *self._reasons()])
 
     def how(self) -> str:
-        """What becomes of the array, in a few words."""
+        """Return a short description of the changes to the array."""
         source, target = self.source, self.target
         what = []
         before, after = source.meta.grids, target.meta.grids
@@ -178,7 +178,7 @@ class RechunkPlan:
         return [f"  region  {format_region(self.region)}, {format_bytes(self.nbytes)}"]
 
     def _changes(self) -> str:
-        """What becomes of the array besides its grid."""
+        """Return the changes to the array besides its grid."""
         source, target = self.source, self.target
         facts = {
             "data type": (source.meta.data_type.label, target.meta.data_type.label),
@@ -187,7 +187,7 @@ class RechunkPlan:
         return "".join(f"; {name} {a} -> {b}" for name, (a, b) in facts.items() if a != b)
 
     def _reasons(self) -> list[str]:
-        """Why these stages: what the other ways would cost."""
+        """Return the reasons for these stages: the costs of the alternatives."""
         if len(self.ways) < 2:
             return []
         chosen, *others = self.ways
@@ -201,16 +201,16 @@ class RechunkPlan:
         return [took + "; ".join(said)]
 
     def to_json(self) -> str:
-        """The plan as a JSON document, from which `zarr_dask.load_plan` makes it again.
+        """Return the plan as JSON, which `zarr_dask.load_plan` can load.
 
-        It holds no list of tasks and no secrets; what opens the stores besides their URLs has to be
-        in the environment, or given again.
+        It contains neither a list of tasks nor secrets. Credentials for the stores must be in the
+        environment, or be given again.
 
         Raises
         ------
         PlanError
-            If the array that is to be replaced has the very metadata of the new one: nobody could
-            tell then whether the plan has been carried out.
+            If the array to replace has exactly the metadata of the new one: then a finished plan
+            could not be told from an unfinished one.
         StoreError
             If an array is in the memory of this process.
         """
@@ -223,7 +223,7 @@ class RechunkPlan:
         return json.dumps({**self.facts(), "model": self.model.facts()}, indent=1)
 
     def facts(self) -> dict[str, Any]:
-        """What `to_json` says, as values that JSON knows."""
+        """Return the content of `to_json` as JSON values."""
         source, target = self.source, self.target
         documents = target.node_format.documents(target.meta, target.path)
         return {
@@ -260,7 +260,7 @@ class RechunkPlan:
         }
 
     def plot(self) -> Figure:
-        """The grids of all stages as a matplotlib figure.
+        """Plot the grids of all stages as a matplotlib figure.
 
         Raises
         ------
@@ -289,9 +289,9 @@ class RechunkPlan:
 
     @property
     def token(self) -> str:
-        """Equal for plans that write the same bytes of the same source to the same place.
+        """Token that is equal for plans with the same source, region, output and location.
 
-        How they do it does not matter: another number of workers may go on with what is done.
+        The stages do not matter: a job can be resumed with another number of workers.
         """
         target = self.target
         facts = (
@@ -304,7 +304,7 @@ class RechunkPlan:
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
     def is_finished(self) -> bool:
-        """Whether the target is there with the metadata of the plan."""
+        """True if the target is there with the metadata of the plan."""
         return is_there_as_planned(self.target)
 
     @property
@@ -313,24 +313,24 @@ class RechunkPlan:
         return self.target.where
 
     def matchings(self, threads: int) -> list[Matching]:
-        """As `matching`, as plans of several arrays have it."""
+        """Return the comparison as a list, as plans of several arrays do."""
         return [self.matching(threads)]
 
     @property
     def writes_to(self) -> list[Store]:
-        """The store of the target, as plans of several arrays have those."""
+        """The store of the target as a list, as in plans of several arrays."""
         return [self.target.store]
 
     def withdraw(self) -> None:
-        """Remove what a store was told of the target before its values: the job has failed."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         withdraw(self.target.store, self.target.path)
 
     def as_job(self) -> Lone:
-        """The plan as `zarr_dask.jobs.beginning` takes it."""
+        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
         return Lone(self)
 
     def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
-        """The job with its receipts; `journal` is None where there is no place for them."""
+        """Return the job with its receipts; `journal` is None if there is no location for them."""
         return RechunkJob(self, creation, journal)
 
     @ends_archives(lambda plan: plan.writes_to)
@@ -343,11 +343,11 @@ class RechunkPlan:
         journal: Location | None = None,
         verify: bool = False,
     ) -> RechunkReport:
-        """Do it.
+        """Run the plan.
 
-        A job that fails or is killed leaves its receipts and what lies between its stages; the same
-        call with ``resume=True`` does what is missing. One that is cancelled (Ctrl-C) removes what
-        lies between.
+        A job that fails or is killed leaves its receipts and intermediate arrays; the same call
+        with ``resume=True`` does the missing work. A job that is cancelled (Ctrl-C) removes the
+        intermediate arrays.
 
         Parameters
         ----------
@@ -356,9 +356,9 @@ class RechunkPlan:
         progress
             Called after each task; True for bars that count bytes, one for each stage.
         resume
-            Go on with the same job, if it has died; by default whatever it has left goes.
+            True to resume the same job if it has died. By default all that it has left is removed.
         journal
-            Where receipts are kept; beside the root of the target's hierarchy by default.
+            Location of the receipts; beside the root of the target's hierarchy by default.
         verify
             Compare source and target at the end, before the target becomes visible. The comparison
             reads both, holds no more than `max_mem`, and counts as one more stage of the progress.
@@ -370,12 +370,12 @@ class RechunkPlan:
         MemoryBudgetError
             If more tasks share a process than the plan was made for.
         NodeExistsError
-            If the target has come into being since the plan was made.
+            If something exists at the target by now.
         ResumeError
-            If a job cannot be resumed because there is no place for a journal.
+            If a job cannot be resumed because there is no location for a journal.
         CorruptObjectError, StoreError
-            If the source cannot be read or the target not be written. No metadata document of
-            the target is there then.
+            If the source cannot be read or the target not be written. The target then has no
+            metadata.
         """
         for store in (self.source.store, self.target.store):
             check_in_reach(store, client)
@@ -388,7 +388,7 @@ class RechunkPlan:
         )
 
     def matching(self, threads: int) -> Matching:
-        """The comparison of source and target, for processes of so many threads.
+        """Return the comparison of source and target, for processes with this many threads.
 
         Raises
         ------
@@ -402,13 +402,13 @@ class RechunkPlan:
 
 
 def digest(array: Array) -> str:
-    """Tells an array from itself with other metadata, whoever opens it."""
+    """Return a digest of an array's metadata, which does not depend on how it was opened."""
     documents = array.node_format.documents(array.meta, array.path)
     return sha256(b"\0".join(documents.values())).hexdigest()
 
 
 def source_facts(source: Array) -> dict[str, Any]:
-    """How a source is opened again, as values that JSON knows."""
+    """Return what is needed to open a source again, as JSON values."""
     default = ReadOptions()
     read = {name: getattr(source.options, name) for name in READ_OPTIONS}
     read = {name: value for name, value in read.items() if value != getattr(default, name)}
@@ -422,7 +422,7 @@ def source_facts(source: Array) -> dict[str, Any]:
 
 
 def is_there_as_planned(target: Array) -> bool:
-    """Whether an array is there with the metadata that were planned for it."""
+    """True if an array is there with the metadata planned for it."""
     try:
         found = open_array(target.store, target.path, format=target.format)
     except (NodeNotFoundError, NodeTypeError, MetadataError):
@@ -431,7 +431,7 @@ def is_there_as_planned(target: Array) -> bool:
 
 
 def _duration(seconds: float) -> str:
-    """A time for people, with as many digits as a model is worth."""
+    """Return a time as text for people, with few digits because a model is imprecise."""
     for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"

@@ -1,17 +1,17 @@
-"""Which boxes to copy, so that a new layout costs least within a bound of memory.
+"""Planner: chooses boxes so that a rechunking costs least within a memory limit.
 
-*Directly*: one stage, whose boxes suit the target or, where the source's objects are whole numbers
-of the target's, the source. *Staged*: a first stage writes an intermediate array in boxes that
-suit the source, a last one reads it in boxes that suit the target; with more than two stages the
-boxes between them turn from one shape into the other by equal ratios. Decoding twice is often
-cheaper than writing and reading an intermediate, so all of them are costed and the cheapest is
-taken; the others are kept as alternatives.
+*Directly*: one stage. Its boxes fit the target or, if the source's objects are whole multiples of
+the target's, the source. *Staged*: a first stage writes an intermediate array in boxes that fit the
+source, a last one reads it in boxes that fit the target. With more than two stages, the boxes
+between them change from one shape to the other by equal ratios. Decoding twice is often cheaper
+than writing and reading an intermediate array, so the costs of all are estimated and the cheapest
+is chosen; the others are kept as alternatives.
 
 The staged plans follow the idea of the rechunker package (consolidate reads and writes up to the
 memory bound, meet in the element-wise minimum), with intermediates restricted to regular grids.
 
-Candidates are rows of NumPy arrays, judged together in floating point, which is exact for the
-numbers of bytes that any budget allows; what a `StagePlan` says of itself is integer arithmetic.
+Candidates are rows of NumPy arrays, estimated together in floating point, which is exact for the
+numbers of bytes of any budget. A `StagePlan` itself uses integer arithmetic.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.stages import (
+from zarr_dask.grid.grid import Dimension, Fixed, Shape
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.rechunk.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
     KEPT_AT_MOST,
@@ -38,7 +38,7 @@ from zarr_dask.jobs.rechunk.stages import (
     needed_for_tasks,
     seconds,
 )
-from zarr_dask.stores.pieces import TOGETHER
+from zarr_dask.stores.streaming_put import TOGETHER
 
 __all__ = ["Alternative", "alternatives", "plan_stages"]
 
@@ -47,7 +47,7 @@ _MOST_STAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way from a layout to another, and how long it takes by the model."""
+    """A sequence of stages from one layout to another, and its time by the model."""
 
     name: str
     stages: tuple[StagePlan, ...]
@@ -62,7 +62,7 @@ def plan_stages(
     model: CostModel,
     middles: Sequence[Layout] = (),
 ) -> tuple[StagePlan, ...]:
-    """The cheapest stages from one layout to another; see `alternatives`."""
+    """Return the cheapest stages from one layout to another; see `alternatives`."""
     return alternatives(source, target, budget, threads, model, middles)[0].stages
 
 
@@ -75,7 +75,7 @@ def alternatives(
     middles: Sequence[Layout] = (),
     threads_per_process: int = 1,
 ) -> list[Alternative]:
-    """Ways from one layout to another that fit into the budget, the cheapest first.
+    """Return alternatives from one layout to another that fit into the budget, the cheapest first.
 
     Parameters
     ----------
@@ -84,14 +84,13 @@ def alternatives(
     budget
         Bytes that one task may hold.
     threads
-        Tasks that run at the same time.
+        Number of concurrent tasks.
     model
-        How long things take.
+        Cost model.
     middles
-        How intermediate arrays may be encoded; their grids are of no account. By default they are
-        not compressed.
+        Layouts of intermediate arrays, whose grids are ignored. By default they are not compressed.
     threads_per_process
-        Tasks that share the memory of a process, which an error tells how much would do.
+        Tasks that share the memory of a process; used in the error message.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def alternatives(
 
 
 def _reads_once(stage: StagePlan) -> bool:
-    """Whether nothing can be won by an intermediate array."""
+    """True if an intermediate array cannot save anything."""
     source = stage.source
     once = prod(
         chunks.start(chunks.count) if source.uneven else chunks.count * chunk
@@ -148,7 +147,7 @@ def _direct(
 
 
 def _candidates(source: Layout, target: Layout) -> np.ndarray:
-    """Boxes of whole target objects: multiples of them, and those about the source's objects."""
+    """Return boxes of whole target objects: multiples, and sizes close to source objects."""
     per_dimension = [
         sorted({*_lengths(extent, unit), *_lengths_about(extent, unit, stored)})
         for extent, unit, stored in zip(
@@ -159,7 +158,7 @@ def _candidates(source: Layout, target: Layout) -> np.ndarray:
 
 
 def _lengths(extent: int, unit: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, ... units, and the whole dimension."""
+    """Return lengths of 1, 2, 3, 4, 6, 8, 12, ... units, and the whole dimension."""
     lengths = []
     count = 1
     while count * unit < extent:
@@ -169,7 +168,7 @@ def _lengths(extent: int, unit: int) -> list[int]:
 
 
 def _lengths_about(extent: int, unit: int, stored: int) -> Iterator[int]:
-    """Whole units next to 1, 2, 4 ... source objects."""
+    """Yield multiples of the unit next to 1, 2, 4 ... source objects."""
     length = stored
     while length < extent:
         yield max(length // unit, 1) * unit
@@ -181,7 +180,7 @@ _MOST_BOXES = 50_000
 
 
 def _products(per_dimension: list[list[int]]) -> np.ndarray:
-    """Every combination of lengths, as rows; of many dimensions with coarser steps."""
+    """Return all combinations of lengths, as rows; with many dimensions the steps are coarser."""
     while prod(map(len, per_dimension)) > _MOST_BOXES:
         longest = max(per_dimension, key=len)
         longest[:] = [*longest[:-1:2], longest[-1]]
@@ -201,9 +200,9 @@ def _staged(
     threads: int,
     model: CostModel,
 ) -> Iterator[Alternative]:
-    """The best plan for each number of stages, with regular, unsharded intermediate arrays."""
+    """Yield the best plan for each number of stages, with regular, unsharded intermediates."""
     shape = source.grid.shape
-    # what reading or writing an intermediate adds to a box is known only for a sequence of boxes,
+    # the memory for reading or writing an intermediate array is known only for a sequence of boxes,
     # so boxes of several sizes are tried
     shares = [budget, budget * 2 // 3, budget // 2, budget // 3, budget // 4]
     reads, writes = (
@@ -240,7 +239,7 @@ def _staged(
 def _between(
     first: np.ndarray, last: np.ndarray, count: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Boxes of `count` stages from the first to the last, and the cells of what lies between."""
+    """Return boxes of `count` stages from the first to the last, and the intermediate cells."""
     weights = [number / (count - 1) for number in range(count)]
     logs = np.log(first), np.log(last)
     between = [
@@ -270,7 +269,7 @@ def _stages_of(
 
 
 def _largest_of_each(boxes: np.ndarray, itemsize: int, limits: list[int]) -> np.ndarray:
-    """For each limit in bytes, some of the largest boxes below it that lie in no other one."""
+    """Return some of the largest boxes below each limit in bytes that lie in no other one."""
     volumes = boxes.astype(float).prod(axis=1) * itemsize
     order = np.argsort(-volumes, kind="stable")
     boxes, volumes = boxes[order], volumes[order]
@@ -279,7 +278,7 @@ def _largest_of_each(boxes: np.ndarray, itemsize: int, limits: list[int]) -> np.
 
 
 def _largest(boxes: np.ndarray) -> np.ndarray:
-    """Boxes that lie in no other one, the largest first: more memory never costs more."""
+    """Return boxes that lie in no other one, the largest first: more memory never costs more."""
     kept = np.empty((_MOST_KEPT, boxes.shape[1]), np.int64)
     count = 0
     for box in boxes:
@@ -298,7 +297,7 @@ _MOST_KEPT = 24
 
 
 class _Side:
-    """What stages read or write: one layout, or one regular grid for each row."""
+    """Source or target of stages: one layout, or one regular grid for each row."""
 
     def __init__(self, layout: Layout, cells: np.ndarray | None = None) -> None:
         self.layout = layout
@@ -325,17 +324,17 @@ class _Side:
         )
 
     def objects(self, shape: Shape) -> np.ndarray:
-        """Number of stored objects."""
+        """Return the number of stored objects."""
         if self._dimensions is not None:
             return np.array([float(self.layout.grid.ncells)])
         return _volume(-(-np.array(shape, np.int64) // self.cells))
 
     def meetings(self, boxes: np.ndarray) -> np.ndarray:
-        """How many pairs of a stored object and a box overlap."""
+        """Return the number of overlapping pairs of a stored object and a box."""
         return self._meetings(self._dimensions, self.cells, boxes)
 
     def reads(self, boxes: np.ndarray) -> np.ndarray:
-        """How many requests read what boxes take; see `StagePlan.costs`."""
+        """Return the number of read requests for boxes; see `StagePlan.costs`."""
         met = self.meetings(boxes)
         if not self.sharded:
             return met
@@ -343,7 +342,7 @@ class _Side:
         return asked
 
     def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
-        """See `Layout.whole_in`; only of layouts, because what lies between has no shards."""
+        """Compute `Layout.whole_in`; only for layouts, as intermediate arrays have no shards."""
         counts = np.empty(boxes.shape)
         ends = self.layout.clipped or ((False, False),) * boxes.shape[1]
         pairs = zip(self.layout.grid.dimensions, ends, strict=True)
@@ -354,7 +353,7 @@ class _Side:
         return _volume(counts)
 
     def held(self, boxes: np.ndarray) -> np.ndarray:
-        """How many encoded elements are held at a time for boxes."""
+        """Return the number of encoded elements held at a time for boxes."""
         around = -(-boxes // self.chunks) * self.chunks + self.chunks
         one = _volume(np.minimum(self.cells, around))
         if not self.layout.in_flight:
@@ -366,7 +365,7 @@ class _Side:
         return held
 
     def fit_into(self, boxes: np.ndarray) -> np.ndarray:
-        """See `Layout.fits_into`."""
+        """Compute `Layout.fits_into`."""
         shape = np.array(self.layout.grid.shape, np.int64)
         cut = self._dimensions is not None and (self.layout.is_cut or self.layout.uneven)
         if cut or not boxes.shape[1]:
@@ -378,7 +377,7 @@ class _Side:
         return contiguous
 
     def decoded(self, boxes: np.ndarray) -> np.ndarray:
-        """How many elements are decoded for boxes."""
+        """Return the number of elements decoded for boxes."""
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
         if cut is not None and self.layout.uneven:
             return self._counts(cut, "met_length", boxes)
@@ -399,7 +398,7 @@ class _Side:
         of: Literal["meetings", "met_length"],
         boxes: np.ndarray,
     ) -> np.ndarray:
-        """What dimensions say of the lengths of boxes, one by one, multiplied."""
+        """Return the product of a method of the dimensions for the lengths of boxes."""
         counts = np.empty(boxes.shape)
         for axis, dimension in enumerate(dimensions):
             lengths, places = np.unique(boxes[:, axis], return_inverse=True)
@@ -411,7 +410,7 @@ class _Side:
 def _judge(
     source: _Side, target: _Side, boxes: np.ndarray, threads: int, model: CostModel
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`StagePlan.peak` and `seconds` of many stages."""
+    """Compute `StagePlan.peak` and `seconds` of many stages."""
     read, written = source.layout, target.layout
     shape = np.array(read.grid.shape, np.int64)
     item = float(read.itemsize)
@@ -452,7 +451,7 @@ def _judge(
 
 
 def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """`Fixed.meetings` of many cells and lengths."""
+    """Compute `Fixed.meetings` for many cells and lengths."""
     borders = np.maximum(-(-shape // lengths) - 1, 0)
     on_cells = borders // (np.lcm(lengths, cells) // lengths)
     met: np.ndarray = -(-shape // cells) + borders - on_cells

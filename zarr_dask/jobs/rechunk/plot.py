@@ -1,31 +1,31 @@
-"""Pictures of plans, with matplotlib where it is installed."""
+"""Plots of plans, with matplotlib if it is installed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zarr_dask._util.display import printable
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
-from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
-from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TASK_COLOUR", "label_axes", "plot_joint", "plot_rechunk"]
+__all__ = ["plot_joint", "plot_rechunk"]
 
 _MAX_LINES = 256
-"""Grid lines along a side; a finer grid is drawn as an even tone."""
+"""Maximum grid lines along a side; a finer grid is drawn as an even tone."""
 _BOLD_LINES = 32
-"""Grid lines along a side up to which they have their full width; more leave room between them."""
+"""Maximum grid lines along a side at full width; more lines are drawn thinner."""
 _MOST_ARRAYS = 6
-"""That are drawn, the largest ones."""
-TASK_COLOUR = "#222222"
+"""Maximum number of arrays that are drawn, the largest ones."""
 _SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
 
 
@@ -36,22 +36,22 @@ def plot_rechunk(
     max_mem: int,
     threads: int,
 ) -> Figure:
-    """The stored objects before and after, and the tasks' boxes, seen along pairs of dimensions.
+    """Plot the stored objects before and after, and the tasks' boxes, along pairs of dimensions.
 
-    Beside them how much of the memory a process takes.
+    Beside them is the memory of a process.
 
     Parameters
     ----------
     stages
-        One row of panels each.
+        Stages, one row of panels each.
     names
-        Of the dimensions, if they have any.
+        Names of the dimensions, if they have any.
     title
-        Above all.
+        Title of the figure.
     max_mem
-        Bytes that one process may hold.
+        Maximum bytes that one process may hold.
     threads
-        Tasks that share a process.
+        Number of tasks that share a process.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def plot_rechunk(
 
 
 def _figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
+    """Return an empty figure with a size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -106,23 +106,22 @@ def plot_joint(
     max_mem: int,
     threads: int,
 ) -> Figure:
-    """The stored objects of the largest arrays before and after, and the tasks' boxes.
+    """Plot the stored objects of the largest arrays before and after, and the tasks' boxes.
 
-    Below them how much of the memory a process takes in each stage, whichever arrays its tasks
-    are of.
+    Below them is the memory of a process in each stage, for all arrays together.
 
     Parameters
     ----------
     arrays
-        One row of panels for each of the largest.
+        Arrays; the largest get one row of panels each.
     stages
-        One column each, for all arrays that have so many.
+        Stages of all arrays, one column each.
     title
-        Above all.
+        Title of the figure.
     max_mem
-        Bytes that one process may hold.
+        Maximum bytes that one process may hold.
     threads
-        Tasks that share a process.
+        Number of tasks that share a process.
 
     Raises
     ------
@@ -151,7 +150,7 @@ def plot_joint(
 
 
 def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
-    """One stage of one array; nothing where it has none."""
+    """Draw one stage of one array; draw nothing if the array does not have this stage."""
     grids = {"written": (one.grid, _TARGET)}
     said = [one.name, one.how]
     if one.stages and stage < len(one.stages):
@@ -178,7 +177,7 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
 
 
 def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held: int) -> None:
-    """A bar as long as what a process may hold, filled as far as it does."""
+    """Draw a bar as long as the memory limit of a process, filled up to the memory held."""
     axis.barh([0], [max_mem / 1e6], height=1, fill=False, edgecolor=TASK_COLOUR)
     axis.barh([0], [held / 1e6], height=1, color=_SOURCE)
     axis.set_yticks([])
@@ -199,7 +198,7 @@ def _work(costs: Costs) -> str:
 
 
 def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:
-    """A bar that is as high as what a process may hold, filled as far as it does."""
+    """Draw a bar as high as the memory limit of a process, filled up to the memory held."""
     axis.bar([0], [max_mem / 1e6], width=1, fill=False, edgecolor=TASK_COLOUR)
     axis.bar([0], [held / 1e6], width=1, color=_SOURCE)
     axis.set_xticks([])
@@ -208,11 +207,11 @@ def _draw_memory(axis: Axes, held: int, max_mem: int) -> None:
 
 
 _Pair = tuple[int | None, int]
-"""Two dimensions, downwards and across; None if there is only one."""
+"""Two dimensions, vertical and horizontal; the first is None if there is only one."""
 
 
 def _pairs(ndim: int) -> Sequence[_Pair]:
-    """What each panel shows."""
+    """Return the dimensions of each panel."""
     if ndim < 2:
         return [(None, 0)]
     return [(first, ndim - 1) for first in range(ndim - 1)][:3] + ([(1, 0)] if ndim == 3 else [])
@@ -238,18 +237,6 @@ def _draw(axis: Axes, grid: Grid, colour: str, pair: _Pair, name: str) -> None:
 def _borders(grid: Grid, dimension: int) -> list[int]:
     cut = grid.dimensions[dimension]
     return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
-
-
-def label_axes(axis: Axes, names: Sequence[str]) -> None:
-    """Names for two dimensions, the first of them downwards; an empty one is of no dimension."""
-    axis.set_ylabel(names[0])
-    axis.set_xlabel(names[1])
-    for name, side in zip(names, (axis.yaxis, axis.xaxis), strict=True):
-        if not name:
-            side.set_ticks([])
-    axis.invert_yaxis()
-    axis.spines[:].set_visible(False)
-    axis.margins(0.02)
 
 
 def _by(shape: Shape) -> str:

@@ -1,6 +1,6 @@
-"""Laying an array out anew, within a bound of memory, on any of dask's schedulers.
+"""Rechunking an array within a memory limit, on any of dask's schedulers.
 
-`plan_rechunk` says everything that will be done; `RechunkPlan.run` does it.
+`plan_rechunk` plans everything; `RechunkPlan.run` does it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_count, check_flags, check_given, check_resume
+from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
-from zarr_dask.flags import check_count, check_flags, check_given, check_resume
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.jobs.engine import Workers, find_workers
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
-from zarr_dask.jobs.rechunk.regridding import (
+from zarr_dask.jobs.rechunk.target_spec import (
     Resources,
     Wanted,
     format_to_come,
@@ -32,13 +37,8 @@ from zarr_dask.jobs.rechunk.regridding import (
     new_array,
     planned,
 )
-from zarr_dask.jobs.rechunk.stages import CostModel
-from zarr_dask.jobs.resume import Resume
-from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class PlanOptions(TypedDict, total=False):
-    """What `plan_rechunk` takes besides; see there."""
+    """Keyword arguments of `plan_rechunk`; see there."""
 
     chunks: Any
     shards: Any
@@ -78,7 +78,7 @@ class PlanOptions(TypedDict, total=False):
 
 
 class RechunkOptions(TypedDict, total=False):
-    """What `rechunk` takes besides; see there."""
+    """Keyword arguments of `rechunk`; see there."""
 
     chunks: Any
     shards: Any
@@ -129,32 +129,31 @@ def plan_rechunk(
     region: Any = None,
     threads: int | None = None,
 ) -> RechunkPlan | JointRechunkPlan | DaskRechunkPlan:
-    """Plan how to lay an array out anew, or several; nothing is written.
+    """Plan how to rechunk an array, or several; nothing is written.
 
     Parameters
     ----------
     source
-        The array, or where it is. A list of several makes one plan of them, whose tasks share the
-        workers and their memory; they become visible together. A dask array is written as its
-        blocks come, into the target where they are whole stored objects of it, else into an array
-        between, which is rechunked then.
+        The array, or its location. A list of arrays makes one plan for them; their tasks share the
+        workers and their memory, and they become visible together. The blocks of a dask array are
+        written as they are computed: into the target if they are whole stored objects of it, else
+        into an intermediate array, which is then rechunked.
     target
-        Where the new one will be; a list for several arrays, or one place with a list of paths.
-        What else may be different for each of several arrays is given as a list: `chunks`,
-        `shards`, `dtype` and `region`.
+        Location of the new array; a list for several arrays, or one location with a list of paths.
+        For several arrays, `chunks`, `shards`, `dtype` and `region` may also be lists.
     chunks
         Shape of its chunks: lengths by position, or by name or position of the dimension in a
-        mapping; -1 is the whole dimension. What is not given stays as it is. The sizes of all
-        chunks may stand for the length along a dimension, as for `zarr_dask.create_array`.
+        mapping; -1 is the whole dimension. Omitted dimensions stay as they are. The length along a
+        dimension may also be the sizes of all its chunks, as for `zarr_dask.create_array`.
     shards
         Shape of its shards, in the same forms; none by default.
     max_mem
-        Bytes that one process may hold above its size when idle, such as ``"2GB"``. By default
-        what the workers' memory limit leaves, or 1 GB.
+        Maximum bytes that one process may hold above its idle size, such as ``"2GB"``. By default
+        the share that the workers' memory limit leaves, or 1 GB.
     temp
-        Where to put intermediate data if there must be any; beside the target by default.
+        Location of intermediate data, if any is needed; beside the target by default.
     overwrite
-        Replace what is at the target.
+        Replace existing data at the target.
     path
         Path of the target below its store; a list for several arrays.
     client
@@ -162,22 +161,22 @@ def plan_rechunk(
     storage_options
         Options of the target's store.
     model
-        How long things take, for choosing.
+        Cost model for the choice between plans.
     dtype
-        Data type of the new array; that of the source by default. Fractions may be lost in it;
-        a number that it cannot hold is an error when it is met.
+        Data type of the new array; that of the source by default. Fractions may be lost; a number
+        that it cannot hold raises an error when it is read.
     codecs
-        Codecs of its chunks, as for `zarr_dask.create_array`; those of the source by default, or
-        the default ones of another `format` that does not have them, which the plan notes.
+        Codecs of its chunks, as for `zarr_dask.create_array`; by default those of the source, or,
+        if another `format` does not have them, that format's defaults, with a note in the plan.
     format
-        Its format, such as ``"v3"``; by default that of the group around the target where there
-        is one whose format can say all that the array says, else that of the source.
+        Its format, such as ``"v3"``. By default that of the target's parent group, if this format
+        can express the array completely, else that of the source.
     region
         Slices of the source, without steps, by position or in a mapping by name or position of
         the dimension; all of it by default.
     threads
-        Tasks at a time in the one process that each part of the plan will run in; by default those
-        of the workers there are now.
+        Number of concurrent tasks in the one process that runs each part of the plan; by default
+        those of the current workers.
 
     Returns
     -------
@@ -189,13 +188,13 @@ def plan_rechunk(
     GridError
         If the grids do not fit the array.
     ValueError
-        If there are lists of other lengths than that of several arrays.
+        If a list has a length other than the number of arrays.
     DataTypeError, MetadataError
         If the format has no such data type or codecs.
     SourceIsTargetError
         If the target is the source, or one lies within the other.
     NodeExistsError
-        If there is something at the target, or two arrays would go to one place.
+        If something exists at the target, or two arrays have the same target.
     MemoryBudgetError
         If `max_mem` is too small for one stored object of the target.
 
@@ -255,7 +254,7 @@ def plan_rechunk(
 
 
 def _for_each(given: Any, count: int, name: str) -> list[Any]:
-    """What is given for each of several arrays."""
+    """Return the values of an argument for each of several arrays."""
     if not count:
         raise ValueError("there is no array to lay out anew: the list of sources is empty.")
     items = list(given) if isinstance(given, list) else [given] * count
@@ -276,7 +275,7 @@ def _plan(
     *,
     overwrite: bool,
 ) -> RechunkPlan:
-    """The plan of one array."""
+    """Return the plan of one array."""
     array = _opened(source)
     node_format = format_to_come(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
@@ -333,7 +332,7 @@ def rechunk(
     journal: Location | None = None,
     verify: bool = False,
 ) -> RechunkReport | JointReport | DaskRechunkReport:
-    """Lay an array out anew, or several, within a bound of memory: `plan_rechunk`, then run.
+    """Rechunk an array, or several, within a memory limit: `plan_rechunk`, then run.
 
     Parameters
     ----------
@@ -389,7 +388,7 @@ def rechunk(
 
 
 def check_apart(source: Array, target: Array) -> None:
-    """Refuse a target that is, holds or lies within the source.
+    """Refuse a target that is, contains or lies within the source.
 
     Raises
     ------
@@ -405,7 +404,7 @@ def check_apart(source: Array, target: Array) -> None:
 
 
 def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
-    """Refuse targets that would get into each other's way, or into that of another source."""
+    """Refuse targets that conflict with each other, or with another array's source."""
     for one, other in permutations(plans, 2):
         check_apart(one.source, other.target)
     for one, other in combinations(plans, 2):

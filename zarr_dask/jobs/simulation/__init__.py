@@ -1,1 +1,1 @@
-"""Output of simulations, written by processes that know nothing of each other."""
+"""Output of simulations, written by independent processes."""

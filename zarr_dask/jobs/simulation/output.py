@@ -1,7 +1,7 @@
-"""The output of a simulation: which arrays it has, where they grow, and who writes what.
+"""Output of a simulation: its arrays, and the ranks that write them.
 
-An `Output` is what all ranks agree on. It is written once, when everything has been checked and
-the arrays are there, and read by every rank that attaches. Its folder lies beside the hierarchy::
+All ranks share an `Output`. It is written once, when everything has been checked and the arrays
+exist, and read by every rank that attaches. Its folder lies beside the hierarchy::
 
     run.zarr/                              the hierarchy, in which nothing is ever added
     run.zarr.zarr-dask/__output/
@@ -27,8 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
+from zarr_dask._util.arguments import check_given
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
+from zarr_dask.array.resize import clear_outside, resized
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     GridError,
@@ -42,7 +44,6 @@ from zarr_dask.errors import (
     StoreError,
     WriterNotFoundError,
 )
-from zarr_dask.flags import check_given
 from zarr_dask.formats.base import (
     Format,
     GroupMeta,
@@ -55,10 +56,12 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Dimension, Grid, Shape
-from zarr_dask.group import Group, create_group, open_array, open_group
-from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
-from zarr_dask.jobs.simulation.owners import (
+from zarr_dask.grid.grid import Dimension, Grid, Shape
+from zarr_dask.hierarchy.edit import check_place, prepare_array_place, put_documents
+from zarr_dask.hierarchy.group import Group, create_group, open_array, open_group
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.jobs.simulation.decomposition import (
     Owners,
     Share,
     fitting,
@@ -66,20 +69,17 @@ from zarr_dask.jobs.simulation.owners import (
     share_of,
     shared_objects,
 )
-from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder
+from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
-from zarr_dask.node_place import node_place
-from zarr_dask.resizing import clear_outside, resized
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.stores.open import Location
 
 __all__ = ["Output", "Series"]
 
 _DOCUMENT = "output.json"
 _FORMAT = "zarr-dask output 1"
 _UNBOUNDED = 1 << 40
-"""Steps of an output whose capacity is not given: more than any simulation has."""
+"""Capacity of an output without a limit: more steps than any simulation has."""
 _CHUNK_BYTES = 4 << 20
 _STEPS_OF_COORDINATES = 1024
 _FOLDER = "__output"
@@ -106,40 +106,40 @@ class Series:
     name: str
     """Path below the group of the output."""
     array: Array
-    """As long as it may become; the document in the store says how much of it is visible."""
+    """The array at its full length; the metadata in the store has the visible length."""
     axis: int
     """The dimension of the steps."""
     owners: Owners
 
     @cached_property
     def steps(self) -> Dimension:
-        """The steps, cut into stored objects."""
+        """The dimension of the steps, divided into stored objects."""
         return self.array.meta.grid.dimensions[self.axis]
 
     @cached_property
     def grid(self) -> Grid:
-        """One step, cut into stored objects."""
+        """The grid of one step, divided into stored objects."""
         return Grid(_without(self.array.meta.grid.dimensions, self.axis))
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether a step is a single value, such as its time."""
+        """True if a step is a single value, such as its time."""
         return not self.grid.ndim
 
     def coords(self, index: int, coords: tuple[int, ...]) -> tuple[int, ...]:
-        """Coordinates of a stored object, from those along the steps and those in a step."""
+        """Return the coordinates of a stored object, from its index and those in a step."""
         return (*coords[: self.axis], index, *coords[self.axis :])
 
     def key(self, index: int, coords: tuple[int, ...]) -> str:
-        """Key of a stored object."""
+        """Return the key of a stored object."""
         return self.array.key(self.coords(index, coords))
 
     def share(self, rank: int, *, shared: bool) -> Share:
-        """What a rank does for this array."""
+        """Return the work of a rank for this array."""
         return share_of(self.owners, self.grid, rank, shared=shared)
 
     def shape_with(self, steps: int) -> Shape:
-        """Shape of the array when so many steps are visible."""
+        """Return the shape of the array with this many visible steps."""
         shape = self.grid.shape
         return (*shape[: self.axis], steps, *shape[self.axis :])
 
@@ -159,20 +159,20 @@ class Output:
     group: Group
     series: Mapping[str, Series]
     capacity: int | None
-    """Steps at most; None where there is no bound."""
+    """Maximum number of steps; None for no limit."""
     ranks: int
     gathers: bool
-    """Whether ranks send pieces of their blocks to the owners of shared objects."""
+    """True if ranks send pieces of their blocks to the owners of shared objects."""
     folder: Folder
 
     @property
     def store(self) -> Store:
-        """Where the arrays are."""
+        """Store of the arrays."""
         return self.group.store
 
     @property
     def node_format(self) -> Format:
-        """How their documents are spelled."""
+        """Format of the arrays."""
         return self.group.node_format
 
     @property
@@ -182,14 +182,14 @@ class Output:
 
     @cached_property
     def _paced(self) -> list[Series]:
-        """The arrays whose stored objects decide where the visible length may end."""
+        """The arrays whose stored objects determine the possible ends of the visible length."""
         fields = [one for one in self.series.values() if not one.is_coordinate]
         return fields or list(self.series.values())
 
     def border(self, steps: int) -> int:
-        """The most steps, not more than these, of which all arrays have whole stored objects.
+        """Return the most steps, up to this number, for which all arrays have whole stored objects.
 
-        Coordinates do not count: their owner writes the objects that are not whole as well.
+        Coordinates do not count, because their owner also writes incomplete objects.
         """
         while True:
             borders = [one.steps.boundary_at_or_before(steps) for one in self._paced]
@@ -198,13 +198,13 @@ class Output:
             steps = min(borders)
 
     def end(self) -> None:
-        """Forget what was agreed on: no rank can attach any more."""
+        """Remove the files of the output: no rank can attach any more."""
         folder = self.folder
         above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
         _forget(folder.store, above)
 
     def rank_file(self, rank: int) -> str:
-        """Name of the file that says what a rank has stored."""
+        """Return the name of the file with the receipts of a rank."""
         return f"rank-{rank}"
 
 
@@ -213,7 +213,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks for; see `zarr_dask.Writer.create`."""
+    """Arguments of the user; see `zarr_dask.Writer.create`."""
 
     url: Location | Array | Group
     path: str
@@ -234,15 +234,15 @@ def create_output(request: Request) -> Output:
     Raises
     ------
     GridError, DataTypeError, MetadataError, TypeError
-        If an array cannot be as it is described.
+        If an array is not possible as described.
     SharedObjectError
         If two ranks would write one stored object.
     NodeExistsError
-        If there is something at the place of an array.
+        If something exists at the location of an array.
     RankError
-        If an output is open there that is not to be replaced, or whose ranks still run.
+        If an output is open there that may not be replaced, or whose ranks still run.
     StoreError
-        If there is no place for the journal.
+        If there is no location for the journal.
     """
     store, path = node_place(request.url, request.path, request.storage_options)
     place, prefix = _place(store, path, request.journal)
@@ -259,24 +259,24 @@ def create_output(request: Request) -> Output:
     if group is None:
         _check_group(request, store, path, kind)
     _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
-    place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: no rank attaches any more
+    place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: prevents attaching
     place.delete_prefix(prefix)
     if group is None:
         group = create_group(store, path, attributes=request.attributes, format=kind)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # they are written at the end
+        warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # written at the end
         for draft in drafts.values():
             draft.make(overwrite=request.overwrite)
     creation = token_hex(8)
     folder = Folder(place, f"{prefix}{creation}/")
     output = Output(group, series, request.capacity, ranks, request.gathers, folder)
-    place.set(f"{folder.prefix}{REWINDS}", [b""])  # so that the folder is there
+    place.set(f"{folder.prefix}{REWINDS}", [b""])  # creates the folder
     place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
     return output
 
 
 def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> None:
-    """Refuse to replace an output unasked, or while a rank writes."""
+    """Refuse to replace an output without being told to, or while a rank writes."""
     text = place.get(f"{prefix}{_DOCUMENT}")
     if text is None:
         return
@@ -285,8 +285,13 @@ def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> N
             f"an output of a simulation is open at {at} ({place.url}/{prefix}). End it with "
             "finish(), forget it with zarr_dask.Writer.abandon, or replace it with overwrite=True."
         )
-    document = load_json(place, f"{prefix}{_DOCUMENT}", bytes(text))
-    Folder(place, f"{prefix}{document.get('creation')}/").check_idle("rank-")
+    key = f"{prefix}{_DOCUMENT}"
+    document = load_json(place, key, bytes(text))
+    try:
+        creation = _creation(document)
+    except (KeyError, ValueError) as error:
+        raise _damaged(place, key, error) from error
+    Folder(place, f"{prefix}{creation}/").check_idle("rank-")
 
 
 def abandon_output(
@@ -295,13 +300,13 @@ def abandon_output(
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
 ) -> None:
-    """Forget an output whose ranks will not go on; see `zarr_dask.Writer.abandon`."""
+    """Discard an output whose ranks will not continue; see `zarr_dask.Writer.abandon`."""
     store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     if place.get(f"{prefix}{_DOCUMENT}") is None:
         raise _no_output(store, path, place, prefix)
     _check_no_other(place, prefix, where(store, path), overwrite=True)
-    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # what is left of it
+    with suppress(NodeNotFoundError, MetadataError, MetadataChangedError):  # the arrays may be gone
         output = open_output(store, path, journal, None)
         for one in output.series.values():
             array = open_array(output.group, one.name, "r+")
@@ -325,7 +330,7 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
 
 
 def _check_group(request: Request, store: Store, path: str, kind: str) -> None:
-    """Whether there can be such a group: a format may have none."""
+    """Raise if there cannot be such a group: some formats have none."""
     node_format = format_for_new(store, kind, path)
     check_place(store, path, node_format, overwrite=False, is_group=True)
     meta = GroupMeta(checked_attributes(request.attributes, where(store, path)))
@@ -351,7 +356,7 @@ def _checked_capacity(capacity: Any) -> int:
 
 
 def _format_of(request: Request, store: Store, path: str, group: Group | None) -> str:
-    """Name of the format of the arrays."""
+    """Return the name of the format of the arrays."""
     if group is None:
         return request.format or format_around(store, path)
     if request.format not in {None, group.format}:
@@ -370,19 +375,19 @@ def _existing_group(store: Store, path: str) -> Group | None:
         return None
 
 
-# --- arrays that are asked for --------------------------------------------------------------------
+# --- arrays of a request --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """An array that is to be made."""
+    """An array to be made."""
 
     array: Array
-    """As it will be, with no step in it."""
+    """The array as it will be, without steps."""
     series: Series | None
-    """What grows; None for an array that is given as it is."""
+    """The growing array; None for an array with given values."""
     values: np.ndarray | None
-    """Of such an array."""
+    """Values of an array that does not grow."""
 
     def make(self, *, overwrite: bool) -> None:
         """Make the array."""
@@ -396,7 +401,7 @@ class Draft:
 
 
 def _check_kinds(request: Request) -> None:
-    """Refuse what describes neither arrays nor the regions of ranks."""
+    """Refuse arguments of the wrong types."""
     if not isinstance(request.arrays, Mapping):
         raise TypeError(
             f"arrays={request.arrays!r}: expected an object with the shape, dtype and so on of "
@@ -411,7 +416,7 @@ def _check_kinds(request: Request) -> None:
 def _drafts(
     request: Request, store: Store, path: str, capacity: int, kind: str
 ) -> dict[str, Draft]:
-    """All arrays, each checked."""
+    """Return all arrays, each checked."""
     maps = request.owners
     _check_kinds(request)
     drafts = {}
@@ -471,7 +476,7 @@ class _Place:
 
 
 def _static(place: _Place, spec: Mapping[str, Any]) -> Draft:
-    """An array that is given as it is."""
+    """Return the draft of an array with given values."""
     values = np.asarray(spec["values"])
     rest = {name: value for name, value in spec.items() if name not in {"values", "axis"}}
     rest = {"shape": values.shape, "dtype": values.dtype, **rest}
@@ -533,7 +538,7 @@ def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
 
 
 def _cell(found: Owners, itemsize: int) -> Shape:
-    """The chunks of one step where none are given: blocks of the ranks, or parts of them."""
+    """Return the default chunks of one step: blocks of the ranks, or parts of them."""
     if found.sizes is None:
         return auto_chunks(found.shape, itemsize, _CHUNK_BYTES)
     return dividing_chunks(tuple(max(n) or 1 for n in found.sizes), itemsize, _CHUNK_BYTES)
@@ -542,7 +547,8 @@ def _cell(found: Owners, itemsize: int) -> Shape:
 def _resized(array: Array, shape: Shape) -> Array:
     sharded = array.meta.codecs.serializer.divides
     grid = resized(array.meta.grid, shape, sharded=sharded)
-    return replace(array, meta=replace(array.meta, grid=grid))
+    # longer than any document says
+    return replace(array, meta=replace(array.meta, grid=grid), shown=None)
 
 
 def _check_owned(series: Series) -> None:
@@ -563,7 +569,7 @@ def _check_owned(series: Series) -> None:
     )
 
 
-# --- as a document --------------------------------------------------------------------------------
+# --- as JSON --------------------------------------------------------------------------------------
 
 
 def _to_json(output: Output, creation: str) -> bytes:
@@ -591,14 +597,14 @@ def open_output(
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Output:
-    """The output at a place, as it was created.
+    """Return the output at a location, as it was created.
 
     Raises
     ------
     WriterNotFoundError
-        If none was created there.
+        If no output was created there.
     MetadataError
-        If its document is damaged.
+        If its JSON file is damaged.
     """
     store, path = node_place(url, path, storage_options)
     place, prefix = _place(store, path, journal)
@@ -609,9 +615,28 @@ def open_output(
     document = load_json(place, key, text)
     try:
         return _from_json(document, open_group(store, path, "r+"), place, prefix)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = Problem(key, str(error), f"what {_FORMAT!r} has")
-        raise MetadataError(where(place, key), [problem]) from error
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
+        raise _damaged(place, key, error) from error
+
+
+def _damaged(place: Store, key: str, error: Exception) -> MetadataError:
+    problem = Problem(key, str(error), f"what {_FORMAT!r} has")
+    return MetadataError(where(place, key), [problem])
+
+
+def _creation(document: Mapping[str, Any]) -> str:
+    """Name of the folder of an output, as its document says it: no path that leads elsewhere."""
+    creation = str(document["creation"])
+    if not re.fullmatch("[0-9a-f]{16}", creation):
+        raise ValueError(f"creation {creation!a:.80}: expected 16 hexadecimal digits")
+    return creation
 
 
 def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: str) -> Output:
@@ -624,10 +649,7 @@ def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: 
         for name, facts in document["arrays"].items()
     }
     ranks = max(one.owners.ranks for one in series.values())
-    creation = str(document["creation"])
-    if not re.fullmatch("[0-9a-f]{16}", creation):
-        raise ValueError(f"creation {creation!r}")
-    folder = Folder(place, f"{prefix}{creation}/")
+    folder = Folder(place, f"{prefix}{_creation(document)}/")
     return Output(group, series, capacity, ranks, bool(document["gathers"]), folder)
 
 
@@ -639,6 +661,8 @@ def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacit
     else:
         boxes = tuple(tuple((int(a), int(b)) for a, b in box) for box in facts["boxes"])
         found = Owners(shape, boxes)
+    if not 0 <= axis <= len(shape):
+        raise ValueError(f"axis {axis} of {name!r}: expected a dimension of {len(shape) + 1}")
     if array.ndim != len(shape) + 1 or _without(array.shape, axis) != shape:
         raise changed_error(array)
     allocated = _resized(array, _with(shape, axis, capacity))
@@ -646,7 +670,7 @@ def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacit
 
 
 def changed_error(array: Array) -> MetadataChangedError:
-    """Says that an array is another one by now."""
+    """Return an error for an array that has been replaced by another one."""
     return MetadataChangedError(
         f"{array.where} is not the array any more that was created for this output: its metadata "
         "have changed. Create the output anew."

@@ -1,19 +1,19 @@
-"""What each rank of a simulation has stored: receipts, added up.
+"""Progress of each rank of a simulation: receipts, added up.
 
-A rank says what it has stored in a file of its own, one record after the other:
+A rank records its progress in a file of its own, one record after the other:
 
 ``{"array", "index", "steps": [a, b], "objects": [[coords, bytes, crc32c], ...]}``
-    It has written its stored objects at `index` along the steps; they hold the steps from a up to,
-    without, b. Written again when an object gets more steps.
+    The rank has written its stored objects at `index` along the steps; they hold the steps from a
+    up to, but not including, b. The record is repeated when an object gets more steps.
 ``{"rewind": n, "from_step": k}``
-    It has taken part in the n-th rewind: what it stored of the steps from k on holds no more.
+    The rank has taken part in the n-th rewind: its stored steps from k on are no longer valid.
 ``{"stored": {array: n}, "rewind": n}``
-    The sum of all records before, where a long file was shortened.
+    The sum of all earlier records, after a long file was shortened.
 
-A rewind is known from the file ``rewinds`` (the second kind of record, with the ``run`` that began
-so, where it has a name). For a rank that has not taken part yet, what it stored of the steps after
-it does not count either: so a restart from a checkpoint can never mix with steps of the run before
-it. Two restarts from one step are told apart by their names.
+Rewinds are in the file ``rewinds`` (the second kind of record, with the ``run`` that caused it, if
+it has a name). For a rank that has not taken part in a rewind yet, its stored steps after it do not
+count either. So a restart from a checkpoint never mixes with steps of the previous run. Names
+distinguish two restarts from the same step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zarr_dask.jobs.simulation.output import Output
-from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder, Record
+from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder, Record
 
 __all__ = ["Progress", "Rewinds", "StoredObjects", "Survey", "shortened"]
 
 _KEPT = 8
-"""Receipts of each array that are kept when a file is shortened."""
+"""Number of receipts of each array that are kept when a file is shortened."""
 
 
 class StoredObjects(NamedTuple):
@@ -36,29 +36,29 @@ class StoredObjects(NamedTuple):
 
     start: int
     stop: int
-    """They hold the steps from `start` up to, without, this one."""
+    """The objects hold the steps from `start` up to, but not including, this one."""
     objects: tuple[tuple[tuple[int, ...], int, int], ...]
-    """Coordinates in a step, bytes (0: fill values only, not stored) and CRC-32C."""
+    """Coordinates in a step, bytes (0 for fill values only, not stored) and CRC-32C."""
 
     def record(self, array: str, index: int) -> Record:
-        """As it stands in the file of a rank."""
+        """Return the record for the file of a rank."""
         steps = [self.start, self.stop]
         return {"array": array, "index": index, "steps": steps, "objects": self.objects}
 
 
 @dataclass
 class Progress:
-    """What one rank has stored."""
+    """Progress of one rank."""
 
     rewind: int = 0
-    """The last rewind that it has taken part in."""
+    """Number of the last rewind that it has taken part in."""
     stored: dict[str, int] = field(default_factory=dict)
-    """Steps of each array; all before them are stored, too."""
+    """Number of steps of each array that are stored without a gap."""
     receipts: dict[str, dict[int, StoredObjects]] = field(default_factory=dict)
-    """By array and by index along the steps."""
+    """Receipts by array and by index along the steps."""
 
     def add(self, records: Iterable[Record]) -> Progress:
-        """Take in what the rank says."""
+        """Apply records of the rank."""
         for record in records:
             if "array" in record:
                 self._add_objects(record)
@@ -83,7 +83,7 @@ class Progress:
         self.stored[name] = max(stop, self.stored.get(name, 0))
 
     def go_back(self, number: int, step: int) -> None:
-        """Forget what was stored of a step and those after it."""
+        """Discard a step and all later ones."""
         self.rewind = number
         for name in self.stored:
             self.stored[name] = min(self.stored[name], step)
@@ -93,7 +93,7 @@ class Progress:
 
 
 def shortened(records: Sequence[Record]) -> list[Record]:
-    """Few records that say the same, but for receipts of steps long past."""
+    """Return few records with the same content, except receipts of steps long past."""
     progress = Progress().add(records)
     summary: Record = {"stored": progress.stored, "rewind": progress.rewind}
     return [
@@ -107,7 +107,7 @@ def shortened(records: Sequence[Record]) -> list[Record]:
 
 
 class Rewinds:
-    """The rewinds of an output, in order: from which step it began anew, and in which run."""
+    """The rewinds of an output, in order: the first step and the run of each."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.steps = [int(record["from_step"]) for record in records]
@@ -115,34 +115,34 @@ class Rewinds:
 
     @property
     def last(self) -> int:
-        """Number of the last one; 0 if there was none."""
+        """Number of the last rewind; 0 if there was none."""
         return len(self.steps)
 
     def limit(self, progress: Progress) -> int | None:
-        """The step from which on nothing counts that a rank says, if there is one.
+        """Return the step from which a rank's receipts do not count; None if all count.
 
-        That of the rewinds that it has not taken part in.
+        It comes from the rewinds that the rank has not taken part in.
         """
         return min(self.steps[progress.rewind :], default=None)
 
 
 class Survey:
-    """The progress of all ranks, read again and again by one process.
+    """Progress of all ranks, updated repeatedly by one process.
 
     Parameters
     ----------
     output
-        Of which.
+        Output of the ranks.
     """
 
     def __init__(self, output: Output) -> None:
-        self._folder = Folder(output.folder.store, output.folder.prefix)  # remembers what was read
+        self._folder = Folder(output.folder.store, output.folder.prefix)  # own read positions
         self._names = {output.rank_file(rank): rank for rank in range(output.ranks)}
         self._rewinds = Rewinds([])
         self._ranks: dict[int, Progress] = {}
 
     def update(self) -> None:
-        """Read what ranks have said since."""
+        """Read the new records of all ranks."""
         self._rewinds = Rewinds(self._folder.records(REWINDS))
         for name, records, anew in self._folder.news(list(self._names)):
             rank = self._names[name]
@@ -151,7 +151,7 @@ class Survey:
             self._ranks[rank].add(records)
 
     def stored(self, rank: int, array: str) -> int:
-        """Steps of an array that a rank has stored."""
+        """Return the number of steps of an array that a rank has stored."""
         progress = self._ranks.get(rank)
         if progress is None:
             return 0
@@ -160,12 +160,12 @@ class Survey:
         return steps if limit is None else min(steps, limit)
 
     def receipt(self, rank: int, array: str, index: int) -> StoredObjects | None:
-        """What a rank says of its objects at an index along the steps, if that is still known."""
+        """Return the receipt of a rank for an index along the steps; None if it was dropped."""
         progress = self._ranks.get(rank)
         return None if progress is None else progress.receipts.get(array, {}).get(index)
 
     def receipts(self) -> Iterator[tuple[str, int, StoredObjects]]:
-        """All that ranks say of their objects, as far as it is still known.
+        """Yield all receipts of the ranks that are still known.
 
         Yields
         ------
@@ -178,7 +178,7 @@ class Survey:
                     yield name, index, one
 
     def forget(self, steps: int) -> None:
-        """Drop the receipts of steps before these, which have been looked at."""
+        """Drop the receipts of steps before this number, which have been checked."""
         for progress in self._ranks.values():
             for found in progress.receipts.values():
                 for index in [index for index, one in found.items() if one.stop <= steps]:

@@ -1,9 +1,9 @@
-"""Making steps visible: one process, in one order, after all ranks have said that they are stored.
+"""Making steps visible: done by one process, after all ranks have recorded them as stored.
 
-Stored objects first (the ranks have written them, coordinates too), then the documents of the
+The order is: stored objects (written by the ranks, including coordinates), then the metadata of the
 arrays, coordinates last, then consolidated metadata, from the group of the output up to the root.
-Readers of consolidated metadata see all arrays grow at once. Whoever opens arrays by their own
-documents may see one longer than another for a moment, each with all of its steps.
+With consolidated metadata, readers see all arrays grow at once. Other readers may see one array
+longer than another for a moment, each with all of its steps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
+from zarr_dask._util.warnings import warn
+from zarr_dask.array.resize import clear_outside, resized
 from zarr_dask.errors import StepError, StepNotShownWarning, StepsMissingError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
 from zarr_dask.formats.consolidated import consolidated_groups, has_consolidated
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.hierarchy import consolidate_group
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.hierarchy.edit import consolidate_group
+from zarr_dask.jobs.simulation.decomposition import share_of
 from zarr_dask.jobs.simulation.output import Output, Series, changed_error
-from zarr_dask.jobs.simulation.owners import share_of
 from zarr_dask.jobs.simulation.progress import Rewinds, StoredObjects, Survey
-from zarr_dask.jobs.simulation.progress_files import REWINDS
-from zarr_dask.notices import warn
-from zarr_dask.pool import for_each
-from zarr_dask.resizing import clear_outside, resized
+from zarr_dask.jobs.simulation.rank_log import REWINDS
 
 __all__ = ["Publisher", "show"]
 
@@ -33,12 +33,12 @@ _SHOWN_KEYS = 3
 
 
 def lengths(output: Output) -> dict[str, int]:
-    """How many steps of each array the documents show."""
+    """Return the number of visible steps of each array."""
     return {name: _present(output, one).shape[one.axis] for name, one in output.series.items()}
 
 
 def _present(output: Output, series: Series) -> ArrayMeta:
-    """What the document of an array says now: others may have changed its attributes."""
+    """Return the current metadata of an array, whose attributes may have changed."""
     array = series.array
     meta = output.node_format.read(output.store, array.path, ReadOptions(), found={})
     if not isinstance(meta, ArrayMeta) or meta.grid.ndim != array.ndim:
@@ -56,7 +56,7 @@ def _grid(meta: ArrayMeta, shape: Shape) -> Grid:
 
 
 def show(output: Output, steps: int) -> None:
-    """Let all arrays have so many steps."""
+    """Set the visible length of all arrays to this many steps."""
     ordered = sorted(output.series.values(), key=lambda one: one.is_coordinate)
     store, node_format = output.store, output.node_format
     for one in ordered:
@@ -72,7 +72,7 @@ def show(output: Output, steps: int) -> None:
 
 
 def consolidate(output: Output) -> None:
-    """Write consolidated metadata of the output's group, and where groups above have them."""
+    """Write the consolidated metadata of the output's group, and of parent groups that have it."""
     path, store, node_format = output.group.path, output.store, output.node_format
     if has_consolidated(node_format):
         above = [one for one in consolidated_groups(store, path, node_format) if one != path]
@@ -81,9 +81,9 @@ def consolidate(output: Output) -> None:
 
 
 def rewind(output: Output, step: int, run: str | None) -> None:
-    """Forget a step and those after it; under the lock of the output.
+    """Discard a step and all later ones; the caller holds the lock of the output.
 
-    They are hidden first, so that nothing that can be seen is ever overwritten.
+    The steps are hidden first, so that nothing visible is ever overwritten.
     """
     if max(lengths(output).values()) > step:
         show(output, step)
@@ -101,7 +101,7 @@ class Publisher:
     Parameters
     ----------
     output
-        Of which.
+        Output whose steps are published.
     """
 
     def __init__(self, output: Output) -> None:
@@ -116,7 +116,7 @@ class Publisher:
         return share_of(series.owners, series.grid, rank, shared=self._output.gathers).own
 
     def stored(self) -> int:
-        """Steps that all ranks have stored of all arrays."""
+        """Return the number of steps that all ranks have stored of all arrays."""
         self._survey.update()
         return self._stored()
 
@@ -126,7 +126,7 @@ class Publisher:
         )
 
     def publish(self, step: int | None, *, flush: bool) -> int:
-        """See `zarr_dask.Writer.publish`."""
+        """Make steps visible; see `zarr_dask.Writer.publish`."""
         output = self._output
         if step is not None:
             step = checked_step(output, step)
@@ -153,7 +153,7 @@ class Publisher:
         return end
 
     def finish(self) -> int:
-        """See `zarr_dask.Writer.finish`."""
+        """Make everything visible and end the output; see `zarr_dask.Writer.finish`."""
         output = self._output
         output.folder.check_open()
         output.folder.check_idle("rank-")
@@ -184,7 +184,7 @@ class Publisher:
                     yield rank, name, what
 
     def _damaged(self, start: int, end: int) -> list[tuple[int, str, str]]:
-        """Stored objects that are not as their receipts say, of the steps that become visible."""
+        """Return stored objects of newly visible steps that do not match their receipts."""
         found: list[tuple[int, str, str]] = []
 
         def check(item: tuple[int, Series, int, StoredObjects]) -> None:
@@ -193,7 +193,7 @@ class Publisher:
             for coords, nbytes, _ in receipt.objects:
                 key = one.key(index, coords)
                 size = self._output.store.size(key) or 0
-                # one that is not whole may be replaced right now
+                # an incomplete object may be replaced at any moment
                 if size != nbytes if whole else nbytes and not size:
                     found.append((rank, one.name, f"{key} has {size} bytes, not {nbytes}"))
 
@@ -213,14 +213,15 @@ class Publisher:
 
 
 def checked_step(output: Output, step: Any, *, end: bool = False) -> int:
-    """The number of a step of an output, as Python has integers; NumPy's are taken too.
+    """Return a valid number of a step of an output as an int; NumPy integers are accepted.
 
-    With `end` that after the last one as well, with which a run begins that finds nothing to do.
+    With `end`, the number after the last step is valid too: a run that starts there has nothing to
+    do.
 
     Raises
     ------
     StepError
-        If it is none.
+        If it is not valid.
     """
     is_integer = isinstance(step, int | np.integer) and not isinstance(step, bool)
     if not is_integer or step < 0:

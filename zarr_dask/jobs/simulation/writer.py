@@ -1,4 +1,4 @@
-"""Output of a simulation from many processes that know nothing of each other; needs no dask.
+"""Output of a simulation from many independent processes; needs no dask.
 
 One process creates the output, every rank attaches and puts its block of each step, one process
 makes steps visible::
@@ -11,9 +11,9 @@ makes steps visible::
 
     zd.Writer.attach("run.zarr").publish()
 
-Beside this module, `owners` says who writes what, `output` what was agreed on, `stream` writes,
-`progress` keeps what was written, `publish` makes it visible, `rewinds` begins anew from a
-checkpoint, `exchange` lets ranks share stored objects.
+Beside this module, `owners` assigns stored objects to ranks, `output` holds the shared description,
+`stream` writes, `progress` records stored steps, `publish` makes steps visible, `rewinds` restarts
+from a checkpoint, and `exchange` lets ranks share stored objects.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_count, check_flags
 from zarr_dask.errors import GridError, RankError, StepError
-from zarr_dask.flags import check_count, check_flags
-from zarr_dask.grid import Region
-from zarr_dask.group import Group
-from zarr_dask.jobs.simulation.exchange import Communicator, exchange, smallest
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.simulation.decomposition import Owners
+from zarr_dask.jobs.simulation.mpi import Communicator, exchange, smallest
 from zarr_dask.jobs.simulation.output import (
     Output,
     Request,
@@ -38,13 +39,12 @@ from zarr_dask.jobs.simulation.output import (
     create_output,
     open_output,
 )
-from zarr_dask.jobs.simulation.owners import Owners
 from zarr_dask.jobs.simulation.progress import Progress, shortened
-from zarr_dask.jobs.simulation.progress_files import Appender
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, consolidate, lengths
-from zarr_dask.jobs.simulation.rewinds import begin, begin_all, check_not_past, check_run
-from zarr_dask.jobs.simulation.stream import Stream, pieces_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.jobs.simulation.rank_buffer import Stream, pieces_of
+from zarr_dask.jobs.simulation.rank_log import Appender
+from zarr_dask.jobs.simulation.restarts import begin, begin_all, check_not_past, check_run
+from zarr_dask.stores.open import Location
 
 __all__ = ["Writer"]
 
@@ -52,7 +52,7 @@ Casting = Literal["safe", "same_kind", "unsafe"]
 
 
 class Writer:
-    """Output of a simulation, as one of its processes sees it.
+    """Output of a simulation, in one of its processes.
 
     Made by `Writer.create`, once, and `Writer.attach`, in every rank.
 
@@ -95,10 +95,10 @@ class Writer:
         self._comm = comm
         self._casting = casting
         self._received: tuple[int, dict[int, dict[str, list[np.ndarray]]]] | None = None
-        """What other ranks have sent of a step that could not be stored: they send it once."""
+        """Pieces from other ranks of a step that could not be stored: they are sent only once."""
         self._publisher: Publisher | None = None
         self.rank = rank
-        """Number of this process; None for one that puts nothing."""
+        """Number of this process; None for one that does not put steps."""
         self._next = min((one.stored for one in streams.values() if one.share.own), default=None)
         if comm is not None:
             bound = 1 << 62
@@ -123,36 +123,36 @@ class Writer:
         journal: Location | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Writer:
-        """Make the arrays of an output, with no step in them.
+        """Make the arrays of an output, without steps.
 
         Parameters
         ----------
         url, path
-            Where the group of the arrays is, or will be; a group that is open for writing may
-            stand for both.
+            Location of the group of the arrays, which may exist; a group that is open for writing
+            may replace both.
         arrays
-            For each array, by its path below the group, the arguments of
-            `zarr_dask.create_array`: ``shape`` is that of one step, without time; ``chunks`` and
-            ``shards`` have the steps in front, several to a stored object if wanted. ``axis`` puts
-            them elsewhere. Without grids a chunk is one step of a rank's block, or a part of it of
-            at most 4 MiB. ``values`` instead makes an array that does not grow, written at once.
+            For each array, by its path below the group, the arguments of `zarr_dask.create_array`.
+            ``shape`` is that of one step, without time. ``chunks`` and ``shards`` start with the
+            number of steps in a stored object; ``axis`` moves the steps to another dimension. By
+            default a chunk is one step of a rank's block, or a part of it of at most 4 MiB.
+            ``values`` makes an array that does not grow, written at once.
         capacity
-            Steps at most; None for no bound.
+            Maximum number of steps; None for no limit.
         owners
-            The regions of the ranks: one map for all arrays whose steps have its shape, or maps
-            by the names of arrays. Rank 0 writes what has no map, and arrays with one value a
+            The regions of the ranks: one map for all arrays whose steps have its shape, or maps by
+            the names of arrays. Rank 0 writes arrays without a map, and arrays with one value per
             step.
         gather
-            Let ranks share stored objects: the first one of those that meet an object collects
-            it. All ranks must then attach with a communicator and put together.
+            Let ranks share stored objects: the first rank that overlaps an object collects it. All
+            ranks must then attach with a communicator and put together.
         attributes
-            Of the group, if it is new.
+            Attributes of the group, if it is new.
         format
-            Of the arrays; that of the group, if it exists already.
+            Format of the arrays; that of the group, if it exists already.
         overwrite
-            Replace arrays of the same names, and an output that was not finished.
+            Replace arrays of the same names, and an unfinished output.
         journal
-            A folder where ranks say what they have stored; beside the hierarchy by default
+            A folder for the receipts of the ranks; by default beside the hierarchy
             (``run.zarr.zarr-dask``). Stores that have nothing beside them need one.
         storage_options
             Options of the store.
@@ -160,20 +160,20 @@ class Writer:
         Returns
         -------
         Writer
-            One that publishes, but puts nothing.
+            A writer that publishes, but does not put steps.
 
         Raises
         ------
         SharedObjectError
-            If two ranks would write one stored object; says what would fit.
+            If two ranks would write one stored object; the error names a layout that would fit.
         GridError, DataTypeError, MetadataError, TypeError
-            If an array cannot be as it is described.
+            If an array is not possible as described.
         NodeExistsError
-            If there is something at the place of an array, or the group is of another format.
+            If something exists at the location of an array, or the group has another format.
         RankError
-            If another output is open there, and is not to be replaced or has a rank that runs.
+            If another output is open there, and may not be replaced or has a running rank.
         StoreError
-            If there is no place for the journal.
+            If there is no location for the journal.
         """
         check_flags(gather=gather, overwrite=overwrite)
         request = Request(
@@ -207,43 +207,44 @@ class Writer:
         journal: Location | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Writer:
-        """Join an output that was created, at the beginning or after a restart.
+        """Join an existing output, at the start or after a restart.
 
         Parameters
         ----------
         url, path
-            Of the output.
+            Location of the output.
         rank
-            Number of this process; None for one that puts nothing. Two processes cannot be the
-            same rank at a time.
+            Number of this process; None for one that does not put steps. Two processes cannot be
+            the same rank at the same time.
         from_step
-            Begin again with this step, from a checkpoint: it and all steps after it are
-            forgotten, by all ranks, and hidden from readers before anything is overwritten. Without
-            a rank, that is done for all of them, which then attach as ever.
+            Restart with this step, from a checkpoint: all ranks discard it and all later steps,
+            which are hidden from readers before anything is overwritten. Without a rank, this is
+            done for all ranks, which then attach as usual.
         run
-            Name of the run that begins with `from_step`: the same in all of its ranks, and another
-            one in each run, such as the number of the job. It tells two restarts from one step
-            apart; a rank that attaches again in the same run goes on where it was. Ranks that
-            gather agree on one themselves.
+            Name of the run that starts with `from_step`: the same in all of its ranks, and another
+            one in each run, such as the number of the job. It distinguishes two restarts from the
+            same step; a rank that attaches again in the same run continues where it was. Ranks that
+            gather agree on a name themselves.
         gather
-            For an output created with ``gather=True``: what carries pieces between the ranks, a
-            communicator of mpi4py for instance. All ranks attach, and put, together.
+            For an output created with ``gather=True``: the communicator between the ranks, of
+            mpi4py for instance. All ranks attach, and put, together.
         casting
-            What blocks may be cast from, as in `numpy.can_cast`.
+            Casts that are allowed for blocks, as in `numpy.can_cast`.
         threads
-            That encode and write the stored objects of this rank; None for one per core.
+            Number of threads that encode and write the stored objects of this rank; None for one
+            per core.
         journal, storage_options
-            As given to `create`.
+            Same values as for `create`.
 
         Raises
         ------
         WriterNotFoundError
             If no output was created there.
         RankError
-            If there is no such rank, another process that still runs is it, or ranks that share
+            If there is no such rank, another running process is this rank, or ranks that share
             stored objects have no communicator.
         StepError
-            If steps before `from_step` are not stored, or the run has begun with another step.
+            If steps before `from_step` are not stored, or the run has started with another step.
         """
         check_count("threads", threads, "one per core")
         if casting not in get_args(Casting):
@@ -268,7 +269,7 @@ class Writer:
             }
             owned = [key for key, share in shares.items() if share.own]
             begin(output, progress, owned, from_step, run, appender)
-            check = partial(check_not_past, output, rank, progress.rewind)
+            check = partial(check_not_past, output, rank, progress.rewind, appender)
             streams = {
                 key: Stream(one, shares[key], progress, appender.add, check, threads)
                 for key, one in output.series.items()
@@ -286,26 +287,26 @@ class Writer:
         journal: Location | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Forget an output whose ranks will not go on, so that its arrays are like any others.
+        """Discard an output whose ranks will not continue, so that its arrays become ordinary ones.
 
-        Readers see what they saw. Stored objects of steps that were not visible are deleted, as far
-        as the arrays are still those of the output.
+        Visible steps stay visible. Stored objects of other steps are deleted, if the arrays are
+        still those of the output.
 
         Parameters
         ----------
         url, path, journal, storage_options
-            As given to `create`.
+            Same values as for `create`.
 
         Raises
         ------
         WriterNotFoundError
             If there is no output.
         RankError
-            If a rank still runs; local files tell.
+            If a rank still runs; this is only detected on local files.
         """
         abandon_output(url, path, journal, storage_options)
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def ranks(self) -> int:
@@ -314,20 +315,20 @@ class Writer:
 
     @property
     def next_step(self) -> int:
-        """The step to put next: the first one that this rank has not stored when it attached."""
+        """The step to put next: the first that this rank had not stored when it attached."""
         return self._next or 0
 
     @property
     def visible(self) -> int:
-        """Steps that readers see."""
+        """Number of steps that readers see."""
         return min(lengths(self._output).values())
 
     def stored(self) -> int:
-        """Steps that all ranks have stored of all arrays: where a restart can begin."""
+        """Return the number of steps that all ranks have stored, where a restart can start."""
         return self._publisher_of_output().stored()
 
     def region(self, array: str) -> Region | None:
-        """What this rank has of each step of an array; None for nothing.
+        """Return this rank's region in each step of an array; None for no elements.
 
         Examples
         --------
@@ -348,28 +349,27 @@ class Writer:
     # --- putting ----------------------------------------------------------------------------------
 
     def put(self, step: int, blocks: Mapping[str, Any], *, flush: bool = False) -> None:
-        """Give the block of this rank for one step of every array.
+        """Put the block of this rank for one step of every array.
 
-        It is kept in memory until the stored objects along the steps are whole. A step that was
-        stored before this process attached is passed over.
+        Blocks are kept in memory until the stored objects along the steps are whole. A step that
+        was stored before this process attached is skipped.
 
         Parameters
         ----------
         step
-            Its number; one after the other, beginning with `next_step`.
+            Number of the step; steps are put in order, starting with `next_step`.
         blocks
-            By the names of arrays; of the shapes of this rank's regions. Arrays of which this rank
-            has nothing may be left out, and are passed over.
+            Blocks by the names of arrays, with the shapes of this rank's regions. Arrays without
+            elements of this rank may be left out, and are ignored.
         flush
-            Store this step and all before it now.
+            Store this step and all earlier ones now.
 
         Raises
         ------
         StepError
-            If it is not this step's turn, or it lies beyond the capacity.
+            If another step comes next, or the step exceeds the capacity.
         GridError, DataTypeError
-            If a block has another shape, or values that the array cannot hold; also if one is
-            missing.
+            If a block has another shape or is missing, or has values that the array cannot hold.
         StoreError
             If the store fails; the same step can be put again.
         """
@@ -420,7 +420,7 @@ class Writer:
         checked: Mapping[str, np.ndarray],
         pieces: dict[str, list[Any]],
     ) -> None:
-        """Send pieces to the owners of their objects, and take those that others send."""
+        """Send pieces to the owners of their objects, and receive those of other ranks."""
         if self._received is None or self._received[0] != step:
             self._received = step, self._sent_by_others(comm, step, checked)
         for source, sent in self._received[1].items():
@@ -449,22 +449,22 @@ class Writer:
         return received
 
     def flush(self) -> None:
-        """Store all steps that were put, also where stored objects are not whole yet.
+        """Store all steps that were put, even if stored objects are not whole yet.
 
-        Those are written once more when they are. Do so before a checkpoint.
+        Those objects are written again when they are whole. Call it before a checkpoint.
         """
         self._check_attached()
         for one in self._streams.values():
             one.flush()
 
     def close(self) -> None:
-        """Store what is in memory, and let another process be this rank."""
+        """Store the steps in memory, and let another process take this rank."""
         if self._appender is not None:
             self.flush()
         self.release()
 
     def release(self) -> None:
-        """Let another process be this rank; what is in memory is lost."""
+        """Let another process take this rank; steps in memory are lost."""
         if self._appender is not None:
             self._appender.close()
             self._appender = None
@@ -490,33 +490,33 @@ class Writer:
     # --- publishing -------------------------------------------------------------------------------
 
     def publish(self, step: int | None = None, *, flush: bool = False) -> int:
-        """Let readers see the steps up to one; for one process at a time.
+        """Make steps visible up to a given one; only one process at a time may do this.
 
         The visible length ends where the stored objects of all arrays are whole: at `step`, or
-        before it, with a `StepNotShownWarning`. It is never made shorter.
+        before it, with a `StepNotShownWarning`. It never decreases.
 
         Parameters
         ----------
         step
-            The last step to be seen; by default the last one that all ranks have stored.
+            Last step to make visible; by default the last one that all ranks have stored.
         flush
-            Let it end at any step, with stored objects that are not whole. If this writer is a
-            rank, it flushes; the others must have done so.
+            Let the visible length end at any step, even if stored objects are not whole. If this
+            writer has a rank, it flushes; the other ranks must have flushed.
 
         Returns
         -------
         int
-            Steps that are visible now.
+            Number of visible steps.
 
         Raises
         ------
         StepsMissingError
-            If a rank has not stored its part of them; it names ranks and stored objects.
-            Nothing has changed then.
+            If a rank has not stored its part of the steps; the error names ranks and stored
+            objects. Nothing has changed.
         StepError
-            If `step` lies beyond the capacity.
+            If `step` exceeds the capacity.
         MetadataChangedError
-            If an array is not the one any more that was created.
+            If an array is no longer the one that was created.
         """
         check_flags(flush=flush)
         if flush and self._appender is not None:
@@ -524,22 +524,21 @@ class Writer:
         return self._publisher_of_output().publish(step, flush=flush)
 
     def finish(self) -> int:
-        """Let readers see everything, and remove what lies beside the hierarchy.
+        """Make everything visible, and remove the files beside the hierarchy.
 
-        No rank can attach any more. Stored objects of steps that were forgotten, beyond the end,
-        are deleted.
+        No rank can attach any more. Stored objects of discarded steps, beyond the end, are deleted.
 
         Returns
         -------
         int
-            Steps that are visible now.
+            Number of visible steps.
 
         Raises
         ------
         RankError
-            If a rank still runs; local files tell.
+            If a rank still runs; this is only detected on local files.
         StepsMissingError
-            If a rank has not stored all that another one has. Nothing has changed then.
+            If a rank has not stored all steps that another one has. Nothing has changed.
         WriterNotFoundError
             If the output has ended.
         """

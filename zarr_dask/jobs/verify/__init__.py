@@ -1,1 +1,1 @@
-"""Finding out what is stored: a census of objects, comparisons and digests of values."""
+"""Verification of stored data: a census of objects, comparisons and digests of values."""

@@ -1,11 +1,11 @@
-"""``zd.compare``: whether two arrays or hierarchies hold the same values, however they are stored.
+"""Compare the values of two arrays or hierarchies, independently of how they are stored.
 
-Two arrays are gone through in boxes that cut no stored object of either, where memory allows it, so
-that each is decoded once. Of groups all nodes below are compared: which there are, shapes, data
-types, names of dimensions, attributes and values; layouts, codecs, fill values and formats are not.
+Two arrays are compared in boxes that cut no stored object of either, if memory allows it, so that
+each object is decoded once. For groups, all nodes below are compared: their existence, shapes, data
+types, dimension names, attributes and values. Layouts, codecs, fill values and formats are ignored.
 
-Values are equal if ``==`` says so, and NaN equals NaN (and NaT NaT) unless ``equal_nan=False``;
-zeros of both signs are equal. Complex numbers are compared part by part, records field by field.
+Values are equal if ``==`` is true. NaN equals NaN (and NaT NaT) unless ``equal_nan=False``; zeros
+of both signs are equal. Complex numbers are compared part by part, records field by field.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Grid, Region, Shape, cut
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.boxes import boxes_for, is_dask, read_box, run_boxes, sampled
+from zarr_dask.grid.grid import Grid, Region, Shape, cut
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
 from zarr_dask.jobs.verify.digest import Sum, added, digest_text, sum_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -45,14 +45,14 @@ __all__ = [
 ]
 
 _NAMED = 10
-"""Differing elements of an array that are named."""
+"""Maximum number of differing elements of an array that are named."""
 _AT_A_TIME = 1 << 17
-"""Elements that are compared at a time: what says where they differ takes some bytes for each."""
+"""Number of elements compared at a time: the mask of differences takes some bytes for each."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What two nodes do not have in common, besides values."""
+    """A difference between two nodes, other than in values."""
 
     kind: str
     """``"only in a"``, ``"only in b"``, ``"kind"``, ``"shape"``, ``"dtype"``,
@@ -67,22 +67,22 @@ class Difference:
 
 @dataclass(frozen=True)
 class ArrayComparison:
-    """The values of two arrays."""
+    """Comparison of the values of two arrays."""
 
     path: str
     elements: int
-    """Elements that were compared."""
+    """Number of elements that were compared."""
     differing: int
-    """How many of them differ."""
+    """Number of elements that differ."""
     first: tuple[tuple[Shape, Any, Any], ...]
-    """Coordinates and both values of the first ten that do, in C order."""
+    """Coordinates and both values of the first ten differing elements, in C order."""
     digest: str | None
-    """`zarr_dask.digest` of `a`, and of `b` if they are equal; where it was asked for."""
+    """`zarr_dask.digest` of `a`, and of `b` if they are equal; None if it was not requested."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found; made by `zarr_dask.compare`."""
+    """Result of a comparison; made by `zarr_dask.compare`."""
 
     a: str
     b: str
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not self.differences and not any(one.differing for one in self.arrays)
 
     def __bool__(self) -> bool:
@@ -100,16 +100,16 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 only if nothing differs."""
+        """Exit code of the command: 0 only if nothing differs."""
         return 0 if self.equal else 1
 
     @property
     def digest(self) -> str | None:
-        """The digest of `a`, if it is one array and it was asked for."""
+        """The digest of `a`, if it is one array and the digest was requested."""
         return self.arrays[0].digest if len(self.arrays) == 1 else None
 
     def to_json(self) -> dict[str, Any]:
-        """As strict JSON values; values of elements as texts.
+        """Return strict JSON values; values of elements are texts.
 
         Returns
         -------
@@ -181,20 +181,21 @@ def compare(
     Parameters
     ----------
     a, b
-        Arrays or groups: places, open nodes, NumPy arrays; one of them may be a dask array.
+        Arrays or groups: locations, open nodes, NumPy arrays; one of them may be a dask array.
     sample
-        Compare only this fraction of the blocks (a float), or so many of each array (an int);
-        always the same ones.
+        Compare only this fraction of the blocks (a float), or this many blocks of each array (an
+        int); the choice is always the same.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     equal_nan
-        Whether NaN equals NaN, and NaT NaT.
+        True if NaN equals NaN, and NaT equals NaT.
     attributes
-        Whether attributes are compared.
+        True to compare attributes.
     digest
-        Work out the digest of the values on the way (see `zarr_dask.digest`).
+        Also compute the digest of the values (see `zarr_dask.digest`).
     storage_options, read
-        As for `zarr_dask.open`, for those that are places; options are for paths and URLs.
+        As for `zarr_dask.open`, for arguments that are locations; storage options only for paths
+        and URLs.
 
     Returns
     -------
@@ -204,11 +205,11 @@ def compare(
     Raises
     ------
     NodeNotFoundError
-        If there is nothing at a place.
+        If nothing exists at a location.
     NodeTypeError
         If one is an array and the other a group.
     CorruptObjectError
-        If stored bytes do not decode.
+        If stored bytes cannot be decoded.
 
     Examples
     --------
@@ -228,7 +229,7 @@ def compare(
     left, right = (_opened(one, storage_options, read) for one in (a, b))
     given: Any = sample
     if isinstance(given, np.number):
-        sample = given.item()  # the report is JSON
+        sample = given.item()  # the report must be JSON
     job = _Job(sample, client, equal_nan, attributes, digest)
     if isinstance(left, Group) != isinstance(right, Group):
         kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
@@ -245,13 +246,13 @@ def compare(
 def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:
     if isinstance(one, Array | Group | np.ndarray) or is_dask(one):
         return one
-    if isinstance(one, np.generic) and not isinstance(one, np.str_):  # a place
-        return np.asarray(one)  # what an index that leaves no dimension gives
+    if isinstance(one, np.generic) and not isinstance(one, np.str_):  # a location
+        return np.asarray(one)  # an index that leaves no dimension gives these
     return open_node(one, storage_options=storage_options if _is_named(one) else None, read=read)
 
 
 def _is_named(one: Any) -> bool:
-    """Whether it is a path or URL, which options of a store are for."""
+    """True for a path or URL, which storage options are for."""
     return isinstance(one, str | PathLike)
 
 
@@ -261,7 +262,7 @@ def _place(one: Any) -> str:
 
 @dataclass
 class _Job:
-    """What is known so far."""
+    """Arguments of a comparison, and its results so far."""
 
     sample: float | None
     client: Client | None
@@ -272,7 +273,7 @@ class _Job:
     differences: list[Difference] = field(default_factory=list)
 
     def differ(self, kind: str, path: str, a: object, b: object) -> None:
-        """Name a difference."""
+        """Record a difference."""
         self.differences.append(Difference(kind, path, str(a), str(b)))
 
     def groups(self, a: Group, b: Group) -> None:
@@ -300,7 +301,7 @@ class _Job:
         )
         for name in sorted(mine.keys() | theirs.keys()) if self.attributes else ():
             one, other = mine.get(name, _NOTHING), theirs.get(name, _NOTHING)
-            if one != other and repr(one) != repr(other):  # which NaN in JSON are not
+            if one != other and repr(one) != repr(other):  # NaN in JSON is not equal to itself
                 self.differ("attributes", path, f"{name}={one!r}", f"{name}={other!r}")
 
     def arrays_at(self, path: str, a: Any, b: Any) -> None:
@@ -356,9 +357,9 @@ def _label(array: Any) -> str:
 
 
 def _is_in_memory_as(a: Any, b: Any) -> bool:
-    """Whether elements of any length differ in type only because one of the arrays is not stored.
+    """True if two types of variable-length elements differ only because one array is in memory.
 
-    NumPy has objects for all of them, and `numpy.dtypes.StringDType` for texts.
+    NumPy uses objects for all of them, and `numpy.dtypes.StringDType` for texts.
     """
     in_memory = [one for one in (a, b) if not isinstance(one, Array)]
     kinds = {a.dtype.kind, b.dtype.kind}
@@ -373,7 +374,7 @@ def _numpy_label(dtype: np.dtype[Any]) -> str:
 
 
 def _comparable(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
-    """Whether ``==`` says something about values of these types."""
+    """True if ``==`` is meaningful for values of these types."""
     if a == b:
         return True
     kinds = {_family(one) for one in (a, b)}
@@ -391,7 +392,7 @@ def _family(dtype: np.dtype[Any]) -> str:
 
 @dataclass
 class Found:
-    """What was found out, of one box or of all."""
+    """Differences found in one box or in all."""
 
     elements: int = 0
     differing: int = 0
@@ -399,7 +400,7 @@ class Found:
     total: Sum = (0, 0)
 
     def add(self, other: Found) -> None:
-        """What was found in another box."""
+        """Add the differences found in another box."""
         self.elements += other.elements
         self.differing += other.differing
         if other.first:
@@ -420,16 +421,16 @@ def _look(
 
 
 def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> Found:
-    """How many elements of two arrays of one shape differ, and the first of them.
+    """Return the number of differing elements of two arrays of one shape, and the first of them.
 
     Parameters
     ----------
     a, b
-        The arrays; a few of their elements are compared at a time.
+        The arrays; few of their elements are compared at a time.
     origin
-        Coordinates of their first element.
+        Coordinates of the first element.
     equal_nan
-        Whether NaN equals NaN, and NaT NaT.
+        True if NaN equals NaN, and NaT equals NaT.
 
     Examples
     --------
@@ -450,7 +451,7 @@ def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -
 
 
 def _pieces(shape: Shape) -> Iterator[Region]:
-    """Regions of not too many elements, which lie together in memory, that make up an array."""
+    """Return regions of limited size, mostly contiguous in memory, that make up an array."""
     cell: list[int] = []
     room = _AT_A_TIME
     for length in reversed(shape):
@@ -461,7 +462,7 @@ def _pieces(shape: Shape) -> Iterator[Region]:
 
 
 def differs(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:
-    """Where two arrays of one shape differ.
+    """Return a mask of the elements that differ between two arrays of one shape.
 
     Examples
     --------

@@ -1,18 +1,18 @@
-"""A digest of values that does not depend on how they are stored.
+"""Digest of values, independent of how they are stored.
 
-Every element has a hash of its own, made of its position in the array (counted in C order) and of
-its value; the digest is the sum of all hashes modulo 2^128. A sum does not ask for an order: any
-blocks give their share, whatever their shape, in any task, and the digest of two equal arrays is
-the same in any chunks, shards, codecs and formats. To hash runs of bytes would be faster, but a
-block could give its share only where it holds whole runs.
+Every element has a hash of its own, computed from its position in the array (in C order) and its
+value. The digest is the sum of all hashes modulo 2^128. A sum does not depend on order, so blocks
+of any shape can be hashed in any task. Equal arrays have the same digest in any chunks, shards,
+codecs and formats. Hashing runs of bytes would be faster, but would need blocks that hold whole
+runs.
 
-A hash is two 64-bit words, each of ``mix(mix(position * odd + constant) ^ value)`` with the mixing
-function of splitmix64, in which every bit of its input changes half of those of its output. Two
-arrays that differ by accident have the same digest with a chance of about 2^-128; against somebody
-who makes them differ on purpose it is no protection (SHA-256 of stored objects is).
+A hash is two 64-bit words, each computed as ``mix(mix(position * odd + constant) ^ value)`` with
+the mixing function of splitmix64, in which every input bit changes half of the output bits. Two
+arrays that differ by accident have the same digest with a probability of about 2^-128. It does not
+protect against deliberate changes (SHA-256 of stored objects does).
 
-Values that `zarr_dask.compare` takes for equal have equal hashes: zeros of both signs are one, and
-so are all NaN. The text of a digest begins with the version of this construction.
+Values that `zarr_dask.compare` treats as equal have equal hashes: zeros of both signs are equal,
+and so are all NaN. The text of a digest starts with the version of this construction.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Region, Shape
-from zarr_dask.group import open_array
-from zarr_dask.jobs.boxes import boxes_for, run_boxes
-from zarr_dask.manifest import Manifest, ManifestPlace
+from zarr_dask.grid.grid import Region, Shape
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.engine.map_regions import boxes_for, run_boxes
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 __all__ = ["Sum", "added", "digest", "digest_text", "sum_of"]
 
 Sum = tuple[int, int]
-"""The sums of the two words of all hashes, each modulo 2^64."""
+"""Sums of the two words of all hashes, each modulo 2^64."""
 
 _SLAB = 1 << 15
-"""Elements that are hashed at once: they and their hashes stay in the cache."""
+"""Number of elements hashed at once: they and their hashes stay in the CPU cache."""
 _WORD = (1 << 64) - 1
 _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
-"""An odd factor of the position and a constant, for each of the two words."""
+"""An odd factor for the position and a constant, for each of the two words."""
 
 
 def digest(
@@ -61,32 +61,32 @@ def digest(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> str:
-    """A digest of the values of an array, the same in any layout, format and encoding.
+    """Return a digest of the values of an array, the same in any layout, format and encoding.
 
     Parameters
     ----------
     array
-        A stored array (`zarr_dask.Array`) or the place of one, a NumPy array or a dask array.
+        A stored array (`zarr_dask.Array`) or its location, a NumPy array or a dask array.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     manifest
-        Path or URL of a manifest to keep the digest in: ``zarr_dask.Manifest.read(...).digest``.
+        Path or URL of a manifest to store the digest in: ``zarr_dask.Manifest.read(...).digest``.
     storage_options, read
-        As for `zarr_dask.open`, of a place.
+        As for `zarr_dask.open`, if `array` is a location.
 
     Returns
     -------
     str
-        ``"zd1-"`` and 32 hexadecimal digits, made of shape, data type and values.
+        ``"zd1-"`` and 32 hexadecimal digits, computed from shape, data type and values.
 
     Raises
     ------
     NodeNotFoundError
-        If there is no array at a place.
+        If there is no array at a location.
     CorruptObjectError
-        If stored bytes do not decode.
+        If stored bytes cannot be decoded.
     ManifestError
-        If there is no whole manifest.
+        If the manifest is missing or incomplete.
 
     Examples
     --------
@@ -122,28 +122,28 @@ def digest(
 
 
 def digest_text(shape: Shape, dtype: np.dtype[Any], total: Sum) -> str:
-    """The digest of an array, from the sum of the hashes of its elements."""
+    """Return the digest of an array, from the sum of the hashes of its elements."""
     label = "object" if dtype.kind in "OT" else str(np.dtype(dtype).newbyteorder("="))
     facts = f"{label}{tuple(map(int, shape))}{total[0]:016x}{total[1]:016x}"
     return f"zd1-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
 
 def added(a: Sum, b: Sum) -> Sum:
-    """The sum of two sums."""
+    """Return the sum of two sums."""
     return (a[0] + b[0]) & _WORD, (a[1] + b[1]) & _WORD
 
 
 def sum_of(block: np.ndarray, region: Region, shape: Shape) -> Sum:
-    """The sum of the hashes of a block.
+    """Return the sum of the hashes of a block.
 
     Parameters
     ----------
     block
         Values.
     region
-        Where they lie in the array; slices of step 1.
+        Region of the block in the array; slices of step 1.
     shape
-        Of the array.
+        Shape of the array.
     """
     strides = list(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
     total = (0, 0)
@@ -159,7 +159,7 @@ def sum_of(block: np.ndarray, region: Region, shape: Shape) -> Sum:
 
 
 def _slabs(shape: Shape) -> Iterator[Region]:
-    """The shape in pieces of few elements, whole rows where that is possible."""
+    """Yield regions of few elements that make up a shape, of whole rows if possible."""
     rows = list(shape)
     axis = 0
     while axis < len(rows) and prod(shape[axis:]) > _SLAB:
@@ -192,7 +192,7 @@ def _summed(positions: np.ndarray, words: list[np.ndarray]) -> Sum:
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64, in place."""
+    """Apply the finalizer of splitmix64 in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -205,18 +205,18 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def _words(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Every element as one or more words, equal for equal values."""
+    """Yield every element as one or more words, which are equal for equal values."""
     dtype = values.dtype
     if dtype.names is not None:
         for name in dtype.names:
             field = values[name]
-            inner = field.reshape((values.size, -1))  # of a field that is an array itself
+            inner = field.reshape((values.size, -1))  # a field may be an array itself
             for column in range(inner.shape[1]):
                 yield from _words(inner[:, column])
     elif dtype.kind in "OT":
         yield from _words_of_objects(values)
     elif is_small(dtype):
-        yield from _words(values.astype(np.float32))  # which holds them all
+        yield from _words(values.astype(np.float32))  # float32 can hold all of them
     elif dtype.kind == "c":
         yield from _words(values.real)
         yield from _words(values.imag)
@@ -243,7 +243,7 @@ def _words_of_floats(values: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _native(values: np.ndarray) -> np.ndarray:
-    """All elements, in this machine's order of bytes, where these are looked at."""
+    """Return all elements, flat and in native byte order."""
     return np.ravel(values).astype(values.dtype.newbyteorder("="), copy=False)
 
 

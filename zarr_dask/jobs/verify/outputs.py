@@ -1,4 +1,4 @@
-"""What the ranks of an open output say that they have stored: receipts for `zarr_dask.verify`."""
+"""Receipts of open outputs of simulations for `zarr_dask.verify`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.simulation.output import Output, open_output
 from zarr_dask.jobs.simulation.progress import Survey
 from zarr_dask.journal import default_place
-from zarr_dask.manifest import Manifest
-from zarr_dask.receipts import StoredObject
+from zarr_dask.journal.manifest import Manifest
+from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import ReadOnly
 
 __all__ = ["receipts_of_outputs"]
 
 _NO_OUTPUT = (
     WriterNotFoundError,
-    ResumeError,  # the journal lies in what would be written
-    NodeNotFoundError,  # what has become of the arrays others find out
+    ResumeError,  # the journal lies inside the target
+    NodeNotFoundError,  # the state of the arrays is checked elsewhere
     MetadataError,
     MetadataChangedError,
 )
@@ -37,10 +37,10 @@ _NO_OUTPUT = (
 def receipts_of_outputs(
     store: Store, paths: Iterable[str], journal: Location | None
 ) -> list[Manifest]:
-    """The receipts of the outputs that some arrays belong to, by the groups around them.
+    """Return the receipts of the outputs that some arrays belong to, found by their parent groups.
 
-    Of objects that are not whole along the steps nothing is said: their rank may put more into them
-    at any time.
+    Objects that are not complete along the steps are left out, because their rank may write them
+    again at any time.
     """
     store = without_consolidated(store)
     while isinstance(store, ReadOnly):

@@ -1,4 +1,4 @@
-"""What `zarr_dask.verify` has found: as text, as JSON, as a picture.
+"""Report of `zarr_dask.verify`: as text, as JSON, as a plot.
 
 `VerifyReport.to_json` is stable: members are added, never renamed or removed, as long as
 ``"verify_version"`` is 1.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Shape
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.verify.census import STATES, Depth, Finding, State
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ class ArrayReport:
     counts: Shape
     """Stored objects along each dimension."""
     states: np.ndarray = field(repr=False)
-    """Of that shape: place in `STATES` of each stored object."""
+    """Index in `STATES` of each stored object, in this shape."""
     chunks: Mapping[State, int]
     """Chunks inside shards by state; empty if there are no shards."""
     nbytes: int
@@ -56,20 +56,20 @@ class ArrayReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no stored object is damaged."""
+        """True if no stored object is damaged."""
         return not any(self.objects[state] for state in STATES[3:])
 
     def heat_map(self, rows: int = _MAP_ROWS, columns: int = _MAP_COLUMNS) -> str:
-        """The stored objects as letters, the worst of those that share one.
+        """Return a text map of the stored objects; a letter shows the worst state it covers.
 
-        ``#`` ok, ``o`` empty on purpose, ``.`` absent, ``T`` torn, ``C`` checksum, ``X`` does not
-        decode. The last two dimensions are seen, the others laid upon each other.
+        ``#`` ok, ``o`` empty on purpose, ``.`` absent, ``T`` torn, ``C`` checksum, ``X``
+        undecodable. The map shows the last two dimensions, with the others overlaid.
         """
         image = _binned(_flat(self.states), rows, columns)
         return "\n".join("".join(_SYMBOLS[state] for state in row) for row in image.tolist())
 
     def to_json(self) -> dict[str, Any]:
-        """As strict JSON values."""
+        """Return strict JSON values."""
         return {
             "path": self.path,
             "shape": list(self.shape),
@@ -82,14 +82,14 @@ class ArrayReport:
 
 
 def _flat(states: np.ndarray) -> np.ndarray:
-    """The worst states along all dimensions but the last two."""
+    """Return the worst states along all dimensions but the last two."""
     while states.ndim > 2:
         states = states.max(axis=0) if len(states) else np.zeros(states.shape[1:], states.dtype)
     return np.atleast_2d(states)
 
 
 def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """At most so many rows and columns, the worst of each bin."""
+    """Return at most this many rows and columns, with the worst state of each bin."""
     for axis, most in enumerate((rows, columns)):
         length = image.shape[axis]
         if length > most:
@@ -100,29 +100,29 @@ def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Everything below a place; made by `zarr_dask.verify`."""
+    """Result for everything below a location; made by `zarr_dask.verify`."""
 
     where: str
     """Store and path."""
     deep: Depth
     arrays: tuple[ArrayReport, ...]
     findings: tuple[Finding, ...]
-    """What is wrong, by path and key; the first ten thousand."""
+    """Problems by path and key; the first ten thousand."""
     counts: Mapping[str, int]
-    """How many findings there are of each kind, those included that are not named."""
+    """Number of findings of each kind, including those not named."""
     listed: bool = True
-    """Whether the store could say which keys there are: else nobody knows of orphans."""
+    """True if the store can list its keys; without listing, orphans cannot be found."""
     swept: int = 0
-    """Temporary files that were removed."""
+    """Number of temporary files that were removed."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.counts and all(array.ok for array in self.arrays)
 
     @property
     def exit_code(self) -> int:
-        """0 only if nothing is wrong."""
+        """Exit code of the command: 0 only if nothing is wrong."""
         return 0 if self.ok else 1
 
     @property
@@ -132,7 +132,7 @@ class VerifyReport:
 
     @property
     def unpublished(self) -> int:
-        """Stored objects of steps that open outputs have not published yet: nothing is wrong."""
+        """Stored objects of steps that open outputs have not published yet; not a problem."""
         return sum(array.unpublished for array in self.arrays)
 
     @property
@@ -141,7 +141,7 @@ class VerifyReport:
         return {s: sum(array.chunks.get(s, 0) for array in self.arrays) for s in STATES}
 
     def to_json(self) -> dict[str, Any]:
-        """As strict JSON values.
+        """Return strict JSON values.
 
         Returns
         -------
@@ -203,7 +203,7 @@ class VerifyReport:
         return "\n".join(lines)
 
     def plot(self) -> Figure:
-        """A heat map of the stored objects of each array, at most twelve, damaged ones first.
+        """Plot a heat map of the stored objects of at most twelve arrays, damaged ones first.
 
         Raises
         ------
@@ -241,5 +241,5 @@ class VerifyReport:
 
 
 def _numbers(counts: Mapping[Any, int]) -> str:
-    """Numbers of things by their name, those of which there are none left out."""
+    """Return numbers with their names as text, without zeros."""
     return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"

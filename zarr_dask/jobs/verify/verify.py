@@ -1,12 +1,12 @@
-"""``zd.verify``: whether all that is stored is whole, and what is there that should not be.
+"""Verification of stored data: missing, damaged and unexpected objects.
 
-One listing says which stored objects there are and which keys belong to nothing (`ownerless`); the
-tasks of a `census` look into the objects, on dask's schedulers or a cluster. What is found is a
+One listing finds the existing stored objects, and keys that belong to nothing (`ownerless`). The
+tasks of a `census` check the objects, on dask's schedulers or a cluster. The result is a
 `VerifyReport` (`report`).
 
-Which absent objects are absent on purpose only receipts can tell (`receipted`): a manifest that a
-job has kept, anything that has ``objects`` and ``empty`` as one (`Receipted`), or the journals of
-jobs that have not ended. What killed writers have left beside objects is found by `leftovers`.
+Only receipts (`receipted`) show which absent objects are absent on purpose. They come from a
+manifest of a job, from any object with ``objects`` and ``empty`` (`Receipted`), or from the
+journals of jobs that have not ended. `leftovers` finds temporary output of killed writers.
 """
 
 from __future__ import annotations
@@ -24,18 +24,29 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags, check_given
+from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import GridError, ListingError, ManifestError, MetadataError
-from zarr_dask.flags import check_flags, check_given
+from zarr_dask.errors import (
+    GridError,
+    JournalError,
+    LinkError,
+    ListingError,
+    ManifestError,
+    MetadataError,
+)
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.run import find_workers, run_tasks
-from zarr_dask.jobs.verify.census import (
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.jobs.engine import find_workers, run_tasks
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.verify.expected import OpenJobs, Receipted, ReceiptedObject, sha256_of
+from zarr_dask.jobs.verify.orphans import Ownerless
+from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
+from zarr_dask.jobs.verify.scan import (
     STATES,
     Batch,
     Cells,
@@ -45,17 +56,13 @@ from zarr_dask.jobs.verify.census import (
     State,
     Summed,
 )
-from zarr_dask.jobs.verify.leftovers import find_leftovers
-from zarr_dask.jobs.verify.ownerless import Ownerless
-from zarr_dask.jobs.verify.receipted import OpenJobs, Receipted, ReceiptedObject, sha256_of
-from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
+from zarr_dask.jobs.verify.temporaries import find_leftovers
 from zarr_dask.journal import (
     output_of,
 )
-from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.node_place import node_place
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,11 +70,11 @@ if TYPE_CHECKING:
 __all__ = ["Receipted", "verify"]
 
 _ARRAYS_AT_ONCE = 32
-"""Arrays whose objects are looked at by one run of tasks; each is part of each task."""
+"""Number of arrays checked by one run of tasks; each array is part of each task."""
 _MOST_NAMED = 10_000
-"""Findings that a report names; all are counted."""
+"""Maximum number of findings that a report names; all are counted."""
 _MOST_CELLS = 1 << 30
-"""Stored objects of one array at most."""
+"""Maximum number of stored objects of one array."""
 _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
 
@@ -84,25 +91,24 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> VerifyReport:
-    """Look at every stored object below a place, down to the chunks inside shards.
+    """Check every stored object below a location, down to the chunks inside shards.
 
     Parameters
     ----------
     url, path
         An array or a group, and a path below it.
     deep
-        ``"index"`` reads the indices of shards and looks at sizes; ``"decode"`` decodes every
-        chunk; ``"receipts"`` sums up all bytes and compares them with `manifest`, or else with the
-        journals of jobs that have not ended and of outputs of simulations that are open.
+        ``"index"`` reads the indices of shards and checks sizes; ``"decode"`` decodes every chunk;
+        ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
+        with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
-        What the jobs that wrote the arrays have kept, or the path or URL of a manifest. With it, an
-        absent object is either absent on purpose or lost; without it, nobody can know.
+        Manifest of the jobs that wrote the arrays, or its path or URL. With it, an absent object is
+        known to be absent on purpose or lost; without it, this is unknown.
     journal
-        What jobs that have not ended, or an output of a simulation that is open, were given as
-        ``journal=``. What they have written is known for theirs by it, as it is without where they
-        keep their journals beside the hierarchy.
+        Value of ``journal=`` of jobs that have not ended, or of an open output of a simulation, so
+        that their journals are found. Journals beside the hierarchy are always found.
     sweep
-        Remove temporary files of writers that were killed, if they are older than an hour.
+        Remove temporary files of killed writers, if they are older than an hour.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     storage_options, read
@@ -111,17 +117,17 @@ def verify(
     Returns
     -------
     VerifyReport
-        ``report.ok`` is false if anything is wrong; absent objects alone are not, because they read
-        as the fill value.
+        ``report.ok`` is false if anything is wrong. Absent objects alone are not wrong, because
+        they read as the fill value.
 
     Raises
     ------
     NodeNotFoundError
         If there is no node.
     ManifestError
-        If there is no whole manifest, or nothing to compare with.
+        If the manifest is missing or incomplete, or there is nothing to compare with.
     StoreError
-        If the store fails: what cannot be read is no finding.
+        If the store fails; a failed read is not a finding.
 
     Examples
     --------
@@ -148,7 +154,7 @@ def verify(
     begun = job.open_jobs.receipts() if kept is None and deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
-    objects = () if receipts is None else tuple(receipts.objects)  # which may be an iterator
+    objects = () if receipts is None else tuple(receipts.objects)  # it may be an iterator
     job.look(client, sha256=any(map(sha256_of, objects)))
     if receipts is not None:
         job.compare(objects, receipts.empty, complete=kept is not None)
@@ -161,7 +167,7 @@ def verify(
 
 @dataclass
 class _Job:
-    """What is known so far."""
+    """State of a verification."""
 
     store: Store
     path: str
@@ -171,23 +177,23 @@ class _Job:
     arrays: list[Array]
     findings: list[Finding]
     counts: Counter[str]
-    """Findings of each kind."""
+    """Number of findings of each kind."""
     ownerless: Ownerless
-    """Keys that are called as stored objects are, below no array."""
+    """Keys that look like stored objects, below no array."""
     cells: list[Cells] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
-    """State of each stored object, by array; absent where nothing else is known."""
+    """State of each stored object, by array; absent unless known otherwise."""
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
     sums: list[dict[int, Summed]] = field(default_factory=list)
     unpublished: Counter[int] = field(default_factory=Counter)
-    """Objects of steps that are not published, by array."""
+    """Number of objects of unpublished steps, by array."""
     axes: dict[int, int] = field(default_factory=dict)
-    """Of arrays with objects outside: the dimension along which an open output grows, or -1."""
+    """For arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
     swept: int = 0
     journal: Location | None = None
-    """Where jobs and outputs keep their journals that do not lie beside the hierarchy."""
+    """Location of journals of jobs and outputs that are not beside the hierarchy."""
 
     @property
     def open_jobs(self) -> OpenJobs:
@@ -201,7 +207,7 @@ class _Job:
         storage_options: Mapping[str, Any] | None,
         read: ReadOptions | None,
     ) -> _Job:
-        options = replace(ReadOptions.given(read), consolidated=False)  # what the documents say
+        options = replace(ReadOptions.given(read), consolidated=False)  # read own metadata
         if not isinstance(url, Array | Group):
             url, path = node_place(url, path, storage_options)
             storage_options = None
@@ -230,13 +236,13 @@ class _Job:
         return job
 
     def add(self, finding: Finding) -> None:
-        """Something is wrong."""
+        """Record a problem."""
         self.counts[finding.kind] += 1
         if len(self.findings) < _MOST_NAMED:
             self.findings.append(finding)
 
     def check_numbers(self) -> None:
-        """Refuse arrays of too many stored objects, before any is numbered."""
+        """Refuse arrays with too many stored objects, before any is numbered."""
         for array in self.arrays:
             if array.meta.grid.ncells > _MOST_CELLS:
                 raise GridError(
@@ -247,7 +253,7 @@ class _Job:
     # --- keys -------------------------------------------------------------------------------------
 
     def list_keys(self) -> None:
-        """Which stored objects there are, and which keys below an array belong to nothing."""
+        """List the stored objects, and the keys below an array that belong to nothing."""
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         present = [numbers_of("q") for _ in self.arrays]
         documents = set(self._documents())
@@ -265,9 +271,9 @@ class _Job:
             self.cells = [Cells.of(np.frombuffer(one, np.int64)) for one in present]
 
     def find_ownerless(self) -> None:
-        """Stored objects whose array is not there: its document is lost, or was never written.
+        """Report stored objects without an array: its metadata was lost, or never written.
 
-        Those of arrays that are told of otherwise are not named again.
+        Objects of arrays that are reported for another reason are not reported again.
         """
         told = {one.path for one in self.findings if one.kind in {"document", "journal"}}
         for path, count, first in self.ownerless.lost(self.store, told):
@@ -311,7 +317,7 @@ class _Job:
             present.append(int(np.ravel_multi_index(coords, counts)) if coords else 0)
 
     def _is_unpublished(self, which: int, coords: tuple[int, ...]) -> bool:
-        """Whether an object is of a step that the ranks of a simulation have not published."""
+        """True if an object belongs to a step that the ranks of a simulation have not published."""
         array = self.arrays[which]
         outside = {n for n, count in enumerate(array.meta.grid.counts) if coords[n] >= count}
         if len(outside) != 1:
@@ -326,7 +332,7 @@ class _Job:
     # --- stored objects ---------------------------------------------------------------------------
 
     def look(self, client: Client | None, *, sha256: bool) -> None:
-        """Look into the stored objects; work out their SHA-256 if receipts have it."""
+        """Check the stored objects; compute their SHA-256 if receipts have it."""
         absent = STATES.index("absent")
         self.states = [np.full(one.meta.grid.ncells, absent, np.uint8) for one in self.arrays]
         self.chunks = [Counter() for _ in self.arrays]
@@ -356,19 +362,19 @@ class _Job:
     def compare(
         self, objects: Iterable[ReceiptedObject], empty: Iterable[str], *, complete: bool
     ) -> None:
-        """Hold what was found against what jobs say that they have stored.
+        """Compare the results with the receipts of jobs.
 
         Parameters
         ----------
         objects, empty
-            As `Receipted` has them.
+            Contents of a `Receipted`.
         complete
-            Whether what has no receipt should not be absent.
+            True if objects without a receipt must not be absent.
 
         Raises
         ------
         ManifestError
-            If the receipts speak of nothing that is there.
+            If no receipt is for an existing object.
         """
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         absent = STATES.index("absent")
@@ -395,7 +401,7 @@ class _Job:
                 self._blame(which, cell, "absent", _LOST if (which, cell) in lost else _UNKNOWN)
 
     def _cell(self, key: str, places: Mapping[str, int]) -> tuple[int, int] | None:
-        """The array that a key belongs to, and the number of its cell."""
+        """Return the numbers of the array and the cell that a key belongs to, or None."""
         which = _owner(key, places)
         if which is None:
             return None
@@ -447,16 +453,16 @@ class _Job:
         self.states[which][cell] = STATES.index(state)
         self.add(Finding(state, array.path, array.key(coords), (coords,), reason))
 
-    # --- documents and leftovers ------------------------------------------------------------------
+    # --- metadata and leftovers -------------------------------------------------------------------
 
     def look_at_documents(self) -> None:
-        """Whether consolidated metadata say what the documents say."""
+        """Check that consolidated metadata agrees with the metadata of the nodes."""
         if not isinstance(self.node, Group):
             return
         groups = [self.node, *(one for _, one in self.node.walk() if isinstance(one, Group))]
         for group in groups:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of nodes without documents, which others report
+                warnings.simplefilter("ignore")  # about implicit groups
                 try:
                     stale = group.stale()
                 except MetadataError as error:
@@ -467,9 +473,14 @@ class _Job:
                 self.add(Finding("stale", f"{group.path}/{below}".strip("/"), reason=reason))
 
     def find_open_jobs(self, *, sweep: bool) -> None:
-        """Journals of jobs that have not ended, or were killed when only those were left."""
+        """Report journals of jobs that have not ended, or died with only the journal left."""
         jobs = self.open_jobs
-        for path, journal, job in list(jobs):
+        try:
+            found = list(jobs)
+        except (LinkError, JournalError) as error:
+            self.add(Finding("journal", self.path, reason=str(error)))
+            return
+        for path, journal, job in found:
             how = "has not ended: it is running" + ("" if journal.is_held() else ", or was killed")
             if jobs.is_done(path, journal, job):
                 if sweep:
@@ -482,14 +493,14 @@ class _Job:
             self.add(Finding("journal", path, journal.prefix, reason=reason))
 
     def find_leftovers(self, *, sweep: bool) -> None:
-        """What killed writers have left."""
+        """Report leftovers of killed writers."""
         found, swept = find_leftovers(self.store, self.path, sweep=sweep)
         self.swept += swept
         for finding in found:
             self.add(finding)
 
     def report(self) -> VerifyReport:
-        """What was found."""
+        """Return the report."""
         arrays = tuple(
             ArrayReport(
                 array.path,
@@ -517,7 +528,7 @@ class _Job:
 
 
 def _without_document(group: Group) -> Iterator[Finding]:
-    """What is said of a group that is one only because nodes lie below it."""
+    """Yield a finding for a group that exists only because nodes lie below it."""
     if group.meta.implicit and not group.node_format.has_implicit_groups:
         keys = " or ".join(map(repr, group.node_format.node_keys(group.path)))
         reason = (
@@ -528,7 +539,7 @@ def _without_document(group: Group) -> Iterator[Finding]:
 
 
 def _owner(key: str, places: Mapping[str, int]) -> int | None:
-    """The array with the longest prefix that a key has."""
+    """Return the array with the longest prefix that a key has; None if there is none."""
     end = key.rfind("/") + 1
     while end:
         if key[:end] in places:

@@ -1,1 +1,1 @@
-"""Writing dask arrays: one task for each stored object, planned, resumed, guarded."""
+"""Writing dask arrays: one task for each stored object, with plans, resuming and checks."""

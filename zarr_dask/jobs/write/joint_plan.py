@@ -1,4 +1,4 @@
-"""Several writes as one plan and one graph: what the arrays have in common is computed once."""
+"""Several writes as one plan and one graph: common inputs of the arrays are computed once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from zarr_dask.jobs.archives import check_outlives, ends_archives
-from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.running import end_of, run_plans
@@ -27,14 +27,15 @@ __all__ = ["JointWritePlan"]
 
 @dataclass(frozen=True, eq=False)
 class JointWritePlan:
-    """Several writes by one graph; made by `plan_write`. No stored object is written by two."""
+    """Several writes by one graph, without a stored object in common; made by `plan_write`."""
 
     plans: tuple[WritePlan, ...]
 
     def at_once(self) -> JointWritePlan:
-        """As `WritePlan.at_once`; but new arrays are begun one after the other.
+        """Return the plan as `WritePlan.at_once` does, unless it makes new arrays.
 
-        What one of them takes the place of may be where another one is.
+        One new array may replace the location of another one, so they are started one after the
+        other.
         """
         if any(plan.creates for plan in self.plans):
             return self
@@ -59,23 +60,23 @@ class JointWritePlan:
         return self.explain()
 
     def explain(self) -> str:
-        """The plans in words and numbers."""
+        """Return the plans in words and numbers."""
         return "\n".join(plan.explain() for plan in self.plans)
 
     def _repr_html_(self) -> str:
         return "".join(plan._repr_html_() for plan in self.plans)
 
     def to_json(self) -> str:
-        """The plans as a JSON document; see `WritePlan.to_json`."""
+        """Return the plans as JSON; see `WritePlan.to_json`."""
         arrays = [plan.facts() for plan in self.plans]
         return json.dumps({"job": "write", "arrays": arrays}, indent=2)
 
     def plot(self) -> Figure:
-        """A panel for each array; see `WritePlan.plot`."""
+        """Plot a panel for each array; see `WritePlan.plot`."""
         return plot_writes([plan.panel() for plan in self.plans])
 
     def collection(self, topic: str = "") -> StoredWrite:
-        """The tasks of all, after making room at the targets; see `WritePlan.collection`."""
+        """Return the tasks of all, after making room at the targets; see `WritePlan.collection`."""
         from zarr_dask.graph import join_writes
 
         for plan in self.plans:
@@ -91,13 +92,13 @@ class JointWritePlan:
         progress: WriteProgress | None = None,
         window: int | None = None,
     ) -> tuple[WriteReport, ...]:
-        """Do it; see `WritePlan.run`. Several arrays are one submission, but for windows.
+        """Run the plan; see `WritePlan.run`. Several arrays are one submission, unless in windows.
 
         Raises
         ------
         ValueError
-            If there is to be a window, but blocks are made from what they have in common, those of
-            two arrays included.
+            If `window` is given, but blocks share intermediate results, including blocks of two
+            arrays.
         """
         for plan in self.plans:
             plan.check_window(window)
@@ -106,7 +107,7 @@ class JointWritePlan:
         return run_plans(self.plans, client, progress, window)
 
     def _check_apart(self) -> None:
-        """Whether nothing is computed for two of the arrays."""
+        """Refuse arrays that share an intermediate result."""
         for one, other in combinations(self.plans, 2):
             common = set(one.values.dask.layers) & set(other.values.dask.layers)
             if common:
@@ -117,5 +118,5 @@ class JointWritePlan:
                 )
 
     def stored(self) -> tuple[da.Array, ...]:
-        """The targets as dask arrays."""
+        """Return the targets as dask arrays."""
         return tuple(plan.stored() for plan in self.plans)

@@ -1,9 +1,9 @@
-"""What a write will do, as a value: in words, in JSON, drawn, and as the graph that does it."""
+"""Plan of a write as a value: as text, as JSON, as a plot, and as the graph that runs it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
@@ -13,30 +13,32 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import facts_table
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.formats.update import current, put_changed
-from zarr_dask.grid import Blocks, Region
-from zarr_dask.hierarchy import (
+from zarr_dask.formats.edit import put_changed
+from zarr_dask.grid.grid import Blocks, Region
+from zarr_dask.hierarchy.edit import (
     is_shown_first,
     prepare_above,
     prepare_array_place,
     warn_of_mixture,
     withdraw,
 )
-from zarr_dask.jobs.archives import check_outlives, ends_archives
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.run import check_in_reach, forks_for
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.prefetch import Site
+from zarr_dask.jobs.engine import check_in_reach, forks_for, runs_elsewhere
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
+from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.journal import Hold
-from zarr_dask.site import Site
-from zarr_dask.tree import facts_table
+from zarr_dask.journal import ArrayEnd, Hold, end_of_array
+from zarr_dask.journal.swap import Swap
+from zarr_dask.stores.base import is_far
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -48,10 +50,10 @@ if TYPE_CHECKING:
 __all__ = ["Partial", "WritePlan"]
 
 Partial = Literal["refuse", "own", "compare"]
-"""What becomes of stored objects that a region covers only in part: see `plan_write`."""
+"""Treatment of stored objects that a region covers only in part: see `plan_write`."""
 
 _MOST_LISTED = 1000
-"""Objects written in part that the JSON of a plan lists."""
+"""Maximum number of objects written in part that the JSON of a plan lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,40 +61,43 @@ class WritePlan:
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
-    """What is written, in the blocks it came in."""
+    """The values to write, in their original blocks."""
     target: Array
-    """Where, as it will be; it does not exist yet if `creates`."""
+    """The array as it will be; it does not exist yet if `creates`."""
     region: Region
-    """Which elements of the target."""
+    """Elements of the target to write."""
     blocks: Blocks
     """Sizes of the blocks that are written, each a union of stored objects."""
     partial: tuple[tuple[int, ...], ...]
     """Coordinates of stored objects that the region covers only in part."""
     creates: bool
     resume: ResumePlan
-    """Where the journal is, and what the job goes on with."""
+    """Journal of the job, and the job that it resumes."""
     overwrite: bool = False
     before: ArrayMeta | None = None
-    """Of an array that grows: what its document says until all is written."""
+    """Metadata of a growing array until all is written."""
     casting: Casting = "safe"
     compares: bool = False
-    """Whether other jobs may be writing to the objects that are written in part."""
+    """True if other jobs may be writing to the objects that are written in part."""
     swap: Swap | None = None
-    """Where it is written until it takes the place of an array; None for no such detour."""
+    """Swap that later puts the array in place of another one; None to write it in place."""
     has_ended: bool = False
-    """Whether all of it was written by a call that died before it had removed its journals."""
+    """True if a call wrote all of it and died before it could remove its journals."""
     site: Site | None = None
-    """What was at the place of the array when this was planned."""
+    """Content of the array's location when this was planned."""
     is_at_once: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    again: Callable[[], WritePlan] | None = None
+    """Plans the same append behind what others have appended meanwhile; None where none is waited
+    for."""
 
     def at_once(self) -> WritePlan:
-        """The plan for who runs it now: what was found when it was planned is not asked again."""
+        """Return the plan to be run now, without repeating the requests made while planning."""
         return replace(self, is_at_once=True)
 
     @property
     def regrouped(self) -> bool:
-        """Whether the blocks are cut anew to fit the stored objects."""
+        """True if the blocks are cut anew to fit the stored objects."""
         return bool(self.blocks != self.values.chunks)
 
     @property
@@ -128,7 +133,7 @@ class WritePlan:
         return self.explain()
 
     def explain(self) -> str:
-        """The plan in words and numbers."""
+        """Return the plan in words and numbers."""
         target = self.target
         shape = tuple(s.stop - s.start for s in self.region)
         lines = [
@@ -183,7 +188,7 @@ class WritePlan:
         return facts_table(f"write to {target.where}", facts)
 
     def facts(self) -> dict[str, Any]:
-        """The plan as values that JSON knows; sizes of blocks as pairs of a size and a number."""
+        """Return the plan as JSON values; block sizes are pairs of a size and a count."""
         target = self.target
         return {
             "target": target.where,
@@ -210,19 +215,19 @@ class WritePlan:
         }
 
     def to_json(self) -> str:
-        """The plan as a JSON document.
+        """Return the plan as JSON.
 
-        Its size does not depend on the number of tasks: equal blocks are counted, and of the
-        objects that are written in part the first thousand are listed.
+        The length does not depend on the number of tasks: equal blocks are counted, and only the
+        first thousand objects that are written in part are listed.
         """
         return json.dumps({"job": "write", "arrays": [self.facts()]}, indent=2)
 
     def plot(self) -> Figure:
-        """Which task writes which stored object, as a matplotlib figure.
+        """Plot the owner of each stored object as a matplotlib figure.
 
-        Stored objects have the colour of their owner, those written in part another one; the
-        borders between dask's blocks are drawn over them. Of more than two dimensions the two
-        longest are shown.
+        Stored objects have the colour of the task that writes them; objects written in part have
+        another colour. The borders of dask's blocks are drawn over them. Of more than two
+        dimensions, the two longest are shown.
 
         Raises
         ------
@@ -232,7 +237,7 @@ class WritePlan:
         return plot_writes([self.panel()])
 
     def panel(self) -> WritePanel:
-        """What `plot` shows."""
+        """Return the data for `plot`."""
         target = self.target
         return WritePanel(
             target.path or target.where,
@@ -245,48 +250,76 @@ class WritePlan:
         )
 
     def collection(self, topic: str = "") -> StoredWrite:
-        """The tasks, after making room at the target: what it replaces is gone.
+        """Return the tasks, after making room at the target: what it replaces is removed.
 
         Parameters
         ----------
         topic
-            Under which tasks tell the clients of their cluster that they are done.
+            Topic under which tasks notify the clients of their cluster that they are done.
         """
         check_outlives(self.target.store)
         check_in_reach(self.target.store, merges=False)
         return self.begun(topic, ends=True, held=False).write
 
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
-        """The tasks, after making room at the target.
+        """The tasks, after making room at the target, or claiming the end of what grows.
 
         Parameters
         ----------
         topic
             As for `collection`.
         ends
-            Whether the last task ends the job; else whoever waits for it does.
+            True if the last task ends the job; otherwise the process that waits for it does.
         held
-            Whether this process lives as long as the job.
+            True if this process lives as long as the job.
         client
             As for `run`.
         """
+        check_in_reach(self.target.store, client)
+        token = token_hex(8)
+        end = self._end(token)
+        if end is None or not held:
+            return self.begun_behind(end, token, topic, ends=ends, held=held, client=client)
+        claim = end.claim("error" if self.again is None else "wait")
+        try:
+            plan = self if self.again is None else self.again()
+            begun = plan.begun_behind(end, token, topic, ends=ends, held=True, client=client)
+        except BaseException:
+            end.leave(alone=True)
+            claim.close()
+            raise
+        return replace(begun, claim=claim, end=end)
+
+    def _end(self, token: str) -> ArrayEnd | None:
+        """What an append claims, where that is possible."""
+        if self.before is None:
+            return None
+        job, target = self.resume.job, self.target
+        return end_of_array(target.store, target.path, token, job.writes if job.resume else "")
+
+    def begun_behind(
+        self,
+        end: ArrayEnd | None,
+        token: str,
+        topic: str,
+        *,
+        ends: bool,
+        held: bool,
+        client: Client | None,
+    ) -> Begun:
+        """As `begun`, where an append knows what it claims: held, this process has done so."""
         from zarr_dask.graph import write_array
 
-        target, resume = self.target, self.resume
-        check_in_reach(target.store, client)
-        token = token_hex(8)
         if self.has_ended:
             return self._nothing(token)
+
+        target, resume = self.target, self.resume
         self._check_place(token, held=held)
-        if self.swap is None:
-            self._make_room()
-            if self.before is not None:  # here: what a worker warns of, nobody at the client sees
-                warn_of_stale(target.store, target.path, target.node_format)
-        else:
-            self._warn_of_stale()
-            warn_of_mixture(target.store, target.path, target.node_format)
+        self._make_room()
         journal = resume.begin()
-        marks: list[BinaryIO | Hold] = [journal.hold()] if held and journal is not None else []
+        marks: list[BinaryIO | Hold] = []
+        if held and journal is not None:
+            marks.append(journal.hold())
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
@@ -309,7 +342,8 @@ class WritePlan:
                 self.creates,
                 self.region if self.partial and self.before is None else None,
             )
-        writer: Target = ArrayTarget(
+        elsewhere = not is_far(target.store) and runs_elsewhere(client)
+        made = ArrayTarget(
             target,
             creates,
             before,
@@ -319,7 +353,13 @@ class WritePlan:
             self.swap,
             None if self.swap is None else self.target,
             token,
+            counts=creates and elsewhere,
+            end=None if end is not None and end.lasts and held else end,
+            leaves=not held,
         )
+        if end is not None and held:
+            made.claim_for_tasks()
+        writer: Target = made
         forks = forks_for([target.store], client)
         if forks is not None:
             writer = forks.target(writer)
@@ -329,15 +369,17 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        return Begun(write, journal, self._done(only), tuple(marks), self.swap, forks)
+        shown = self.target if creates and elsewhere else None
+        nbytes = self._done(only)
+        return Begun(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
 
     def _check_place(self, token: str, *, held: bool) -> None:
-        """Whether the array is what this was planned for; tasks of this process need not ask again.
+        """Raise unless the array is as planned; tasks of this process need not check again.
 
-        Those that are computed later do.
+        Tasks that are computed later do check.
         """
         target = self.target
-        if self.is_at_once and self.site is not None:
+        if self.is_at_once and self.site is not None and self.before is None:
             target = replace(target, store=self.site.store)
         asked = ArrayTarget(target, self.creates, self.before, token=token)
         if held:
@@ -346,28 +388,33 @@ class WritePlan:
             asked.check_place()
 
     def _make_room(self) -> None:
-        """Remove what is replaced, and make the groups above."""
-        if not self.creates:
-            return
+        """Remove what is replaced, and make the groups above; warn of what will not fit."""
         target = self.target
         place = (target.store, target.path, target.node_format)
-        if self.resume.resumed is not None:
+        if self.swap is not None:
+            self._warn_of_stale()
+            warn_of_mixture(*place)
+        elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
+            warn_of_stale(*place)
+        elif not self.creates:
+            return
+        elif self.resume.resumed is not None:
             prepare_above(*place)
         else:
             site = self.site if self.is_at_once else None
             prepare_array_place(*place, target.meta, overwrite=self.overwrite, site=site)
 
     def _warn_of_stale(self) -> None:
-        """Say so if consolidated metadata describe an array that is stored otherwise then."""
+        """Warn if existing consolidated metadata will not match the new array."""
         target = self.target
         documents = target.node_format.documents(target.meta, target.path)
         if any(target.store.get(key) != text for key, text in documents.items()):
             warn_of_stale(target.store, target.path, target.node_format)
 
     def _left_to_show(self) -> tuple[bool, ArrayMeta | None]:
-        """What the last task has to show: that there is an array, or that one has grown.
+        """Return the metadata changes left for the last task: a new array, or a new length.
 
-        Nothing to a store that takes no values without that; it is told here.
+        Some stores accept no values before these changes; they are made here for such a store.
         """
         if not is_shown_first(self.target.store):
             return self.creates, self.before
@@ -376,7 +423,7 @@ class WritePlan:
         return False, None
 
     def withdraw(self) -> None:
-        """Take back what a store was told before its values, because the job has failed."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         target = self.target
         if self.creates:
             withdraw(target.store, target.path)
@@ -386,12 +433,16 @@ class WritePlan:
     def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
         target = self.target
         place = (target.store, target.path, target.node_format)
-        present = current(*place, before, target.options)
-        shown = replace(after, attributes=present.attributes)
-        put_changed(*place, present, shown, warns=False)  # `begun` has done so
+        put_changed(
+            *place,
+            before,
+            lambda now: replace(after, attributes=now.attributes),
+            target.options,
+            warns=False,  # `begun` has done so
+        )
 
     def _done(self, missing: Runs | None) -> int:
-        """Decoded bytes of the blocks that need not be written any more."""
+        """Return the decoded bytes of the blocks that are already written."""
         if missing is None:
             return 0
         ends = np.cumsum(reduce(np.multiply.outer, map(np.array, self.blocks), np.array(1)))
@@ -400,7 +451,7 @@ class WritePlan:
         return self.nbytes - left * self.target.meta.data_type.typical_itemsize
 
     def _nothing(self, token: str) -> Begun:
-        """A write of nothing, and the journal that is left to be removed."""
+        """Return a write of nothing, and the journal that is left to be removed."""
         from zarr_dask.graph import write_array
 
         found = self.resume.resumed
@@ -417,10 +468,9 @@ class WritePlan:
         progress: WriteProgress | None = None,
         window: int | None = None,
     ) -> WriteReport:
-        """Do it.
+        """Run the plan.
 
-        If a task fails, no new ones begin, and the error is raised when those that are running have
-        ended.
+        If a task fails, no new ones start. The error is raised when the running ones have ended.
 
         Parameters
         ----------
@@ -430,25 +480,25 @@ class WritePlan:
             Called after each task with its bytes, on a cluster in a thread of the client; True for
             a bar on the terminal or in the notebook.
         window
-            Tasks that the scheduler may know of at a time, where each block is made from stores, or
-            from nothing, by its own task alone. Short tasks are run several at a time then. By
-            default this is done on a cluster with more than 20,000 such tasks.
+            Number of tasks that the scheduler may know of at a time, if each block is made from
+            stores, or from nothing, by its own task alone. Short tasks are then run several at a
+            time. By default this is done on a cluster with more than 20,000 such tasks.
 
         Raises
         ------
         ValueError
-            If there is to be a window, but blocks are made from what they have in common.
+            If `window` is given, but blocks share intermediate results.
         """
         self.check_window(window)
         return run_plans((self,), client, progress, window)[0]
 
     def check_window(self, window: int | None) -> None:
-        """Refuse windows of tasks that have something in common.
+        """Refuse windows of tasks that share intermediate results.
 
         Raises
         ------
         ValueError
-            If they have.
+            If they do.
         """
         from zarr_dask.graph import has_separate_blocks
 
@@ -466,7 +516,10 @@ class WritePlan:
 
     def stored(self) -> da.Array:
         """The target as a dask array."""
-        return self.target.to_dask()
+        target = self.target
+        if self.again is not None:  # others may have made it longer before
+            target = open_array(target.store, target.path)
+        return target.to_dask()
 
 
 def _is_number(value: Any) -> bool:
@@ -490,7 +543,7 @@ def _runs(blocks: Blocks) -> list[list[list[int]]]:
 
 
 def _in_common(sizes: Iterable[int], others: Iterable[int]) -> int:
-    """Elements of the blocks that two ways to cut a dimension have in common."""
+    """Return the number of elements in the blocks that two divisions of a dimension share."""
     found = [_intervals(one) for one in (sizes, others)]
     return sum(stop - start for start, stop in found[0] & found[1])
 

@@ -1,4 +1,4 @@
-"""Pictures of writes: which task writes which stored object."""
+"""Plots of writes: the owner of each stored object."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Blocks, Grid, Region, spans
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.plot import TASK_COLOUR, label_axes
+from zarr_dask.grid.grid import Blocks, Grid, Region, spans
+from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
+from zarr_dask.jobs.engine.plan import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,18 +24,18 @@ _OWNERS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#bbcc33", "#44bb99", "#9
            "#aaaa00")  # fmt: skip
 _IN_PART = "#ee6677"
 _MOST_CELLS = 256
-"""Stored objects along a side that are drawn."""
+"""Maximum number of stored objects along a side that are drawn."""
 
 
 @dataclass(frozen=True)
 class WritePanel:
-    """What is drawn of one array."""
+    """Data for drawing one array."""
 
     title: str
     grid: Grid
     """The stored objects."""
     region: Region
-    """What is written of it."""
+    """The region that is written."""
     blocks: Blocks
     """Sizes of dask's blocks."""
     written: Blocks
@@ -43,11 +43,11 @@ class WritePanel:
     in_part: int
     """Stored objects that the region covers only in part."""
     names: tuple[str | None, ...] | None
-    """Of the dimensions, if they have any."""
+    """Names of the dimensions, if they have any."""
 
 
 def plot_writes(panels: Sequence[WritePanel]) -> Figure:
-    """Which task writes which stored object, one panel for each array.
+    """Plot the owner of each stored object, one panel for each array.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _draw(axis: Axes, panel: WritePanel) -> None:
 
 
 def _longest(panel: WritePanel) -> list[int]:
-    """The two longest dimensions of a region, in their order."""
+    """Return the two longest dimensions of a region, in their order."""
     lengths = [s.stop - s.start for s in panel.region]
     longest = sorted(range(len(lengths)), key=lambda d: (-lengths[d], d))[:2]
     return sorted(longest)
@@ -135,16 +135,16 @@ def _met(panel: WritePanel, dimension: int) -> int:
 
 @dataclass(frozen=True)
 class _Side:
-    """One dimension of a region as it is drawn."""
+    """One dimension of a region, as drawn."""
 
     cells: list[tuple[int, int]]
-    """Where each stored object begins and ends."""
+    """Start and end of each stored object."""
     owners: list[int]
     """The written block that holds it."""
     cut: list[bool]
-    """Whether the region covers it only in part."""
+    """True for each stored object that the region covers only in part."""
     borders: list[int]
-    """Between the blocks of dask."""
+    """Borders between the blocks of dask."""
     name: str
 
     @staticmethod

@@ -1,18 +1,20 @@
-"""What is asked of the write of one array, or of each of several."""
+"""Arguments of a write of one array, or of each of several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec
-from zarr_dask.group import Group
-from zarr_dask.jobs.resume import ResumeOptions
+from zarr_dask._util.arguments import check_choice
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
-from zarr_dask.stores.urls import Location
+from zarr_dask.journal import OnConflict
+from zarr_dask.stores.open import Location
 
 __all__ = ["WriteMode", "WriteRequest", "one_by_one"]
 
@@ -21,7 +23,7 @@ WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
 @dataclass(frozen=True, kw_only=True)
 class WriteRequest:
-    """What is asked of the write of one array; see `plan_write`."""
+    """Arguments of a write of one array; see `plan_write`."""
 
     url: Location | Array | Group
     component: str | None
@@ -33,23 +35,27 @@ class WriteRequest:
     append: int | str | None
     casting: Casting
     partial: Partial
+    on_conflict: OnConflict
     resume: ResumeOptions
     keywords: Mapping[str, Any]
 
     @property
     def creates(self) -> bool:
-        """Whether a new array is asked for."""
+        """True if a new array is to be made."""
         exists = isinstance(self.url, Array) or self.mode == "r+"
         return not exists and self.region is None and self.append is None
 
     def check(self) -> None:
         """Refuse what contradicts itself."""
-        _check_choice("mode", self.mode, WriteMode)
-        _check_choice("casting", self.casting, Casting)
-        _check_choice("partial", self.partial, Partial)
+        check_choice("mode", self.mode, WriteMode)
+        check_choice("casting", self.casting, Casting)
+        check_choice("partial", self.partial, Partial)
+        check_choice("on_conflict", self.on_conflict, OnConflict)
         self.resume.check()
         if self.append is not None and self.region is not None:
             raise ValueError("append= and region= both say where to write; choose one.")
+        if self.on_conflict == "wait" and self.append is None:
+            raise ValueError("on_conflict='wait' is about appends; give append=.")
         if self.append is not None and self.mode in {"w", "w-"}:
             raise ValueError(f"append= needs an array that exists; mode={self.mode!r} makes one.")
         if self.mode == "swap" and (not self.creates or isinstance(self.url, Array)):
@@ -63,13 +69,13 @@ class WriteRequest:
             )
 
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
-
-
 def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
     """What is asked of each of several arrays."""
+    if request.on_conflict == "wait":
+        raise ValueError(
+            "on_conflict='wait' is for one array at a time: two calls that append to several could "
+            "wait for each other."
+        )
     if not count:
         raise ValueError("there is no array to write: the list of dask arrays is empty.")
     urls = _for_each(request.url, count, "url")
@@ -89,7 +95,7 @@ def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
 
 
 def _several(manifest: Any) -> list[Any]:
-    """One manifest for each array: a second one would take the place of the first."""
+    """Return one manifest for each array: a second one would replace the first."""
     return list(manifest) if isinstance(manifest, list | tuple) else [manifest]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from zarr_dask.array import Array
-from zarr_dask.jobs.forks import Forks
+from zarr_dask.array.array import Array
+from zarr_dask.jobs.engine.session_forks import Forks
+from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
-from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
-from zarr_dask.journal import Hold, Journal
+from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
+from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.base import is_far
 
 if TYPE_CHECKING:
@@ -24,22 +25,30 @@ __all__ = ["Beginning", "Begun", "end_of", "run_plans"]
 
 @dataclass(frozen=True)
 class Begun:
-    """A write for which there is room."""
+    """A write whose target is ready."""
 
     write: StoredWrite
     journal: Journal | None
-    """Of its job."""
+    """Journal of its job."""
     done: int
-    """Decoded bytes that were written before, by the job that it goes on with."""
+    """Decoded bytes written earlier by the job that it resumes."""
     held: tuple[BinaryIO | Hold, ...] = ()
-    """Say, while they are open, that somebody works on the job, and beside what it replaces."""
+    """Locks and marks that show other jobs, while they are open, that this job is running."""
     swap: Swap | None = None
-    """How it takes the place of another array, if it does."""
+    """Swap that puts the array in place of another one, if any."""
     forks: Forks | None = None
     """What its tasks write to, where that must be merged."""
+    shown: Array | None = None
+    """The new array that its last task makes visible, where that runs in another process."""
+    token: str = ""
+    """Tells the write from all others."""
+    end: ArrayEnd | None = None
+    """Of an array that grows: what this process has claimed."""
+    claim: Claim = field(default_factory=Claim)
+    """Says so while it is open."""
 
     def merged(self, result: Any) -> WriteReport:
-        """What the tasks have reported, when all that they have stored is in the store."""
+        """Return the report of the tasks, after merging all their changes into the store."""
         if self.forks is None:
             report: WriteReport = result
             return report
@@ -47,18 +56,35 @@ class Begun:
         self.forks.merge()
         return report
 
+    def check_shown(self) -> None:
+        """See the array that another process has made visible.
+
+        Raises
+        ------
+        StoreOutOfReachError
+            If this process does not see it.
+        """
+        if self.shown is not None:
+            check_array_seen(self.shown)
+
     def stop(self) -> None:
-        """Remove what nobody can go on with."""
+        """Remove output that cannot be resumed."""
         if self.swap is not None and self.journal is None:
             self.swap.remove()
 
+    def let_go(self, *, alone: bool = False) -> None:
+        """Let others append to an array that grows; see `ArrayEnd.leave`."""
+        if self.end is not None:
+            self.end.leave(alone=alone)
+        self.claim.close()
+
 
 class Beginning(Protocol):
-    """The plan of a write, as far as running it goes."""
+    """The parts of a write's plan that running it needs."""
 
     @property
     def target(self) -> Array:
-        """What is written to."""
+        """Array to write to."""
         ...
 
     @property
@@ -72,19 +98,20 @@ class Beginning(Protocol):
         ...
 
     def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
-        """The tasks, after making room at the target."""
+        """Return the tasks, after making room at the target."""
         ...
 
     def withdraw(self) -> None:
-        """Take back what a store was told before its values, because the job has failed."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         ...
 
 
 def end_of(begun: Iterable[Begun]) -> JobsEnd:
-    """What ends the jobs of several arrays when all of them are written."""
+    """Return the end of the jobs of several arrays, to be called when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
-    return JobsEnd(journals, tuple(one.swap for one in found if one.swap is not None))
+    swaps = tuple(one.swap for one in found if one.swap is not None)
+    return JobsEnd(journals, swaps, tuple(one.token for one in found))
 
 
 def run_plans(
@@ -95,8 +122,8 @@ def run_plans(
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
-    Here, not in the last task: a task may be run again when a worker dies with its result, and an
-    append is known by its journal then.
+    The jobs end here, not in the last task: a task may be run again if a worker dies with its
+    result, and an append is identified by its journal then.
     """
     begun: list[Begun] = []
 
@@ -106,9 +133,13 @@ def run_plans(
 
     nbytes = sum(plan.nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_far(plan.target.store)), default=0)
+    is_written = False
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+        for one in begun:
+            one.check_shown()
+        is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
             one.stop()
@@ -118,4 +149,10 @@ def run_plans(
         for one in begun:
             for held in one.held:
                 held.close()
-    return end_of(begun)(tuple(reports))
+            if not is_written:
+                one.let_go(alone=True)  # now: who waits must find nothing held
+    try:
+        return end_of(begun)(tuple(reports))
+    finally:
+        for one in begun:
+            one.let_go()

@@ -1,9 +1,9 @@
-"""How the graph of a write is computed: as a whole, or in windows; with its progress in bytes.
+"""Computing the graph of a write, as a whole or in windows, with progress in bytes.
 
-A graph is handed to the scheduler as a whole, unless each of its blocks is made by its own task
-alone (`zarr_dask.graph.separate_writes`). Then the tasks can be run a few at a time, so that the
-scheduler never knows of more than a window of them, and several short ones together. That is what
-happens with many tasks on a cluster, and wherever a window is asked for.
+A graph is submitted to the scheduler as a whole, unless each of its blocks is made by its own task
+alone (`zarr_dask.graph.separate_writes`). Such tasks can be run a few at a time, and several short
+ones together, so that the scheduler never knows of more than a window of them. This is done for
+many tasks on a cluster, and if a window is given.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.jobs.bars import bar
-from zarr_dask.jobs.rechunk.report import Progress
-from zarr_dask.jobs.run import Workers, compute, find_workers, listening, run_batches
+from zarr_dask.jobs.engine import Workers, compute, find_workers, listening, run_batches
+from zarr_dask.jobs.engine.progress_bars import bar
+from zarr_dask.jobs.engine.report import Progress
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["WriteProgress", "compute_writes"]
 
 WriteProgress = Callable[[Progress], None] | bool
-"""What is called with every step; True for a bar, False for none."""
+"""Callback for every step; True for a bar, False for none."""
 
 _MANY = 20_000
-"""Tasks of which a scheduler should not know at once, if that can be helped."""
+"""Number of tasks above which windows are used, if possible."""
 _MERGED = 64
-"""Results that are kept before they are merged."""
+"""Number of results that are held before they are merged."""
 
 
 def compute_writes(
@@ -48,20 +48,21 @@ def compute_writes(
     Parameters
     ----------
     begin
-        Makes them; called with the topic under which their tasks tell how far they are. Says how
-        many bytes were written before.
+        Makes the collections; called with the topic under which their tasks report progress. It
+        also returns the number of bytes written before.
     nbytes
         Decoded bytes that are written, those written before included.
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     progress
-        Called with the bytes of each task that is done, on a cluster from a thread of the client;
-        at first with those that were written before. True for a bar.
+        Called with the bytes of each finished task, on a cluster from a thread of the client; first
+        with the bytes that were written before. True for a bar.
     window
-        Tasks that the scheduler may know of at a time, of graphs that can be run in windows.
+        Number of tasks that the scheduler may know of at a time, for graphs that can be run in
+        windows.
     lends
-        Bytes of the largest block, where tasks wait for a store that is far away; else 0. See
-        `zarr_dask.jobs.run.lending`.
+        Bytes of the largest block if tasks wait for a remote store; else 0. See
+        `zarr_dask.jobs.engine.overlap_pool`.
     """
     from zarr_dask.graph import join_writes
 
@@ -104,9 +105,10 @@ def compute_writes(
 def _separate(
     writes: Sequence[StoredWrite], workers: Workers, window: int | None
 ) -> list[BlockWrites | None] | None:
-    """The tasks one by one, if they are to be run in windows; None for a write that cannot be.
+    """Return the separate tasks of each write to run in windows, with None for those without any.
 
-    Where a window is asked for, that is one with nothing left to write.
+    The result is None if windows are not used. With `window`, None stands for a write that has
+    nothing left to do.
     """
     from zarr_dask.graph import separate_writes
 
@@ -140,7 +142,7 @@ def _compute_windows(
 
 
 class _Steps:
-    """Turns what tasks say into progress; counts nothing twice that is done again."""
+    """Converts messages and results of tasks to progress; counts a repeated task once."""
 
     def __init__(self, progress: Callable[[Progress], None], total: int) -> None:
         self._progress = progress
@@ -150,11 +152,11 @@ class _Steps:
         self._lock = Lock()
 
     def returned(self, report: Any) -> None:
-        """A task has returned its report."""
+        """Count a task that has returned its report."""
         self.advance(report.nbytes)
 
     def heard(self, message: Any) -> None:
-        """A task on a cluster has told that it is done."""
+        """Count a task on a cluster that has sent a message that it is done."""
         task = tuple(message["task"])
         with self._lock:
             if task in self._seen:
@@ -163,11 +165,11 @@ class _Steps:
         self.advance(message["nbytes"])
 
     def end(self) -> None:
-        """All is done; what was told too late counts now."""
+        """Count bytes whose messages came too late."""
         self.advance(self._total - self._done)
 
     def advance(self, nbytes: int) -> None:
-        """So many bytes more are written."""
+        """Add written bytes, and report the progress."""
         with self._lock:
             nbytes = min(nbytes, self._total - self._done)
             self._done += nbytes

@@ -1,33 +1,49 @@
-"""What a writing task does: whole stored objects of an array, one after the other.
+"""Target of the writing tasks: each task writes whole stored objects of an array, one at a time.
 
-`ArrayTarget` is the part of a write that travels to the workers. It knows nothing of how the blocks
-came about; `zarr_dask.jobs.write.write` sees to it that no stored object lies in two of them.
+`ArrayTarget` is the part of a write that is sent to the workers. It does not depend on the origin
+of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies in two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.array import Array
-from zarr_dask.computed import as_numpy
-from zarr_dask.errors import DataTypeError, GridError, MetadataChangedError, ResumeError
+from zarr_dask._util.as_numpy import as_numpy
+from zarr_dask._util.buffers import keeping_freed_memory
+from zarr_dask.array.array import Array, stored_sizes
+from zarr_dask.array.revalidate import Confirmation, this_process
+from zarr_dask.array.writer import write_part
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataChangedError,
+    ResumeError,
+    StoreOutOfReachError,
+)
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.update import current, put_changed
-from zarr_dask.grid import Part, Region
-from zarr_dask.hierarchy import put_documents
-from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import counted, format_bytes, format_region
-from zarr_dask.jobs.run.lending import computing, sending
-from zarr_dask.jobs.write.growth import LastTokens, has_grown, note_growth
-from zarr_dask.jobs.write.shared import change_part
-from zarr_dask.jobs.write.swap import Swap
-from zarr_dask.journal import Job, Journal
-from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.receipts import (
+from zarr_dask.formats.edit import current, put_changed
+from zarr_dask.grid.grid import Part, Region
+from zarr_dask.hierarchy.edit import put_documents
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine.last_tokens import LastTokens
+from zarr_dask.jobs.engine.overlap_pool import computing, sending
+from zarr_dask.jobs.engine.plan import counted, format_bytes, format_region
+from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
+from zarr_dask.jobs.write.append_state import (
+    forget_growth,
+    has_ended,
+    has_grown,
+    note_end,
+    note_growth,
+)
+from zarr_dask.jobs.write.cas_update import change_part
+from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
+from zarr_dask.journal.receipts import (
     Noting,
     Receipt,
     Receipts,
@@ -35,18 +51,17 @@ from zarr_dask.receipts import (
     collect,
     stored_object,
 )
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.writing import write_part
 
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
-"""Which values an array takes, in NumPy's words."""
+"""Casts that are allowed when values are written to an array, in NumPy's words."""
 
 
 def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
-    """Whether values of a NumPy type may be written to an array."""
+    """True if values of a NumPy type may be written to an array."""
     if array.meta.data_type.holds(dtype):
         return True
     return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
@@ -54,18 +69,18 @@ def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What a write has done."""
+    """Result of a write."""
 
     objects: int = 0
     """Stored objects that were written."""
     empty: int = 0
-    """Stored objects left out because they hold fill values only."""
+    """Stored objects left out because all their values are the fill value."""
     nbytes: int = 0
     """Decoded bytes."""
     stored: int = 0
     """Encoded bytes."""
     retried: int = 0
-    """Requests that were tried again because a store was busy, slow or cut off."""
+    """Requests that were retried because a store was busy or slow, or cut off a reply."""
 
     def __str__(self) -> str:
         again = f", {counted(self.retried, 'request')} tried again" if self.retried else ""
@@ -77,20 +92,20 @@ class WriteReport:
 
 @dataclass(frozen=True)
 class Records:
-    """What is kept of the work of a job, besides the array."""
+    """Records of a job's work, besides the array itself."""
 
     journal: Journal
-    """Says that the job has not ended, while it is there."""
+    """While it exists, the job has not ended."""
     receipts: bool = True
-    """Whether each task leaves a receipt in it."""
+    """True if each task adds a receipt to the journal."""
     manifest: ManifestPlace | None = None
-    """Where the last task keeps all receipts."""
+    """Location where the last task writes all receipts."""
     sha256: bool = False
-    """Whether receipts have the SHA-256 of stored objects as well."""
+    """True if receipts also have the SHA-256 of stored objects."""
     ends: bool = True
-    """Whether the last task ends the job; else whoever waits for it does."""
+    """True if the last task ends the job; otherwise the process that waits for it does."""
     creates: bool = False
-    """Whether the job makes the array, so that the manifest has its document as well."""
+    """True if the job makes the array, so that the manifest contains its metadata too."""
     shares: Region | None = None
     """The region, if other jobs may write into stored objects that it covers in part."""
 
@@ -101,32 +116,40 @@ class ArrayTarget:
 
     array: Array
     creates: bool
-    """Whether the last task writes the metadata document."""
+    """True if the last task writes the metadata."""
     before: ArrayMeta | None = None
-    """Of an array that grows: what its document says until all is written."""
+    """Metadata of a growing array until all is written."""
     casting: Casting = "safe"
-    """Which values are taken."""
+    """Casts that are allowed."""
     compares: bool = False
-    """Whether other jobs may be writing to stored objects that are written in part."""
+    """True if other jobs may be writing to stored objects that are written in part."""
     records: Records | None = None
-    """What is kept of the work, besides the array."""
+    """Records of the work, besides the array."""
     swap: Swap | None = None
-    """What lets the array take the place of another one at the end."""
+    """Swap that puts the array in place of another one at the end."""
     lasting: Array | None = None
-    """The array in its place; None for `array`, which may be written elsewhere."""
+    """The array at its final location; None for `array`, which may be written elsewhere."""
     token: str = ""
     """Tells this write from all others, those of the same values included."""
+    counts: bool = False
+    """Whether the last task counts stored objects before it makes the array visible."""
+    end: ArrayEnd | None = None
+    """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
+    leaves: bool = False
+    """Whether the last task gives the claim back; else whoever waits for it does."""
 
-    def check_place(self) -> None:
-        """Whether an array that exists is still the one that the write was planned for.
+    def check_place(self) -> bool:
+        """Refuse to write where an array is not the one any more that this was planned for.
+
+        Returns whether it is still to grow, or to be made; else this is done once more.
 
         Raises
         ------
         MetadataChangedError
-            If it has gone, has grown, or is another one: chunks of this one would not be its own.
+            If it is gone, has grown, or is another array, whose chunks this one must not write.
         """
         if self.creates:
-            return
+            return True
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
@@ -135,34 +158,81 @@ class ArrayTarget:
             if self.before is None or not self._has_grown(self._open_job()):
                 raise
             current(*place, array.meta, array.options)  # this task runs again, after the end
+            return False
+        return True
 
     def _has_grown(self, job: Job | None) -> bool:
-        """Whether this job, and no other one, has made the array longer."""
+        """True if this job, and no other one, has made the array longer."""
         return (job is not None and job.growing) or has_grown(self.token)
 
     def check_place_once(self) -> None:
-        """As `check_place`, once in each process."""
-        if self.creates or self.token in _CHECKED:
+        """As `check_place`, once in each process; of a new array, that its job is seen.
+
+        Raises
+        ------
+        StoreOutOfReachError
+            If this process does not see the job.
+        """
+        if self.creates:
+            lasting, swap = self.lasting or self.array, self.swap
+            if swap is not None:
+                check_begun_once(swap.token, lambda: swap.is_begun, swap.beside, lasting)
+            elif self.records is not None:
+                check_job_seen_once(self.records.journal, lasting)
             return
-        self.check_place()
+        if self.token in _CHECKED:
+            return
+        try:
+            self.check_place()
+        except MetadataChangedError as error:
+            raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
 
-        The same block gives the same bytes whenever and wherever it is written, so that a task may
-        be run again, and at the same time, and end late.
+        The same block always gives the same bytes. So a task may be run again, run twice at the
+        same time, and end late.
         """
         array = self.array
         computed = self._checked(block, region)
-        self.check_place_once()
         values = array.cast(computed)
+        claim = self._claim()
+        try:
+            self.check_place_once()
+            return self._written(values, region)
+        finally:
+            claim.close()
+
+    def _claim(self) -> Claim:
+        """Claim the end of an array that grows, as long as this task runs."""
+        if self.end is None or self.token in _CLAIMED:
+            return Claim()
+        claim = self.end.claim()
+        try:
+            if claim.is_new and not self.check_place():  # another append may have ended since
+                self.end.leave(alone=True)
+        except BaseException:
+            self.end.leave(alone=True)
+            claim.close()
+            raise
+        if self.end.lasts:
+            _CLAIMED.add(self.token)
+        return claim
+
+    def claim_for_tasks(self) -> None:
+        """Say that this process has the claim until the write has ended."""
+        _CLAIMED.add(self.token)
+
+    def _written(self, values: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
+        array = self.array
         written: list[StoredObject] = []
         empty: list[str] = []
         stored = 0
+        confirm = array.confirmation()
         with keeping_freed_memory(), counting_retries() as retries:
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
-                found = self._put(part, values)
+                found = self._put(part, values, confirm)
                 if isinstance(found, str):
                     empty.append(found)
                     continue
@@ -173,12 +243,12 @@ class ArrayTarget:
             journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
         return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
-    def _put(self, part: Part, values: np.ndarray) -> StoredObject | str:
+    def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
         computing()
         array, key = self.array, self.array.meta.keys.key(part.coords)
         if self.compares and not part.whole:
-            changed = change_part(array, part, values)
+            changed = change_part(array, part, values, confirm, self._fence)
             if changed is None:
                 return key
             noting = self._noting()
@@ -187,17 +257,40 @@ class ArrayTarget:
             return noting.of(key)
         noting = self._noting()
         waiting = sending(array.store, values.nbytes)
-        stored = write_part(array, part, values, noting, waiting)
+        stored = write_part(array, part, values, noting, waiting, confirm, self._fence)
         return noting.of(key) if stored else key
 
+    @property
+    def _fence(self) -> Callable[[], None] | None:
+        """What keeps this job from writing over what a later one has put."""
+        if self.records is None or self.records.journal.fence is None:
+            return None
+        return self._check_ours
+
+    def _check_ours(self) -> None:
+        if self.records is not None and not self.records.journal.is_ours():
+            self._check_ended(self.records.journal)
+
+    def _check_ended(self, journal: Journal) -> None:
+        """Refuse to go on without the journal, unless this write has ended: a task runs again then.
+
+        Scheduler and process know that; see `zarr_dask.jobs.write.append_state`.
+        """
+        if has_ended(self.token):
+            return
+        if self.before is not None and journal.job() is None:
+            self.check_place()  # of several appends that have begun, the first that ends counts
+        else:
+            journal.check_ours()
+
     def _noting(self) -> Noting:
-        """What a receipt says of an object; without one no checksum is worked out."""
+        """Return the recorder of an object's receipt entry; without receipts it has no checksum."""
         if self.records is None or not self.records.receipts:
             return Noting(checksum=False)
         return Noting(with_sha256=self.records.sha256)
 
     def _checked(self, block: Any, region: tuple[slice, ...]) -> np.ndarray:
-        """A block as it is, unless the graph has computed it against its own word."""
+        """Return a block as a NumPy array; raise if its shape or dtype is not the announced one."""
         shape = tuple(s.stop - s.start for s in region)
         found = as_numpy(block, f"a block for {self.array.where}")
         if found.shape != shape:
@@ -213,7 +306,7 @@ class ArrayTarget:
         return found
 
     def merge(self, results: Sequence[WriteReport]) -> WriteReport:
-        """Add reports up."""
+        """Add up reports."""
         return WriteReport(
             sum(r.objects for r in results),
             sum(r.empty for r in results),
@@ -223,38 +316,65 @@ class ArrayTarget:
         )
 
     def finish(self, result: WriteReport) -> WriteReport:
-        """Keep the manifest, make a new array or a new length visible, and end the job.
+        """Write the manifest, make a new array or a new length visible, and end the job.
 
-        A job that dies in between is resumed with nothing left but this. Run again after the end,
-        it finds no journal, and writes the same documents once more.
+        A job that dies in between can be resumed, with only this left to do. If this runs again
+        after the end, it finds no journal, and writes the same metadata once more.
 
         Raises
         ------
         ResumeError
-            If another job has begun to write to the same place anew, or what lay there was removed
-            together with the journal of this one.
+            If another job has started to write to the same location, or if the array was removed
+            together with the journal of this job.
         """
         array, job = self.array, self._open_job()
         records = None if job is None else self.records
         if job is None and self.records is not None and self.creates:
             self._check_shown()
             return result
+        if job is None and self.records is not None:
+            self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates:
+            if self.counts:
+                self._check_stored(result)
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
-            self._grow(self.before, job)
+            self._grow_claimed(self.before, job)
         if records is not None and records.ends:
+            note_end(self.token)
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
 
+    def _grow_claimed(self, before: ArrayMeta, job: Job | None) -> None:
+        """Make the new length visible while the end of the array is claimed, then give it back."""
+        claim = self._claim()
+        try:
+            self._grow(before, job)
+        finally:
+            claim.close()
+        if self.end is not None and self.leaves:
+            self.end.leave()
+
+    def _check_stored(self, result: WriteReport) -> None:
+        """See that there are as many stored objects as tasks have reported, by one listing."""
+        found = sum(1 for _ in stored_sizes(self.array))
+        if found < result.objects:
+            where = (self.lasting or self.array).where
+            raise StoreOutOfReachError(
+                f"{where} has {counted(found, 'stored object')}, as {this_process()} sees it, but "
+                f"tasks have reported {result.objects}: some worker does not see the same file "
+                "system, or somebody has removed what it wrote. The array was not made visible. "
+                "Give all workers the same file system, and write it again."
+            )
+
     def _check_shown(self) -> None:
-        """Whether the array is visible, as it must be where the journal of its job has gone."""
+        """Raise unless the array is visible, as it must be once its job's journal is gone."""
         array = self.array
         documents = array.node_format.documents(array.meta, array.path)
         if any(array.store.get(key) != text for key, text in documents.items()):
@@ -265,29 +385,50 @@ class ArrayTarget:
             )
 
     def _grow(self, before: ArrayMeta, job: Job | None) -> None:
-        """Make the new length visible; journal and scheduler know before that this job does it."""
+        """Make the new length visible; journal and scheduler first record that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
-        try:
-            present = current(*place, before, array.options)
+        is_noted = False
+
+        def longer(now: ArrayMeta) -> ArrayMeta:
+            nonlocal is_noted
+            if not is_noted:
+                if job is not None and self.records is not None:
+                    self.records.journal.note(replace(job, growing=True))
+                note_growth(self.token)
+            is_noted = True
+            return replace(array.meta, attributes=now.attributes)
+
+        try:  # whoever began the job has been warned of consolidated metadata
+            put_changed(*place, before, longer, array.options, warns=False)
         except MetadataChangedError as error:
-            if self._has_grown(job):  # this task runs again
+            if not is_noted and self._has_grown(job):  # this task runs again
                 current(*place, array.meta, array.options)
                 return
+            if is_noted and self.end is not None and self._is_longer():
+                return  # nobody but a copy of this task can have done it: it has the claim
+            if is_noted:
+                forget_growth(self.token)
+            if is_noted and job is not None and self.records is not None:
+                self.records.journal.note(job)
             raise MetadataChangedError(
                 f"{array.where} has changed since this job was planned to make it {array.shape} "
                 f"from {before.grid.shape}: another job has appended to it or replaced it, and may "
                 "have written to the same elements. Look at the end of the array, and append "
                 "one after the other."
             ) from error
-        if job is not None and self.records is not None:
-            self.records.journal.note(replace(job, growing=True))
-        note_growth(self.token)
-        grown = replace(array.meta, attributes=present.attributes)
-        put_changed(*place, present, grown, warns=False)  # whoever began the job has been warned
+
+    def _is_longer(self) -> bool:
+        array = self.array
+        place = (array.store, array.path, array.node_format)
+        try:
+            current(*place, array.meta, array.options)
+        except MetadataChangedError:
+            return False
+        return True
 
     def _open_job(self) -> Job | None:
-        """The job to end; None if there is none, or it has been ended before."""
+        """Return the job to end; None if there is none, or if it has already ended."""
         if self.records is None:
             return None
         job = self.records.journal.job()
@@ -299,7 +440,7 @@ class ArrayTarget:
         return job
 
     def _keep(self, records: Records, place: ManifestPlace) -> None:
-        """Write the manifest, with the documents as they are, or are about to be."""
+        """Write the manifest, with the metadata as it is, or is about to be."""
         array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
@@ -313,7 +454,7 @@ class ArrayTarget:
         Manifest.of(receipts, prefix, created, array.where).write(place)
 
     def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
-        """The receipts, with shared objects as they are now: others may have changed them since."""
+        """Return the receipts, with shared objects as they are now (other jobs may write them)."""
         array = self.array
         objects, empty = dict(receipts.objects), set(receipts.empty)
         for part in array.meta.grid.parts(region):
@@ -335,26 +476,36 @@ class ArrayTarget:
 
 _CHECKED = LastTokens()
 """The last writes for which this process has looked at what they write to."""
+_CLAIMED = LastTokens()
+"""The last writes that have the end of their array claimed as long as this process may write."""
 
 
 @dataclass(frozen=True)
 class JobsEnd:
     """Ends the jobs of several arrays when all of them are written.
 
-    Until then the journal of each stays, so that all of them can be resumed by one call. The first
-    one says that all have ended before the others go, and goes last: who repeats the call after a
-    crash in between finds it, and writes nothing once more.
+    Until then the journal of each job stays, so that one call can resume all of them. The first
+    journal records the end of all jobs before the others are removed, and is removed last. If the
+    call is repeated after a crash in between, it finds this journal and writes nothing again.
     """
 
     journals: tuple[Journal, ...]
     swaps: tuple[Swap, ...] = ()
+    tokens: tuple[str, ...] = ()
+    """Of the writes."""
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
-        """The reports as they are."""
+        """Return the reports unchanged."""
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
+        for journal in self.journals:
+            found = journal.job()
+            if found is not None and found.creation != journal.creation:
+                journal.check_ours()
         for swap in self.swaps:
             swap.remove()  # what a task that was killed has left of the old array
+        for token in self.tokens:
+            note_end(token)
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:

@@ -1,34 +1,37 @@
 """Writing dask arrays: planned so that every stored object has exactly one writing task.
 
-Blocks that do not fit the stored objects of the target are regrouped by the graph, so that one
-task gathers all that an object needs; no two tasks ever touch one object. What would cut through
-objects is refused. The metadata document of a new array is written last, by the last task.
+If blocks do not fit the stored objects of the target, the graph regroups them, so that one task
+gathers all values of an object. No two tasks ever write one object. A region that would cut through
+objects is refused. The metadata of a new array is written last, by the last task.
 
-`plan_write` checks (`guards`) and decides everything; `request` is what was asked, `plan` what has
-been decided, `destination` where it goes, `target` what each task does, `running` how it ends.
+`plan_write` checks (`guards`) and decides everything. `request` holds the arguments, `plan` the
+decisions, `destination` the array to write to, `target` the work of each task, and `running` the
+end of the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial as bound
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid import Region
-from zarr_dask.group import Group, open_array
-from zarr_dask.hierarchy import check_place
-from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.given_cells import region_given
-from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
-from zarr_dask.jobs.write.destination import existing_array, grown, new_array
-from zarr_dask.jobs.write.dialect import target_of
-from zarr_dask.jobs.write.guards import (
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.hierarchy.prefetch import Site, site_of
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine.grid_arguments import region_given
+from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.write.checks import (
     check_apart,
     check_existing,
     check_fits,
@@ -40,14 +43,13 @@ from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import Partial, WritePlan
 from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
 from zarr_dask.jobs.write.target import Casting
-from zarr_dask.journal import check_no_output
-from zarr_dask.node_place import node_place
-from zarr_dask.site import Site, site_of
-from zarr_dask.stores.conditional import conditional
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.jobs.write.target_array import axis_of, existing_array, grown, new_array
+from zarr_dask.jobs.write.zarr_python_kwargs import target_of
+from zarr_dask.journal import OnConflict, check_no_output
+from zarr_dask.journal.swap import Swap, is_halfway, plan_swap
+from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -96,6 +98,7 @@ def plan_write(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
     manifest: Any = None,
@@ -110,8 +113,8 @@ def plan_write(
         The dask array; or a list of them, which are written by one graph, so that what they have
         in common is computed once.
     url
-        Where: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
-        for several arrays, or one place with a list of components.
+        Target: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
+        for several arrays, or one location with a list of components.
     component
         Path below it; a list for several arrays.
     storage_options
@@ -120,9 +123,10 @@ def plan_write(
         Slices of an existing array to write into, by position or for some dimensions by name; all
         of it by default. A list for several arrays.
     mode
-        ``"a"`` creates, ``"w"`` replaces what is there, ``"w-"`` creates where nothing is,
-        ``"r+"`` writes into an existing array; ``"swap"`` replaces a local array, which may be what
-        is read: the new one is written beside it and takes its place when it is whole.
+        ``"a"`` creates, ``"w"`` replaces an existing array, ``"w-"`` creates only if nothing
+        exists, ``"r+"`` writes into an existing array. ``"swap"`` replaces a local array, which may
+        also be the source: the new one is written beside it and takes its place when it is
+        complete.
     chunks, shards
         Grids of a new array, as a length for all dimensions, for each, or for some by name or
         position; -1 is a whole dimension. By default one stored object per block where blocks are
@@ -130,37 +134,41 @@ def plan_write(
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
     overwrite
-        Replace what is there; the same as ``mode="w"``.
+        Replace an existing array; the same as ``mode="w"``.
     append
         A dimension, by position or by name, at whose end the existing array grows by the values.
         Its document says so when all of them are written. The last objects that the old end cuts
         are read, changed and written by their single task; readers of the old length see the same
-        values before and after. No other job may write to them meanwhile.
+        values before and after. Of several appends to one array, one is under way at a time: it
+        claims the end of the array before it writes its first object.
     casting
-        Which values the target takes, in NumPy's words: ``"safe"``, only those of data types all of
-        whose values it can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
+        Casts that are allowed, in NumPy's words: ``"safe"``, only data types all of whose values
+        the target can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
     partial
         What to do where a region covers stored objects only in part: ``"refuse"``; let their single
         writing task of this job read and change them (``"own"``), which is right if no other job
         writes into the same objects meanwhile; or share them with other jobs that do the same
         (``"compare"``): an object is put back only if it is still what was read, else the task
         reads it again. The last needs a store that can compare: local files and memory can.
+    on_conflict
+        What an append does while another one is under way: ``"error"``, before anything is written,
+        or ``"wait"`` until it has ended; it is then planned anew, behind the elements of that one.
+        One array at a time may wait.
     resume
-        True to go on with the same call after it died: only stored objects without a valid receipt
-        are written, and only their inputs are computed. The same call begins the job if there is
-        none to go on with. A name such as ``"run-7"`` says that calls with this name write the same
-        values, for graphs of which that cannot be told. False begins anew.
+        True to resume the same call after it died: only stored objects without a valid receipt are
+        written, and only their inputs are computed. If there is nothing to resume, the job starts
+        anew. A name such as ``"run-7"`` declares that all calls with this name write the same
+        values, for graphs whose tokens cannot show it. False always starts anew.
     journal
-        Where the receipts are kept, a path or URL outside the hierarchy; beside it by default.
+        Location of the receipts, a path or URL outside the hierarchy; beside it by default.
     manifest
         A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
         several arrays.
     sha256
-        Whether the manifest has the SHA-256 of every stored object, beside the CRC-32C.
+        True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
     **keywords
-        What dask hands on to zarr-python: ``compressor``, ``compressors``, ``filters``,
-        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``,
-        ``chunk_key_encoding``.
+        Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
+        ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
 
     Returns
     -------
@@ -169,23 +177,25 @@ def plan_write(
 
     Raises
     ------
+    AppendConflictError
+        If another append is under way when this one begins.
     GridError
         If shapes or grids do not fit, or blocks have no known size.
     ConditionalWriteError
-        If objects are to be shared, and the store or its file system cannot compare.
+        If objects are to be shared, and the store or its file system has no conditional writes.
     DataTypeError
         If the target cannot hold every value of the dask array's data type.
     NodeExistsError
-        If there is something at the place of a new array.
+        If something exists at the location of a new array.
     PartialWriteError
         If the region cuts through stored objects, or two arrays would write one object.
     ResumeError
-        If the job to be resumed is another one, or cannot be told from others, or there is no
-        place for a journal.
+        If the job to resume is another one, cannot be told from others, or has no location for a
+        journal.
     SourceIsTargetError
-        If a dask array reads what would be written.
+        If a dask array reads what would be overwritten.
     TypeError
-        For keywords that mean nothing here.
+        For unknown keywords.
     ValueError
         For options that contradict each other.
 
@@ -224,6 +234,7 @@ def plan_write(
         append=append,
         casting=casting,
         partial=partial,
+        on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
     )
@@ -240,20 +251,20 @@ def plan_write(
 
 
 class _Aim(NamedTuple):
-    """Where values go."""
+    """Destination of the values."""
 
     target: Array
     region: Region
     site: Site
-    """What is known of the place."""
+    """Content of the location."""
     before: ArrayMeta | None = None
-    """What the array is now, if it grows."""
+    """Metadata of the array now, if it grows."""
     ended: Region | None = None
     """The region, if a job that has ended already appended the same values."""
 
 
 def _aim(values: da.Array, request: WriteRequest) -> _Aim:
-    """Where values go; nothing is written."""
+    """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
         store, path = node_place(request.url, request.component or "", request.storage_options)
         site = site_of(store, path)
@@ -264,19 +275,22 @@ def _aim(values: da.Array, request: WriteRequest) -> _Aim:
     check_existing(target, request)
     if request.append is None:
         return _Aim(target, _region_in(target, request.region), site)
+    if request.on_conflict == "wait":
+        target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
     target, region = grown(target, values, request.append, site)
     ended = grown_before(values, replace(target, meta=before), region, request.resume)
-    if ended is not None:  # but for its journal
+    if ended is not None:  # only its journal is left
         return _Aim(replace(target, meta=before), ended, site, None, ended)
     return _Aim(target, region, site, before)
 
 
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
-    """The plan of one array."""
+    """Return the plan of one array."""
     from zarr_dask.graph import checked_array
 
     values = checked_array(arr)
+    given = request
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
@@ -298,6 +312,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         options=request.resume,
         swap=swap,
         free_beside=site.free_beside,
+        waits=request.on_conflict == "wait",
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
@@ -319,6 +334,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
+        again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
     if plan.partial and plan.compares:
         conditional(target.store).check_conditional(target.key(plan.partial[0]))
@@ -328,14 +344,14 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
 
 
 def _region_in(target: Array, given: Any) -> Region:
-    """The region of an array that is written into."""
+    """Return the region of an array to write into."""
     if isinstance(given, Mapping):
         given = region_given(given, target.shape, target.dimension_names or (), target.where)
     return checked_region(given, target.shape)
 
 
 def _swap(target: Array) -> Swap | None:
-    """How an array is replaced at once; None where there is none yet."""
+    """Return the swap that replaces an array at once; None if there is no array yet."""
     formats = [target.node_format]
     try:
         formats.append(open_array(target.store, target.path).node_format)
@@ -366,6 +382,7 @@ def to_zarr(
     append: int | str | None = None,
     casting: Casting = "safe",
     partial: Partial = "refuse",
+    on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
     manifest: Any = None,
@@ -381,13 +398,13 @@ def to_zarr(
     arr, url, component, storage_options, region, mode
         As for `plan_write`.
     compute
-        Write now; otherwise make room at the target and return a collection whose ``compute()``
-        writes.
+        True to write now. False to make room at the target and return a collection whose
+        ``compute()`` writes.
     return_stored
-        Return the stored array as a dask array; it is written first.
+        True to return the stored array as a dask array, after writing it.
     chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
         As for `plan_write`.
-    append, casting, partial
+    append, casting, partial, on_conflict
         As for `plan_write`.
     resume, journal, manifest, sha256
         As for `plan_write`.
@@ -440,6 +457,7 @@ def to_zarr(
         append=append,
         casting=casting,
         partial=partial,
+        on_conflict=on_conflict,
         resume=resume,
         journal=journal,
         manifest=manifest,

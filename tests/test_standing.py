@@ -1,0 +1,419 @@
+"""Absence is a value only while the document of the array stands, for every road that reads."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.array.revalidate import Shown
+from zarr_dask.errors import (
+    CorruptObjectError,
+    MetadataChangedError,
+    NodeNotFoundError,
+    ResumeError,
+    StoreOutOfReachError,
+)
+from zarr_dask.jobs.copy.raw_copy import MoveJob
+from zarr_dask.jobs.engine.last_tokens import LastTokens
+from zarr_dask.jobs.rechunk.job import begin_anew
+from zarr_dask.jobs.verify.scan import Cells, Census
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
+from zarr_dask.stores.base import validator_of
+
+HERE = Path("/proc/self/cwd")
+needs_proc = pytest.mark.skipif(not HERE.exists(), reason="a path that each process sees its own")
+
+KINDS = {
+    "v3": {"chunks": (2, 2)},
+    "shards": {"chunks": (1, 1), "shards": (2, 2)},
+    "v2": {"chunks": (2, 2), "format": "v2"},
+    "v1": {"chunks": (2, 2), "format": "v1"},
+    "draft": {"chunks": (2, 2), "format": "v3draft-2022-05"},
+}
+
+ROADS = {
+    "index": lambda a: a[...],
+    "element": lambda a: a[0, 0],
+    "read": lambda a: a.read(np.s_[1:3, 1:3]),
+    "out": lambda a: a.read(out=np.empty((4, 4), a.dtype)),
+    "lists": lambda a: a.oindex[[0, 3], [1, 2]],
+    "points": lambda a: a.vindex[[0, 3], [1, 2]],
+    "view": lambda a: a.lazy[::-1].read(),
+    "lazy": lambda a: a.to_dask().compute(scheduler="sync"),
+    "lazy view": lambda a: a.lazy[[3, 0]].to_dask().compute(scheduler="sync"),
+    "travelled": lambda a: pickle.loads(pickle.dumps(a))[...],
+    "digest": zd.digest,
+    "compare": lambda a: zd.compare(a, zd.create_array({}, shape=(4, 4), dtype="i4", chunks=2)),
+    "rechunk": lambda a: zd.rechunk(a, {}, chunks=(4, 1)),
+}
+
+
+def whole(store, kind: str = "v3") -> zd.Array:
+    made = zd.create_array(store, "a", shape=(4, 4), dtype="i4", **KINDS[kind])
+    made[...] = 5
+    return zd.open_array(store, "a", format=made.format)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_a_deleted_array_is_no_array_of_fill_values(tmp_path, road):
+    array = whole(tmp_path)
+    zd.delete(tmp_path, "a")
+    with pytest.raises(NodeNotFoundError, match=f"process {os.getpid()} on ") as caught:
+        ROADS[road](array)
+    assert caught.value.looked_for == ("a/zarr.json",)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda a: zd.plan_rechunk(a, {}, chunks=(4, 1)),
+        lambda a: zd.plan_copy(a, {}),
+        lambda a: zd.plan_write(zd.from_zarr(a) * 2, {}),
+    ],
+    ids=["rechunk", "copy", "write"],
+)
+def test_a_source_that_goes_between_plan_and_run(tmp_path, plan):
+    planned = plan(whole(tmp_path))
+    zd.delete(tmp_path, "a")
+    with pytest.raises(NodeNotFoundError):
+        planned.run()
+
+
+def test_a_part_of_a_source_that_goes_while_it_is_copied(tmp_path):
+    """Its objects are listed, and have gone when their task begins."""
+    plan = zd.plan_copy(whole(tmp_path), {}).members[0]
+    job = MoveJob(plan, "", None)
+    assert job.missing(0)
+    zd.delete(tmp_path, "a")
+    with pytest.raises(NodeNotFoundError):
+        job.stage(0).copy(0)
+
+
+@pytest.mark.parametrize("depth", ["index", "receipts", "decode"])
+def test_objects_that_go_while_they_are_verified(tmp_path, depth):
+    array = whole(tmp_path)
+    zd.delete(tmp_path, "a")
+    with pytest.raises(NodeNotFoundError):
+        Census((array,), (Cells(((0, 4),)),), depth)(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_deleted_array_of_every_format(tmp_path, kind, local):
+    array = whole(tmp_path if local else MemoryStore(), kind)
+    assert (array[...] == 5).all()
+    zd.delete(array.store.store, "a")
+    with pytest.raises(NodeNotFoundError):
+        array[1:, 1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_never_written_has_the_fill_value(tmp_path, kind):
+    for store in (tmp_path, MemoryStore()):
+        made = zd.create_array(store, "a", shape=(4, 4), dtype="i4", fill_value=3, **KINDS[kind])
+        assert (made[...] == 3).all()
+        array = zd.open_array(store, "a", format=made.format)
+        for road in ("index", "read", "lists", "view", "lazy", "travelled"):
+            if road != "travelled" or isinstance(array.store.store, LocalStore):
+                assert (ROADS[road](array) == 3).all()
+
+
+def test_an_answer_that_there_is_nothing_at_all():
+    class Lying(MemoryStore):
+        lies = False
+
+        def get(self, key):
+            return None if self.lies else super().get(key)
+
+        borrow = get
+
+        def get_ranges(self, requests):
+            return [None] * len(requests) if self.lies else super().get_ranges(requests)
+
+    store = Lying()
+    array = whole(store)
+    store.lies = True
+    with pytest.raises(NodeNotFoundError):
+        array[...]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chunks": (4, 4)},
+        {"chunks": (2, 2), "codecs": ["gzip"]},
+        {"chunks": (2, 2), "dtype": "i8"},
+        {"chunks": (2, 2), "fill_value": 7},
+        {"chunks": (2, 2), "shape": (3, 4)},
+        {"chunks": (2,), "shape": (4,)},
+    ],
+)
+def test_another_array_in_its_place(tmp_path, change):
+    array = whole(tmp_path)
+    zd.create_array(tmp_path, "a", overwrite=True, **{"shape": (4, 4), "dtype": "i4", **change})
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        array[...]
+
+
+def test_a_group_in_its_place(tmp_path):
+    array = whole(tmp_path)
+    zd.create_group(tmp_path, "a", overwrite=True)
+    with pytest.raises(MetadataChangedError, match="now no array"):
+        array[...]
+
+
+def test_bytes_of_another_array_are_not_called_corrupt(tmp_path):
+    array = whole(tmp_path)
+    other = zd.create_array(
+        tmp_path, "a", overwrite=True, shape=(4, 4), dtype="i4", chunks=(2, 2), codecs=[]
+    )
+    other[...] = 7
+    with pytest.raises(MetadataChangedError) as caught:
+        array[...]
+    assert isinstance(caught.value.__cause__, CorruptObjectError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attributes_may_change_and_arrays_may_grow(tmp_path, kind):
+    made = zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", **KINDS[kind])
+    array = zd.open_array(tmp_path, "a", format=made.format)
+    made.update_attributes({"units": "K"}).resize((8, 4))
+    assert not array[...].any()
+    made = zd.open_array(tmp_path, "a", mode="r+", format=made.format).resize((2, 4))
+    with pytest.raises(MetadataChangedError, match=r"now shape \(2, 4\)"):
+        array[...]
+
+
+def test_declared_sizes_may_go_on(tmp_path):
+    made = zd.create_array(tmp_path, "a", shape=(6,), dtype="i4", chunks=([2, 4],))
+    array = zd.open_array(tmp_path, "a")
+    made.resize((15,))
+    assert not array[...].any()
+    zd.create_array(tmp_path, "a", shape=(6,), dtype="i4", chunks=([4, 2],), overwrite=True)
+    with pytest.raises(MetadataChangedError):
+        array[...]
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_consolidated_metadata_alone_say_that_it_is_there(tmp_path, format):
+    zd.create_group(tmp_path, format=format)
+    zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", chunks=(2, 2), format=format)
+    zd.consolidate(tmp_path)
+    array = zd.open_group(tmp_path)["a"]
+    (tmp_path / "a" / {"v2": ".zarray", "v3": "zarr.json"}[format]).unlink()
+    assert array.shown == Shown("")
+    assert not array[...].any()
+    assert not pickle.loads(pickle.dumps(array))[...].any()
+    (tmp_path / {"v2": ".zmetadata", "v3": "zarr.json"}[format]).unlink()
+    with pytest.raises(NodeNotFoundError):
+        array[...]
+
+
+def test_to_ask_again_is_a_look_at_a_file(tmp_path):
+    zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", chunks=(2, 2))
+    recording = Recording(LocalStore(tmp_path))
+    array = zd.open_array(recording, "a")
+    while validator_of(recording, "a/zarr.json") is None:  # of a file that has just changed
+        array[0, 0]
+    array[0, 0]
+    recording.clear()
+    array[0, 0]
+    assert recording.per_key() == {"a/c/0/0": 1}
+    zd.open_array(tmp_path, "a", mode="r+").update_attributes({"units": "K"})
+    recording.clear()
+    array[0, 0]
+    assert recording.per_key() == {"a/c/0/0": 1, "a/zarr.json": 1}
+
+
+def test_a_part_of_an_object_is_not_completed_where_the_array_has_gone(tmp_path):
+    whole(tmp_path)
+    array = zd.open_array(tmp_path, "a", mode="r+")
+    zd.delete(tmp_path, "a")
+    for write in (
+        lambda: array.__setitem__((0, 0), 1),
+        lambda: array.oindex.__setitem__(([0, 3], [0, 3]), 1),
+        lambda: zd.to_zarr(
+            da.ones((1, 1), dtype="i4"), array, region=np.s_[0:1, 0:1], partial="own"
+        ),
+    ):
+        with pytest.raises((NodeNotFoundError, MetadataChangedError)):
+            write()
+    assert not list(tmp_path.rglob("c/*"))
+
+
+# --- other processes ------------------------------------------------------------------------------
+
+RUN = "import pickle, sys; task = pickle.load(sys.stdin.buffer); print(task[:4, :4].sum())"
+
+
+@needs_proc
+def test_a_process_that_does_not_see_the_store(tmp_path, monkeypatch):
+    """What it is given lies below its own working folder: only there does it see it."""
+    seen, unseen = tmp_path / "seen", tmp_path / "unseen"
+    seen.mkdir()
+    unseen.mkdir()
+    monkeypatch.chdir(seen)
+    whole(str(HERE / "s.zarr"))
+    lazy = zd.from_zarr(str(HERE / "s.zarr"), "a")
+    (source,) = (dep.array for dep in _sources(lazy))
+    task = pickle.dumps(source)
+
+    def run(folder: Path) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-c", RUN]
+        env = {**os.environ, "PYTHONPATH": str(Path(zd.__file__).parents[1])}
+        return subprocess.run(
+            command, input=task, cwd=folder, env=env, capture_output=True, check=False
+        )
+
+    assert run(seen).stdout.split() == [b"80"]
+    blind = run(unseen)
+    assert blind.returncode
+    assert b"NodeNotFoundError" in blind.stderr
+    assert b"does not see the store" in blind.stderr
+
+
+def _sources(lazy: da.Array):
+    from zarr_dask.array.source import ArraySource
+    from zarr_dask.graph import sources_of
+
+    return sources_of(lazy, ArraySource)
+
+
+def test_a_process_sees_another_array_before_it_reads(tmp_path):
+    """All objects are there, and decode: only the document tells."""
+    array = whole(tmp_path)
+    task = pickle.dumps(array)
+    other = zd.create_array(
+        tmp_path, "a", overwrite=True, shape=(4, 4), dtype="u4", chunks=(2, 2), fill_value=0
+    )
+    other[...] = 7
+    with pytest.raises(MetadataChangedError):
+        pickle.loads(task)[...]
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A folder that this process sees as its own, and one for those that do not."""
+    seen, unseen = tmp_path / "seen", tmp_path / "unseen"
+    for folder in (seen, unseen):
+        folder.mkdir()
+    monkeypatch.chdir(seen)
+    return seen, unseen
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda a: a.to_dask().sum().compute(),
+        lambda a: zd.to_zarr(a.to_dask() * 3, "out.zarr"),
+        lambda a: zd.rechunk(a, "out.zarr", chunks=(4, 8)),
+        lambda a: zd.rechunk(a, "out.zarr", chunks=(4, 8), verify=True),
+        lambda a: zd.copy(a, "out.zarr"),
+        lambda a: zd.compare(a, zd.create_array("zeros.zarr", shape=(8, 8), dtype="i4", chunks=2)),
+        lambda a: zd.verify(a, deep="decode"),
+    ],
+    ids=["sum", "write", "rechunk", "rechunk and verify", "copy", "compare", "verify"],
+)
+def test_workers_that_do_not_see_the_source(folders, client, job):
+    seen, _ = folders
+    _set_folders(client, folders, 2)
+    made = zd.create_array(str(HERE / "s.zarr"), shape=(8, 8), dtype="i4", chunks=(2, 2))
+    made[...] = 5
+    array = zd.open_array(str(HERE / "s.zarr"))
+    with pytest.raises(NodeNotFoundError, match="does not see the store"):
+        job(array)
+    assert not (seen / "out.zarr" / "zarr.json").exists()
+
+
+@needs_proc
+@pytest.mark.parametrize("blind", [1, 2])
+def test_workers_that_do_not_see_the_target(folders, client, blind):
+    """The journal is seen by them here: it lies where links lead to."""
+    seen, _ = folders
+    _set_folders(client, folders, blind)
+    try:
+        zd.to_zarr(da.ones((8, 8), dtype="i4", chunks=2), str(HERE / "t.zarr"))
+    except (StoreOutOfReachError, ResumeError):
+        assert not (seen / "t.zarr" / "zarr.json").exists()
+    else:  # the other worker has done it all
+        assert blind == 1
+        assert (zd.open_array(seen / "t.zarr")[...] == 1).all()
+
+
+def _set_folders(client, folders, blind: int) -> None:
+    for number, worker in enumerate(sorted(client.scheduler_info()["workers"])):
+        client.run(os.chdir, str(folders[number < blind]), workers=[worker])
+
+
+def test_a_task_that_does_not_see_its_job(tmp_path, monkeypatch):
+    """To it the folder is empty, as on another host."""
+    root = tmp_path / "host"
+    root.mkdir()
+    plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), root / "t.zarr")
+    tasks = plan.collection()
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        tasks.compute(scheduler="sync")
+    assert not root.exists()
+
+
+def test_a_rechunking_task_that_does_not_see_its_job(tmp_path, monkeypatch):
+    root = tmp_path / "host"
+    root.mkdir()
+    source = whole(tmp_path / "source")
+    plan = zd.plan_rechunk(source, root / "t.zarr", chunks=(4, 1))
+    stage = begin_anew(plan).stage(0)
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        stage.copy(0)
+    assert not root.exists()
+
+
+def test_a_task_that_runs_again_after_the_end(tmp_path, monkeypatch):
+    plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), tmp_path / "t.zarr")
+    tasks = plan.collection()
+    for _ in range(2):
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+        tasks.compute(scheduler="sync")
+    assert (zd.open_array(tmp_path / "t.zarr")[...] == 1).all()
+
+
+def test_a_task_that_does_not_see_what_takes_the_place(tmp_path, monkeypatch):
+    root = tmp_path / "host"
+    zd.to_zarr(da.zeros((4, 4), dtype="i4", chunks=2), root / "t.zarr")
+    values = da.ones((4, 4), dtype="i4", chunks=2)
+    tasks = zd.plan_write(values, root / "t.zarr", mode="swap").collection()
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
+        tasks.compute(scheduler="sync")
+    assert not root.exists()
+    (tmp_path / "elsewhere").rename(root)
+    for _ in range(2):  # and again after the end
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+        tasks.compute(scheduler="sync")
+    assert (zd.open_array(root / "t.zarr")[...] == 1).all()
+
+
+@needs_proc
+def test_an_array_that_the_client_does_not_see(folders, client):
+    """Its workers have written all of it, elsewhere, and keep their journal where it sees it."""
+    seen, unseen = folders
+    _set_folders(client, folders, 2)
+    with pytest.raises(StoreOutOfReachError, match="does not see it"):
+        zd.to_zarr(da.ones((8, 8), dtype="i4", chunks=2), str(HERE / "t.zarr"))
+    assert (unseen / "t.zarr" / "zarr.json").exists()
+    assert not (seen / "t.zarr" / "zarr.json").exists()

@@ -1,0 +1,117 @@
+"""Checks of options whose wrong type would silently do something else, or fail much later.
+
+The text "no" is true in Python, and "4" is not a number. Every function that takes an option checks
+it by name before anything is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+
+__all__ = ["check_choice", "check_count", "check_flags", "check_given", "check_resume"]
+
+
+def check_flags(**flags: object) -> None:
+    """Raise if an argument is neither True nor False; the message names it.
+
+    Raises
+    ------
+    TypeError
+        If one is something else.
+
+    Examples
+    --------
+    >>> check_flags(overwrite="no")
+    Traceback (most recent call last):
+    TypeError: overwrite='no': expected True or False.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name}={value!r}: expected True or False.")
+
+
+def check_resume(resume: object) -> None:
+    """Raise if `resume` is not True, False, or the name of a job.
+
+    Raises
+    ------
+    TypeError
+        If it is neither True nor False nor a text.
+    ValueError
+        If the text is empty.
+
+    Examples
+    --------
+    >>> check_resume(1)
+    Traceback (most recent call last):
+    TypeError: resume=1: expected True, False, or a name for the job.
+    """
+    error = f"resume={resume!r}: expected True, False, or a name for the job."
+    if not isinstance(resume, bool | np.bool_ | str):
+        raise TypeError(error)
+    if isinstance(resume, str) and not resume:
+        raise ValueError(error)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Refuse what is none of the values of a ``Literal``.
+
+    Raises
+    ------
+    ValueError
+        If it is something else.
+
+    Examples
+    --------
+    >>> from typing import Literal
+    >>> check_choice("mode", "x", Literal["a", "w"])
+    Traceback (most recent call last):
+    ValueError: Cannot use mode='x': expected one of ['a', 'w'].
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
+
+
+def check_count(name: str, value: object, otherwise: str) -> None:
+    """Raise if a value is not a whole number of at least 1, or None; `otherwise` explains None.
+
+    Raises
+    ------
+    TypeError
+        If it is not a whole number.
+    ValueError
+        If it is below 1.
+
+    Examples
+    --------
+    >>> check_count("threads", "4", "one per core")
+    Traceback (most recent call last):
+    TypeError: threads='4': expected a whole number of at least 1, or None for one per core.
+    """
+    if value is None:
+        return
+    error = f"{name}={value!r}: expected a whole number of at least 1, or None for {otherwise}."
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(error)
+    if value < 1:
+        raise ValueError(error)
+
+
+def check_given(name: str, value: object, kinds: Any, expected: str) -> None:
+    """Raise if a value is neither None nor of one of the given types.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+
+    Examples
+    --------
+    >>> check_given("manifest", 3, str, "a path or URL")
+    Traceback (most recent call last):
+    TypeError: manifest=3: expected a path or URL, or None.
+    """
+    if value is not None and not isinstance(value, kinds):
+        raise TypeError(f"{name}={value!r}: expected {expected}, or None.")

@@ -1,0 +1,123 @@
+"""A hierarchy for display: lines of text, or nested lists in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Self
+
+__all__ = ["Tree", "draw", "facts_table", "named_shape"]
+
+
+class Tree(str):
+    """The text of a hierarchy, one node a line, which a notebook shows as nested lists.
+
+    Names from the store are escaped in both forms.
+    """
+
+    __slots__ = ("_html",)
+
+    _html: str
+
+    def __new__(cls, text: str, html: str = "") -> Self:
+        """Make a tree of a text and its HTML."""
+        tree = super().__new__(cls, text)
+        tree._html = html or f"<pre>{escape(text)}</pre>"
+        return tree
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[Tree], tuple[str, str]]:
+        return type(self), (str(self), self._html)
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
+    """Draw a hierarchy.
+
+    Parameters
+    ----------
+    root
+        Name of the group at its top.
+    labels
+        Separator after the name of a node and its description, by path: parents before children.
+
+    Examples
+    --------
+    >>> draw("/", {"a": ("", "/"), "a/b": ("  ", "(2,) int8"), "c": ("", "/")})
+    /
+    ├── a/
+    │   └── b  (2,) int8
+    └── c/
+    """
+    return Tree("\n".join(_lines(root, labels)), "".join(_list_items(root, labels)))
+
+
+def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    last = _last_ones(labels)
+    yield printable(root)
+    indents = [""]  # by depth, of the nodes below the last one drawn
+    for path, (joint, facts) in labels.items():
+        depth = path.count("/")
+        is_last = path in last
+        name = printable(path.rpartition("/")[2])
+        yield f"{indents[depth]}{'└── ' if is_last else '├── '}{name}{joint}{printable(facts)}"
+        indents[depth + 1 :] = [indents[depth] + ("    " if is_last else "│   ")]
+
+
+def _last_ones(labels: Mapping[str, object]) -> set[str]:
+    """Return the path of the last child of each group."""
+    return set({path.rpartition("/")[0]: path for path in labels}.values())
+
+
+def _list_items(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    yield f"<div><b>{_html(root)}</b>"
+    depth = 0
+    for path, (joint, facts) in labels.items():
+        wanted = path.count("/") + 1
+        yield "<ul>" * (wanted - depth) + "</ul>" * (depth - wanted)
+        depth = wanted
+        name = path.rpartition("/")[2]
+        yield f"<li><b>{_html(name)}</b>{_html(joint)}{_html(facts)}</li>"
+    yield "</ul>" * depth + "</div>"
+
+
+def facts_table(title: str, facts: Mapping[str, object]) -> str:
+    """Return facts about a node as an HTML table."""
+    rows = "".join(
+        f"<tr><th>{_html(name)}</th><td>{_html(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{_html(title)}</caption>{rows}</table>"
+
+
+def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str:
+    """Return a shape with the names of its dimensions, if they have any.
+
+    Examples
+    --------
+    >>> named_shape((20, 8), ("time", None)), named_shape((20,), None)
+    ('(time: 20, 8)', '(20,)')
+    """
+    if not any(names or ()):
+        return str(tuple(shape))
+    lengths = zip(names or (), shape, strict=True)
+    return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
+
+
+def printable(text: str) -> str:
+    r"""Escape characters of a text that would control a terminal or break the line.
+
+    Examples
+    --------
+    >>> print(printable("é\n"))
+    é\n
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _html(text: str) -> str:
+    return escape(printable(text))

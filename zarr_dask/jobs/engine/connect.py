@@ -1,0 +1,82 @@
+"""Client for a job: of a running scheduler, or of new local processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zarr_dask.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["connect"]
+
+
+@contextmanager
+def connect(
+    scheduler: str | None = None,
+    scheduler_file: str | None = None,
+    workers: int | None = None,
+    timeout: float = 10.0,
+) -> Iterator[Client | None]:
+    """Yield a client for a job: of a running scheduler, of new local processes, or None.
+
+    Parameters
+    ----------
+    scheduler
+        Address of a running scheduler.
+    scheduler_file
+        File written by a running scheduler.
+    workers
+        Number of local processes to start, of one thread each, for as long as the job runs.
+    timeout
+        Maximum seconds to wait for the scheduler.
+
+    Raises
+    ------
+    SchedulerError
+        If no scheduler answers.
+    """
+    if scheduler is None and scheduler_file is None:
+        if not workers:
+            yield None
+            return
+        yield from _local_cluster(workers)
+        return
+    from distributed import Client
+    from distributed.comm import parse_address
+    from distributed.comm.registry import get_backend
+
+    place = scheduler_file or scheduler
+    try:
+        if scheduler_file is not None:
+            scheduler = json.loads(Path(scheduler_file).read_text(encoding="utf-8"))["address"]
+        get_backend(parse_address(scheduler)[0])  # a Client that fails on this ends noisily
+        client = Client(scheduler, timeout=timeout, set_as_default=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SchedulerError(
+            f"no dask scheduler answers at {place} within {timeout:g} s ({error}). Start one with "
+            "'dask scheduler', or let the job start local processes with --workers."
+        ) from error
+    with client:
+        yield client
+
+
+def _local_cluster(workers: int) -> Iterator[Client]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

@@ -1,0 +1,412 @@
+"""The end of an array: claimed by whoever appends, before the first of its objects is written.
+
+Two appends to one array write the same objects, so that only one of them may be under way. The one
+that has the claim says so in the place of the array, beside its hierarchy::
+
+    run.zarr.zarr-dask/ocean/salt/         the place of the array ocean/salt
+        __append/held                      who has the claim (`_Record`), while somebody has it
+
+On local files all processes that work on the append lock this file (`zarr_dask.journal.lock`). The
+kernel undoes that when a process dies: a claim that nobody holds is taken over by the next append.
+Each one adds itself to those who had the claim before, so that tasks which come late
+(``compute=False``) know that theirs was taken.
+
+Object stores create the record on the condition that there is none. Nobody can tell whether its
+process lives: it stays until the append has ended, by success or by an error, or goes on
+(``resume=``), or until somebody removes it. Arrays in memory are claimed in the process.
+
+Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
+that may not be written to, on file systems without locks, and in stores without conditions. There,
+only the document is compared when the array grows: of two appends, one ends with an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import uniform
+from secrets import token_hex
+from time import monotonic, sleep
+from typing import Literal
+
+from zarr_dask.errors import (
+    AppendConflictError,
+    ConditionalWriteError,
+    StoreError,
+    StoreUnavailableError,
+)
+from zarr_dask.formats.base import where
+from zarr_dask.journal.journal import remove_empty_folders
+from zarr_dask.journal.location import default_place
+from zarr_dask.journal.lock import HELD, Hold
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.backends.posix_io import read_at
+from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.compare_and_swap import conditional_at, folder_lock
+from zarr_dask.stores.file_lock import lock
+from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.no_follow import folder_in, open_in
+from zarr_dask.stores.open import bare
+from zarr_dask.stores.wrappers.base import forkable
+
+__all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
+
+OnConflict = Literal["wait", "error"]
+"""What an append does while another one is under way."""
+
+_FOLDER = "__append/"
+_PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
+_SHORTEST, _LONGEST = 0.01, 1.0  # seconds between two looks at it
+_FORMAT = "zarr-dask claim 1"
+_LONGEST_TEXT = 1 << 20  # bytes of a record
+_NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+"""Errors where nothing may be put beside the hierarchy."""
+_IN_MEMORY: dict[tuple[str, str], _InMemory] = {}
+"""Appends to arrays in the memory of this process."""
+_MEMORY_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Who appends, and who did before."""
+
+    tokens: tuple[str, ...]
+    """Of appends; the last one has the claim."""
+    job: str = ""
+    """Tells what is appended (`Job.writes`), if the job can be resumed."""
+    host: str = field(default_factory=socket.gethostname)
+    process: int = field(default_factory=os.getpid)
+    begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host} since {self.begun}"
+
+    def to_json(self) -> bytes:
+        return json.dumps({"format": _FORMAT, **asdict(self)}).encode()
+
+    @staticmethod
+    def parsed(text: Buffer | None) -> _Record | None:
+        """What is written there; None if nothing is, or nothing of ours."""
+        try:
+            document = json.loads(bytes(text or b""))
+            if document.pop("format") != _FORMAT:
+                return None
+            told = {name: str(document[name]) for name in ("job", "host", "begun")}
+            tokens = tuple(map(str, document["tokens"]))
+            return _Record(tokens, process=int(document["process"]), **told)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+
+@dataclass
+class _InMemory:
+    """Who appends to an array in memory, and how many of its tasks run."""
+
+    tokens: tuple[str, ...] = ()
+    holders: int = 0
+
+
+class Claim:
+    """The end of an array, as one process has it until this is closed.
+
+    Parameters
+    ----------
+    close
+        Lets go of it.
+    is_new
+        Whether the append had no claim before.
+    """
+
+    def __init__(self, close: Callable[[], None] | None = None, *, is_new: bool = False) -> None:
+        self.is_new = is_new
+        """Whether the append had no claim before: the array may have changed until then."""
+        self._close = close
+
+    def close(self) -> None:
+        """Let go of it. The append keeps the claim until another one takes it, or it leaves."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+
+@dataclass(frozen=True)
+class ArrayEnd:
+    """The end of an array, as one append sees it; small, and a part of each of its tasks."""
+
+    store: Store
+    prefix: str
+    """Where the claim is; the path of the array if it is in memory."""
+    token: str
+    """Of the append."""
+    what: str
+    """Is appended to, for messages."""
+    job: str = ""
+    """Tells what is appended (`Job.writes`), if the job can be resumed."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a claim stays until the append leaves, whatever becomes of its processes."""
+        if isinstance(self.store, LocalStore):
+            return not _trusts_locks(self.store.root)
+        return not isinstance(self.store, MemoryStore)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.prefix}{HELD}"
+
+    def claim(self, on_conflict: OnConflict = "error") -> Claim:
+        """Claim it for the append, or for one more process of the append that has it.
+
+        Parameters
+        ----------
+        on_conflict
+            Whether to wait for another append.
+
+        Raises
+        ------
+        AppendConflictError
+            If another append has it, or took it over from this one.
+        """
+        if isinstance(self.store, MemoryStore):
+            return self._waited(self._claim_memory, on_conflict)
+        if self.lasts or not isinstance(self.store, LocalStore):
+            try:
+                return self._waited(self._claim_object, on_conflict)
+            except StoreUnavailableError:
+                raise
+            except StoreError:
+                return Claim()  # as with journals: what lies beside may not be ours to write
+        try:
+            return self._claim_file(self.store, on_conflict)
+        except ConditionalWriteError:
+            return Claim()  # no locks here
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                return Claim()
+            raise self.store.failed("lock", self._key, error) from error
+
+    def leave(self, *, alone: bool = False) -> None:
+        """Give the claim back: the array is longer by now, or nothing is going to be written.
+
+        Parameters
+        ----------
+        alone
+            Not if another append had it before, whose tasks must find that out. (The next append
+            takes it over.)
+        """
+        if isinstance(self.store, MemoryStore):
+            self._leave_memory(alone=alone)
+        elif isinstance(self.store, LocalStore) and not self.lasts:
+            self._leave_file(self.store, alone=alone)
+        else:
+            with suppress(StoreError):  # the array is as it must be; whoever comes next is told
+                if conditional_at(self.store, self._key) is not None:
+                    self.store.delete(self._key)
+
+    def _conflict(self, who: object, *, lives: bool) -> AppendConflictError:
+        how = (
+            ""
+            if lives
+            else f" If its process has died, remove {self.store.url}/{self._key}, or repeat its "
+            "call with the same resume=."
+        )
+        return AppendConflictError(
+            f"another append to {self.what} is under way ({who}); nothing was written. Both would "
+            f"write the same elements. Wait until it has ended, or pass on_conflict='wait'.{how}"
+        )
+
+    # --- in memory --------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.store.identity, self.prefix
+
+    def _claim_memory(self) -> Claim | AppendConflictError:
+        with _MEMORY_LOCK:
+            found = _IN_MEMORY.setdefault(self._name, _InMemory())
+            is_new = self._is_new(found.tokens)
+            if is_new and found.holders:
+                return self._conflict("in this process", lives=True)
+            if is_new:
+                found.tokens += (self.token,)
+            found.holders += 1
+
+        def close() -> None:
+            with _MEMORY_LOCK:
+                found.holders -= 1
+
+        return Claim(close, is_new=is_new)
+
+    def _leave_memory(self, *, alone: bool) -> None:
+        with _MEMORY_LOCK:
+            found = _IN_MEMORY.get(self._name, _InMemory())
+            if found.tokens[-1:] == (self.token,) and not (alone and len(found.tokens) > 1):
+                del _IN_MEMORY[self._name]
+
+    # --- local files ------------------------------------------------------------------------------
+
+    def _claim_file(self, store: LocalStore, on_conflict: OnConflict) -> Claim:
+        folder = f"{store.root}/{self.prefix}".rstrip("/")
+        flags = os.O_RDWR | os.O_CREAT
+        with folder_in(store.root, self.prefix.rstrip("/"), make=True):
+            pass  # which is behind no link
+        while True:
+            with folder_lock(folder):
+                descriptor = open_in(store.root, self._key, flags)
+                try:
+                    found = _record_in(descriptor)
+                    is_new = self._is_new(() if found is None else found.tokens)
+                    if not is_new or _is_nobodys(descriptor):
+                        if is_new:
+                            _write(descriptor, self._behind(found))
+                        lock(descriptor, shared=True, wait=True)
+                        return Claim(Hold(descriptor).close, is_new=is_new)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+            try:
+                if on_conflict == "error":
+                    raise self._conflict(found or "it has just begun", lives=True)
+                lock(descriptor, wait=True)  # until all who work on it have let go
+            finally:
+                os.close(descriptor)
+
+    def _is_new(self, tokens: tuple[str, ...]) -> bool:
+        """Whether the append does not have the claim yet; raises if it has it no more."""
+        if self.token in tokens[:-1]:
+            raise AppendConflictError(
+                f"another append to {self.what} has begun while no task of this one ran, and may "
+                "have written to the same elements. Look at the end of the array, and append one "
+                "after the other."
+            )
+        return tokens[-1:] != (self.token,)
+
+    def _behind(self, found: _Record | None) -> _Record:
+        return _Record((*(() if found is None else found.tokens), self.token), self.job)
+
+    def _leave_file(self, store: LocalStore, *, alone: bool) -> None:
+        file = Path(store.root, self._key)
+        with suppress(OSError):  # whoever comes next finds that nobody holds it
+            if not file.exists():
+                return
+            with folder_lock(str(file.parent)):
+                found = _Record.parsed(store.get(self._key))
+                tokens = () if found is None else found.tokens
+                if tokens[-1:] == (self.token,) and not (alone and len(tokens) > 1):
+                    file.unlink()
+        remove_empty_folders(store, self.prefix)
+
+    # --- object stores ----------------------------------------------------------------------------
+
+    def _claim_object(self) -> Claim | AppendConflictError:
+        tagged = conditional_at(self.store, self._key)
+        if tagged is None:
+            return Claim()
+        mine = [_Record((self.token,), self.job).to_json()]
+        if tagged.set_if(self._key, mine, None):
+            return Claim(is_new=True)
+        value, tag = tagged.get_tagged(self._key)
+        found = _Record.parsed(value)
+        if found is not None and found.tokens[-1:] == (self.token,):
+            return Claim()
+        same = found is not None and self.job and found.job == self.job
+        if same and tagged.set_if(self._key, mine, tag):
+            return Claim(is_new=True)
+        return self._conflict(found or "it has just ended", lives=False)
+
+    def _waited(
+        self, claim: Callable[[], Claim | AppendConflictError], on_conflict: OnConflict
+    ) -> Claim:
+        """A claim, as soon as it can be had, or the last reason why it cannot."""
+        pause, last, deadline = _SHORTEST, "", monotonic() + _PATIENCE
+        while True:
+            found = claim()
+            if isinstance(found, Claim):
+                return found
+            if str(found) != last:  # another one has it by now
+                last, deadline = str(found), monotonic() + _PATIENCE
+            if on_conflict == "error" or monotonic() > deadline:
+                raise found
+            sleep(uniform(0, pause))  # noqa: S311  (nobody is told: it can only be asked for)
+            pause = min(2 * pause, _LONGEST)
+
+
+def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd | None:
+    """The end of an array; None where nothing can be claimed.
+
+    Parameters
+    ----------
+    store, path
+        The array.
+    token
+        Tells the append from all others.
+    job
+        Tells what is appended (`Job.writes`), if the job can be resumed.
+    """
+    if forkable(store) is not None:
+        return None  # its transactions are committed one after the other
+    inner, below = bare(store, path)
+    if isinstance(inner, MemoryStore):
+        return ArrayEnd(inner, below, token, where(store, path), job)
+    place = default_place(store, path)
+    if place is None:
+        return None
+    return ArrayEnd(place.store, f"{place.prefix}{_FOLDER}", token, where(store, path), job)
+
+
+@contextmanager
+def claimed(store: Store, path: str, on_conflict: OnConflict = "error") -> Iterator[None]:
+    """Claim the end of an array for what a ``with`` statement does.
+
+    Raises
+    ------
+    AppendConflictError
+        If an append has it.
+    """
+    end = end_of_array(store, path, token_hex(8))
+    if end is None:
+        yield
+        return
+    claim = end.claim(on_conflict)
+    has_ended = False
+    try:
+        yield
+        has_ended = True
+    finally:
+        end.leave(alone=not has_ended)
+        claim.close()
+
+
+def _is_nobodys(descriptor: int) -> bool:
+    return lock(descriptor)
+
+
+def _trusts_locks(root: str) -> bool:
+    """True if locks below a folder, which may still be to be made, hold between all hosts."""
+    place = next(one for one in (Path(root), *Path(root).parents) if one.is_dir())
+    try:
+        descriptor = os.open(place, os.O_RDONLY)
+    except OSError:
+        return True  # it is refused where it is written to
+    try:
+        return has_shared_locks(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _record_in(descriptor: int) -> _Record | None:
+    return _Record.parsed(read_at(descriptor, 0, min(os.fstat(descriptor).st_size, _LONGEST_TEXT)))
+
+
+def _write(descriptor: int, record: _Record) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, record.to_json(), 0)

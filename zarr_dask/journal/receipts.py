@@ -1,0 +1,247 @@
+"""Receipts: records of finished writing tasks, which show the remaining work.
+
+A receipt is one line of text with its own checksum, so that a line truncated by a crash or a full
+disk is detected and skipped. It lists the stored objects that the task has written, with their
+sizes and checksums, and the objects that it omitted because all their elements have the fill value.
+`zarr_dask.journal` stores receipts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.stores.base import Buffer, is_key
+
+__all__ = [
+    "Noting",
+    "Receipt",
+    "Receipts",
+    "StoredObject",
+    "checked_keys",
+    "collect",
+    "parse_receipts",
+    "stored_object",
+]
+
+_LARGEST = 1 << 63
+_SHA256 = re.compile("[0-9a-f]{64}")
+_quoted = json.encoder.encode_basestring_ascii
+"""Function that returns a text as a JSON string."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One stored object as it was written."""
+
+    key: str
+    """Key below the node that is written; in a manifest, below the root of the store."""
+    nbytes: int
+    """Number of encoded bytes."""
+    crc32c: int
+    """CRC-32C of the encoded bytes."""
+    sha256: str | None = None
+    """SHA-256 of the encoded bytes as hexadecimal digits, if it was requested."""
+
+    def to_row(self) -> list[Any]:
+        """Return the object as a list for JSON."""
+        row = [self.key, self.nbytes, self.crc32c]
+        return row if self.sha256 is None else [*row, self.sha256]
+
+    def to_text(self) -> str:
+        """Return `to_row` as JSON; formatted by hand, because every task writes a receipt."""
+        sha = "" if self.sha256 is None else f",{_quoted(self.sha256)}"
+        return f"[{_quoted(self.key)},{self.nbytes},{self.crc32c}{sha}]"
+
+    @staticmethod
+    def from_row(row: Sequence[Any]) -> StoredObject:
+        """What `to_row` has made.
+
+        Raises
+        ------
+        ValueError
+            If it is something else; says which item.
+        """
+        if not isinstance(row, list) or not 3 <= len(row) <= 4:
+            raise ValueError(f"{row!a:.80}: expected a key, bytes, a CRC-32C and no more")
+        key, nbytes, checksum, *more = row
+        _check(is_key(key), "key", key)
+        _check(type(nbytes) is int and 0 <= nbytes < _LARGEST, "number of bytes", nbytes)
+        _check(type(checksum) is int and 0 <= checksum < 1 << 32, "CRC-32C", checksum)
+        sha = more[0] if more else None
+        _check(not more or bool(_SHA256.fullmatch(str(sha))), "SHA-256", sha)
+        return StoredObject(key, nbytes, checksum, sha)
+
+
+def _check(is_right: bool, name: str, found: object) -> None:
+    if not is_right:
+        raise ValueError(f"its {name} is {found!a:.80}, which is none")
+
+
+def checked_keys(keys: object) -> tuple[str, ...]:
+    """Keys of stored objects, as a stranger has listed them.
+
+    Raises
+    ------
+    ValueError
+        If they are something else.
+    """
+    if not isinstance(keys, list):
+        raise ValueError(f"{keys!a:.80}: expected a list of keys")
+    for key in keys:
+        _check(is_key(key), "key", key)
+    return tuple(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Record of the objects that one task has written.
+
+    Examples
+    --------
+    >>> receipt = Receipt("run-7", "5f2a", (StoredObject("c/0", 4, 0x9A71BB4C),), ("c/1",))
+    >>> line = receipt.to_line()
+    >>> list(parse_receipts(line)) == [receipt], list(parse_receipts(line[:-9]))
+    (True, [])
+    """
+
+    token: str
+    """Identifies the job."""
+    creation: str
+    """Identifies the creation of the target, which may be replaced by another one later."""
+    objects: tuple[StoredObject, ...]
+    """Stored objects that were written."""
+    empty: tuple[str, ...] = ()
+    """Keys of objects that are absent on purpose."""
+
+    def to_line(self) -> bytes:
+        """Return the receipt as a line: its checksum, then JSON, after an empty line.
+
+        The empty line ends a line that a crash may have truncated.
+        """
+        objects = ",".join([item.to_text() for item in self.objects])
+        empty = ",".join(map(_quoted, self.empty))
+        text = (
+            f'{{"token":{_quoted(self.token)},"creation":{_quoted(self.creation)},'
+            f'"objects":[{objects}],"empty":[{empty}]}}'
+        ).encode()
+        return b"\n%08x %b\n" % (crc32c(text), text)
+
+
+class Noting:
+    """Computes size and checksums of a stored object from its bytes, piece by piece.
+
+    Parameters
+    ----------
+    checksum
+        True to compute the CRC-32C; otherwise it is recorded as 0.
+    with_sha256
+        True to compute the SHA-256 as well.
+
+    Examples
+    --------
+    >>> noting = Noting()
+    >>> noting(b"1234"), noting(b"56789"), noting.of("c/0")
+    (None, None, StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None))
+    """
+
+    def __init__(self, *, checksum: bool = True, with_sha256: bool = False) -> None:
+        self.nbytes = 0
+        self._checksum = checksum
+        self._crc32c = 0
+        self._sha256 = sha256() if with_sha256 else None
+
+    def __call__(self, piece: Buffer) -> None:
+        """Add a piece."""
+        self.nbytes += memoryview(piece).nbytes
+        if self._checksum:
+            self._crc32c = crc32c(piece, self._crc32c)
+        if self._sha256 is not None:
+            self._sha256.update(piece)
+
+    def of(self, key: str) -> StoredObject:
+        """Return the record of an object with this key."""
+        sha = None if self._sha256 is None else self._sha256.hexdigest()
+        return StoredObject(key, self.nbytes, self._crc32c, sha)
+
+
+def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:
+    """Return the record of a stored object from its bytes."""
+    noting = Noting(with_sha256=with_sha256)
+    for buffer in buffers:
+        noting(buffer)
+    return noting.of(key)
+
+
+def parse_receipts(text: Buffer) -> Iterator[Receipt]:
+    """Yield the receipts in the bytes of a journal file; incomplete lines are skipped."""
+    for line in bytes(text).split(b"\n"):
+        receipt = _parsed(line)
+        if receipt is not None:
+            yield receipt
+
+
+def _parsed(line: bytes) -> Receipt | None:
+    checksum, space, text = line.partition(b" ")
+    if not space or checksum != b"%08x" % crc32c(text):
+        return None
+    try:
+        document = json.loads(text)
+        return Receipt(
+            str(document["token"]),
+            str(document["creation"]),
+            tuple(StoredObject.from_row(row) for row in document["objects"]),
+            checked_keys(document["empty"]),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None  # complete, but not written by this package
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """The valid receipts of a job."""
+
+    objects: Mapping[str, StoredObject]
+    """Stored objects that are present as they were written, by key."""
+    empty: frozenset[str]
+    """Keys that are absent on purpose."""
+
+    def __contains__(self, key: object) -> bool:
+        """True if nothing is left to do for a stored object."""
+        return key in self.objects or key in self.empty
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self.empty)
+
+
+def collect(
+    receipts: Iterable[Receipt], creation: str, sizes: Mapping[str, int] | None = None
+) -> Receipts:
+    """Collect the valid receipts of one creation.
+
+    Parameters
+    ----------
+    receipts
+        Receipts in any order; a task that ran twice has left two.
+    creation
+        Identifier of the creation; receipts of others are ignored.
+    sizes
+        Bytes of every stored object that exists. A receipt is valid for an object only if the
+        object has the recorded size, or is absent if it was recorded as absent on purpose. None
+        accepts all receipts unchecked.
+    """
+    objects: dict[str, StoredObject] = {}
+    empty: set[str] = set()
+    for receipt in receipts:
+        if receipt.creation != creation:
+            continue
+        for item in receipt.objects:
+            if sizes is None or sizes.get(item.key) == item.nbytes:
+                objects[item.key] = item
+        empty.update(key for key in receipt.empty if sizes is None or key not in sizes)
+    return Receipts(objects, frozenset(empty - objects.keys()))

@@ -1,0 +1,229 @@
+"""Classification of errors of other libraries: which ones are transient.
+
+The libraries behind fsspec have exceptions of their own, some of which are not even ``OSError``.
+They are identified without importing a library: one that is not loaded has raised nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from zarr_dask.errors import StoreError, StoreUnavailableError
+
+__all__ = [
+    "as_store_error",
+    "codes_of",
+    "is_absence",
+    "library_errors",
+    "retry_after",
+    "statuses_of",
+]
+
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_ABSENT = {404, 410}
+_THROTTLED = {429, 503}
+_THROTTLED_CODES = {"SlowDown", "ServerBusy", "Throttling", "ThrottlingException"}
+_PASSING_CODES = {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable"}
+_PASSING_CODES |= _THROTTLED_CODES
+_BASES = (
+    ("aiohttp", "ClientError"),
+    ("asyncssh", "Error"),
+    ("azure.core.exceptions", "AzureError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("fsspec.implementations.reference", "ReferenceNotReachable"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("paramiko", "SSHException"),
+    ("zipfile", "BadZipFile"),
+)
+_CUT = (
+    StoreUnavailableError,
+    ConnectionError,
+    EOFError,
+    TimeoutError,
+    http.client.BadStatusLine,
+    http.client.IncompleteRead,
+)
+# by name, because the library need not be loaded; names survive moved modules
+_CUT_NAMES = {
+    "ChecksumMismatch",
+    "ChunkedEncodingError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "EndpointConnectionError",
+    "FlexibleChecksumError",
+    "HTTPClientError",
+    "IncompleteReadError",
+    "ReadTimeoutError",
+    "ResponseParserError",
+    "ResponseStreamingError",
+    "ServerDisconnectedError",
+    "ServiceRequestError",
+    "ServiceResponseError",
+}
+_WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's; certificates
+_UNREACHABLE = (ConnectionRefusedError, socket.gaierror)
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # botocore's
+
+
+def library_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that the loaded libraries raise for responses of services.
+
+    Many are not `OSError`. Any other exception is a bug in a program, and is not converted.
+    """
+    found: list[type[Exception]] = [OSError, EOFError, NotImplementedError]
+    found.append(http.client.HTTPException)
+    for module, name in _BASES:
+        error = getattr(sys.modules.get(module), name, None)
+        if isinstance(error, type) and issubclass(error, Exception):
+            found.append(error)
+    return tuple(found)
+
+
+def as_store_error(message: str, error: BaseException) -> StoreError:
+    """Return the store error for a library's error.
+
+    Parameters
+    ----------
+    message
+        The operation that failed, the location and the reason.
+    error
+        The exception that the library has raised.
+
+    Returns
+    -------
+    StoreError
+        A `StoreUnavailableError` if it may be transient.
+
+    Examples
+    --------
+    >>> as_store_error("could not read 'a': cut off", ConnectionResetError("cut off"))
+    StoreUnavailableError("could not read 'a': cut off")
+    >>> as_store_error("could not read 'a': no", PermissionError("no"))
+    StoreError("could not read 'a': no")
+    """
+    causes = [*_causes(error)]
+    if any(_names(one) & _NO_CREDENTIALS for one in causes):
+        return StoreError(
+            f"{message}. Give credentials by the environment, a profile or storage_options; what "
+            'is public is read with storage_options={"anon": True}.'
+        )
+    statuses, codes = statuses_of(error), codes_of(error)
+    refused = bool(statuses) and not statuses & _PASSING
+    cut = any(isinstance(one, _CUT) or _names(one) & _CUT_NAMES for one in causes)
+    if not (codes & _PASSING_CODES or statuses & _PASSING or (cut and not refused)):
+        return StoreError(message)
+    if any("CERTIFICATE" in str(one) for one in causes):
+        return StoreError(message)
+    passing = StoreUnavailableError(message)
+    passing.throttled = bool(statuses & _THROTTLED or codes & _THROTTLED_CODES)
+    passing.unreachable = any(_is_unreachable(one) for one in causes)
+    passing.retry_after = next((r for r in map(_told, causes) if r is not None), None)
+    return passing
+
+
+def is_absence(error: BaseException) -> bool:
+    """True if an error that reports absence was not caused by another failure.
+
+    fsspec's HTTP reports absence for any failure while it looks up the size of a value.
+
+    Examples
+    --------
+    >>> refused = FileNotFoundError("http://host/a")
+    >>> refused.__cause__ = ConnectionResetError("cut off")
+    >>> is_absence(refused), is_absence(FileNotFoundError("http://host/a"))
+    (False, True)
+    """
+    if not isinstance(error, FileNotFoundError):  # a folder
+        return True
+    if statuses := statuses_of(error):
+        return bool(statuses & _ABSENT)
+    return not any(
+        isinstance(one, (*_CUT, PermissionError)) or _names(one) & (_CUT_NAMES | _WEB_NAMES)
+        for one in _causes(error)
+    )
+
+
+def retry_after(told: str | None) -> float | None:
+    """Return the seconds that a ``Retry-After`` header asks for, as a number or as a date.
+
+    Examples
+    --------
+    >>> retry_after("3"), retry_after("soon"), retry_after(None)
+    (3.0, None, None)
+    """
+    if not told:
+        return None
+    if told.strip().isdigit():
+        return float(told)
+    try:
+        then = parsedate_to_datetime(told)
+    except ValueError:
+        return None
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return max((then - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+def statuses_of(error: BaseException) -> set[int]:
+    """Return the HTTP statuses of the responses that caused an error."""
+    return {status for one in _causes(error) if (status := _status(one)) is not None}
+
+
+def codes_of(error: BaseException) -> set[str]:
+    """Return S3's error codes of the responses that caused an error."""
+    codes = (_answer(one).get("Error", {}).get("Code") for one in _causes(error))
+    return {str(code) for code in codes if code}
+
+
+def _status(error: BaseException) -> int | None:
+    told = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    names = ("status", "status_code", *(("code",) if type(error).__name__ == "HttpError" else ()))
+    for status in (told, *(getattr(error, name, None) for name in names)):
+        if isinstance(status, int) and 300 <= status < 600:
+            return status
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _names(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    inner = getattr(error, "os_error", None)  # of aiohttp's ClientConnectorError
+    return isinstance(error, _UNREACHABLE) or isinstance(inner, _UNREACHABLE)
+
+
+def _answer(error: BaseException) -> Mapping[str, Any]:
+    """Return botocore's dictionary of the response."""
+    found = getattr(error, "response", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _told(error: BaseException) -> float | None:
+    headers = _answer(error).get("ResponseMetadata", {}).get("HTTPHeaders")
+    if headers is None:
+        headers = getattr(getattr(error, "response", None), "headers", None)
+    if headers is None:
+        headers = getattr(error, "headers", None)
+    if not hasattr(headers, "get"):
+        return None
+    return retry_after(headers.get("retry-after") or headers.get("Retry-After"))

@@ -1,0 +1,132 @@
+"""Owners of records: which process has made a record, and whether that process is gone.
+
+A process is told by its host, the run of the kernel, the table of processes (containers of one host
+have several) and the moment it began: numbers of processes come again, and so do names of hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from secrets import token_hex
+
+__all__ = ["Owner"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, as a record says it."""
+
+    host: str
+    kernel: str
+    """Tells one run of a kernel from all others; empty where that is not known."""
+    table: str
+    """Tells the table that the number is of; empty where that is not known."""
+    pid: int
+    began: str
+    """When, as the kernel counts; empty where that is not known."""
+    token: str
+    """Random: tells one record of a process from all others."""
+    locked: bool = False
+    """True if it holds a lock as well, which all who see its file system on a host share."""
+
+    @staticmethod
+    def here(*, locked: bool) -> Owner:
+        """Return this process, for a record of its own.
+
+        With a lock all records of a process are alike: the lock tells them apart.
+        """
+        return _locked_owner(os.getpid()) if locked else _owner(os.getpid(), locked=False)
+
+    @staticmethod
+    def parse(text: bytes) -> Owner | None:
+        """Return the owner that a record names; None if it names none (yet)."""
+        try:
+            fields = json.loads(text)
+            return Owner(
+                **{name: str(fields[name]) for name in ("host", "kernel", "table", "began")},
+                pid=int(fields["pid"]),
+                token=str(fields["token"]),
+                locked=bool(fields["locked"]),
+            )
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    def to_json(self) -> bytes:
+        """Return what records hold."""
+        return json.dumps(asdict(self)).encode()
+
+    def is_here(self) -> bool:
+        """Return True if it is a process of a host of this name."""
+        return self.host == _surroundings()[0]
+
+    def is_gone(self) -> bool:
+        """Return True if the process is known to be gone; of other hosts nobody here can tell."""
+        return self._runs() is False
+
+    def is_running(self) -> bool:
+        """Return True if the process is known to be there."""
+        return self._runs() is True
+
+    def _runs(self) -> bool | None:
+        """Look for the process; None where it cannot be looked for."""
+        host, kernel, table = _surroundings()
+        if self.host != host:
+            return None
+        if self.kernel and kernel and self.kernel != kernel:
+            return False  # the host was started anew
+        if self.table != table or sys.platform == "win32" or self.pid <= 0:
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it is another user's
+        except (OSError, OverflowError):
+            return None
+        now = _beginning(self.pid)
+        return not (self.began and now and now != self.began)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@lru_cache(maxsize=1)
+def _surroundings() -> tuple[str, str, str]:
+    table = ""
+    with suppress(OSError):
+        table = str(Path("/proc/self/ns/pid").readlink())
+    return socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), table
+
+
+@lru_cache(maxsize=1)
+def _locked_owner(pid: int) -> Owner:
+    return _owner(pid, locked=True)
+
+
+def _owner(pid: int, *, locked: bool) -> Owner:
+    return Owner(*_surroundings(), pid, _own_beginning(pid), token_hex(8), locked)
+
+
+@lru_cache(maxsize=1)
+def _own_beginning(pid: int) -> str:
+    return _beginning(pid)
+
+
+def _beginning(pid: int) -> str:
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
