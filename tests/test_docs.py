@@ -115,6 +115,12 @@ def test_no_page_has_long_sentences(name):
     assert not lengths or sum(lengths) / len(lengths) <= 22
 
 
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_the_actor_of_a_sentence_is_named(name):
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    assert not re.findall(r"(?i)\b(nobody|somebody|anybody|everybody|whoever|anew)\b", prose)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_relative_links_lead_to_files(name):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"`[^`\n]*`", "", TEXTS[name]))
