@@ -119,7 +119,7 @@ def _in_order(ways: list[Tried]) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print the table of docs/scale.md."""
+    """Print the table of docs/developers/scale.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description=__doc__)
     parser.add_argument("--only", default="", help="jobs whose name holds this text")
     parser.add_argument("--rounds", type=int, default=3)

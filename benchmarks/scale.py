@@ -1,7 +1,7 @@
 """What the planner says of a petabyte: which plan, how long, how many requests, what breaks first.
 
 Only arithmetic: nothing is read or written. ``python -m benchmarks.scale`` prints the table of
-docs/scale.md.
+docs/developers/scale.md.
 """
 
 from __future__ import annotations
