@@ -278,9 +278,9 @@ def missing_values():
 
 def publish():
     u = {"shape": (64, 64), "dtype": "f4", "chunks": (1, 32, 64)}
-    zd.Writer.create("run.zarr", {"u": u}, owners=zd.owners((64, 64), (2, 1)))
+    zd.Writer.create("run.zarr", {"u": u}, owners=zd.decompose((64, 64), (2, 1)))
     with zd.Writer.attach("run.zarr", rank=0) as writer:
-        writer.put(0, {"u": np.ones((32, 64), "f4")})
+        writer.write_step(0, {"u": np.ones((32, 64), "f4")})
     message = error(lambda: zd.Writer.attach("run.zarr").publish(0), zd.errors.StepsMissingError)
 
     def check(_):
