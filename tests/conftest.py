@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 # Scripts for another environment, which the search for doctests would import into this one.
 collect_ignore_glob = ["zarr2/*peer.py"]
-pytest.register_assert_rewrite("zarr_dask.testing")
+pytest.register_assert_rewrite("zarr_dask.testing", "tests.support", "tests.interop")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # No deadline: the machines that run this share their cores, and the timeout of a whole test holds.

@@ -10,8 +10,8 @@ from kill_roles import PATIENCE, start
 from ome_roles import write_labels
 
 import zarr_dask as zd
-from tests.test_ome_read import put_image
-from tests.test_ome_write import ORACLES, check_levels, pixels
+from tests.support.ome_images import put_image
+from tests.support.ome_levels import ORACLES, check_levels, pixels
 from zarr_dask.errors import (
     DataTypeError,
     GridError,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
+from tests.support.layouts import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
 from zarr_dask import reading
 from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.pool import SIDE_BY_SIDE, wait_for_each
