@@ -16,7 +16,7 @@ from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same
 from tests.support.ome_levels import ORACLES
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, StoreError
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 NUMBERS = count()
 pytestmark = pytest.mark.xdist_group("s3")

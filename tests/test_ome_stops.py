@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.support.ome_levels import pixels
 from zarr_dask.errors import StoreError, ZarrDaskWarning
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 VALUES = pixels(20, 24) + np.uint16(1)
 CHANGES = {"set", "set_if", "delete"}

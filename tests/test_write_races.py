@@ -29,7 +29,7 @@ import zarr_dask as zd
 from tests.support.two_writers import PATIENCE, PairsOfProcesses, is_data
 from zarr_dask.errors import SourceIsTargetError
 from zarr_dask.stores import Faulty, LocalStore
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers.base import Wrapper
 
 # The two writes that lose values in dask, and how many objects each stores.
 GRIDS = {
