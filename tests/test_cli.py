@@ -18,10 +18,10 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from http_server import Files, serving
 from rich.console import Console
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import Lines

@@ -8,19 +8,19 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask import demo
 from zarr_dask.demo import shallow_water as sw
 from zarr_dask.errors import MissingDependencyError, NodeExistsError
 
 # One process of the test run has the folder that `small_demo` fills.
 GROUP = pytest.mark.xdist_group("test_demo")
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def basin(shape=(40, 60), depth=100.0):

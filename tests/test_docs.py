@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask.cli import main
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.stores import MemoryStore
 
-ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
     "s3://bucket/": "bucket/",
     "/scratch/me": "scratch",

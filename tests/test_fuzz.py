@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from tests.fuzz.targets import all_targets, names_covered
+from tests.support.paths import ROOT
 from zarr_dask.codecs.numcodecs import FILTERS
 from zarr_dask.codecs.registry import v3_names
 from zarr_dask.codecs.registry_numcodecs import numcodecs_names

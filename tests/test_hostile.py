@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
 from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.named import CASES
+from tests.support.paths import ROOT
 
 # One process of the test run asks for the results of all.
 pytestmark = pytest.mark.xdist_group("test_hostile")

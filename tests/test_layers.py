@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
+from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "zarr_dask"
 
 LAYERS = [
     # From the bottom up, one folder a line: a folder imports itself and those above its line.
@@ -488,6 +490,7 @@ def test_rules_find(message, tmp_path):
 
 
 IMPORT_AND_READ = """
+from tests.support.paths import ROOT
 import zarr_dask as zd
 assert zd.open(url)[1:].tolist() == [2, 3]
 """

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
 from tests.memory_of_reads import LAYOUTS
+from tests.support.paths import ROOT
 from zarr_dask.codecs.compress.deflate import Gzip, Zlib
 from zarr_dask.errors import CorruptObjectError
 

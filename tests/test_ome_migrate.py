@@ -10,10 +10,10 @@ import warnings
 import numpy as np
 import pytest
 import zarr
-from kill_roles import PATIENCE, start
-from ome_roles import migrate_until
 
 import zarr_dask as zd
+from tests.kill_roles import PATIENCE, start
+from tests.ome_roles import migrate_until
 from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same
 from zarr_dask.errors import (

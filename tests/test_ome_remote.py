@@ -8,9 +8,9 @@ from itertools import count
 import numpy as np
 import pytest
 import zarr
-from http_server import Files, serving
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from tests.object_stores import s3_server
 from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same

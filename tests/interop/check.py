@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .cases import Case, expected
-from .seen import Seen, bits
+from tests.interop.cases import Case, expected
+from tests.interop.seen import Seen, bits
 
 
 def check(case: Case, seen: Seen, *, attributes: bool = True) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from . import ours
-from .cases import Case, data, expected, matrix
-from .check import check
-from .refusals import PEERS, Side, shared
-from .sample import of, with_every_feature
-from .seen import bits
+from tests.interop import ours
+from tests.interop.cases import Case, data, expected, matrix
+from tests.interop.check import check
+from tests.interop.refusals import PEERS, Side, shared
+from tests.interop.sample import of, with_every_feature
+from tests.interop.seen import bits
 
 MATRIX = matrix()
 
