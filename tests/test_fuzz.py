@@ -23,8 +23,9 @@ from zarr_dask.errors import ZarrDaskError
 
 def run(tmp_path, first, count, part=0, parts=1):
     last = tmp_path / "last input"
+    numbers = (first, count, part, parts)
     child = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.child", *map(str, (first, count, part, parts)), last],
+        [sys.executable, "-m", "tests.fuzz.child", *map(str, numbers), last],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, f"it died of {last.read_text()}: {child.stderr[-3000:]}"

@@ -1,6 +1,7 @@
 """Inputs that claim too much: a typed error within a second and 300 MiB, for each by name.
 
-The attacks are in `tests/fuzz/named.py`; all of them run in one process whose memory is limited.
+The attacks are in `tests/fuzz/named.py`. All of them run in one process whose memory is
+limited.
 """
 
 import json

@@ -26,7 +26,7 @@ def figures(tmp_path_factory):
     if not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")
     child = subprocess.run(
-        [sys.executable, "-m", "tests.memory_of_reads", str(tmp_path_factory.mktemp("data"))],
+        [sys.executable, "-m", "tests.memory_of_reads", tmp_path_factory.mktemp("data")],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr[-3000:]

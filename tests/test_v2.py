@@ -1,6 +1,7 @@
 """Zarr v2: its documents, and the bytes of its chunks, statement by statement.
 
-What other implementations make of the same arrays is in ``tests/zarr2`` and ``tests/interop``.
+What other implementations make of the same arrays is in ``tests/zarr2`` and
+``tests/interop``.
 """
 
 from __future__ import annotations
