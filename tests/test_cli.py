@@ -121,7 +121,6 @@ def test_help_lists_every_command_in_a_few_words():
     assert sorted(main.commands) == [
         "compare",
         "copy",
-        "demo",
         "finish",
         "info",
         "migrate",
@@ -843,19 +842,3 @@ def test_broken_pipe_is_silent(command, hierarchy):
     done = spawn(command, hierarchy, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.stderr == ""
-
-
-# --- demo -----------------------------------------------------------------------------------------
-
-
-def test_demo_is_handed_its_options(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(
-        "zarr_dask.demo.run", lambda *args, **options: calls.append((args, options))
-    )
-    run("demo")
-    run("demo", tmp_path / "out", "--workers", "1")
-    assert calls == [
-        (("demo-output",), {"workers": 2}),
-        ((str(tmp_path / "out"),), {"workers": 1}),
-    ]

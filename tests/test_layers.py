@@ -43,7 +43,6 @@ LAYERS = [
     "xarray",  # datasets
     "__init__.py",  # the public face
     "testing",  # kits for third parties
-    "demo",
     "cli",  # the command line
 ]
 MAY_NAME_DASK = {"graph", "jobs/engine"}  # and what lies above jobs/
@@ -243,7 +242,7 @@ def formats_named(package: Path) -> list[str]:
     return [
         f"{name} names {word}"
         for name, tree in read(package).items()
-        if folder(name) not in {"formats", "testing", "demo"}
+        if folder(name) not in {"formats", "testing"}
         for word in sorted((VERSIONED | DOCUMENTS - {"meta", "attrs"}) & names_in(tree))
     ]
 
@@ -490,7 +489,6 @@ def test_rules_find(message, tmp_path):
 
 
 IMPORT_AND_READ = """
-from tests.support.paths import ROOT
 import zarr_dask as zd
 assert zd.open(url)[1:].tolist() == [2, 3]
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.demo import shallow_water as sw
+from examples.tsunami import shallow_water as sw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
