@@ -33,7 +33,7 @@ help: ## say what there is to make
 venv: $(VENV)/.installed-dev ## the environment with all that developing needs
 
 demo: $(VENV)/.installed-demo ## a simulation, its rechunked copy and two pictures, in demo-output/
-	$(BIN)/zarr-dask demo $(ARGS)
+	$(BIN)/python -m examples.tsunami $(ARGS)
 
 test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 12 minutes on 2 cores)
 	$(PYTEST) $(ARGS)

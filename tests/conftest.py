@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
     from xdist.scheduler import LoadGroupScheduling
 
-ROOT = Path(__file__).resolve().parent.parent
 # Scripts for another environment, which the search for doctests would import into this one.
 collect_ignore_glob = ["zarr2/*peer.py"]
-pytest.register_assert_rewrite("zarr_dask.testing")
+pytest.register_assert_rewrite("zarr_dask.testing", "tests.support", "tests.interop")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # No deadline: the machines that run this share their cores, and the timeout of a whole test holds.
@@ -76,7 +75,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what starts worker processes, and keep each module of it in one test process."""
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -105,6 +104,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def public_data() -> Path:
     """Stores written by other projects, to be read only. Where they must be, their lack fails."""
+    from tests.support.paths import ROOT  # not before its asserts are rewritten
+
     path = Path(os.environ.get("ZARR_DASK_PUBLIC_DATA", ROOT.parent / "shared" / "public-data"))
     if not path.is_dir():
         reason = f"no directory {path}: set ZARR_DASK_PUBLIC_DATA"

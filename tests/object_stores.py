@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 INSTALLED = ROOT / ".servers"
 
 # One request at a time: moto looks at a condition and puts the value in two steps.

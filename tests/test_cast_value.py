@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from tests.test_array_codecs import LITTLE, codec, document, opened, refused
+from tests.support.codec_documents import LITTLE, codec, document, opened, refused
 from zarr_dask.codecs.numeric.cast_value import CastValue
 from zarr_dask.codecs.numeric.casting import convert
 from zarr_dask.dtypes import data_type_from_v3

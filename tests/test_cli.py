@@ -18,10 +18,10 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from http_server import Files, serving
 from rich.console import Console
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import PlainProgress
@@ -121,7 +121,6 @@ def test_help_lists_every_command_in_a_few_words():
     assert sorted(main.commands) == [
         "compare",
         "copy",
-        "demo",
         "finish",
         "info",
         "inventory",
@@ -843,19 +842,3 @@ def test_broken_pipe_is_silent(command, hierarchy):
     done = spawn(command, hierarchy, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.stderr == ""
-
-
-# --- demo -----------------------------------------------------------------------------------------
-
-
-def test_demo_is_handed_its_options(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(
-        "zarr_dask.demo.run", lambda *args, **options: calls.append((args, options))
-    )
-    run("demo")
-    run("demo", tmp_path / "out", "--workers", "1")
-    assert calls == [
-        (("demo-output",), {"workers": 2}),
-        ((str(tmp_path / "out"),), {"workers": 1}),
-    ]

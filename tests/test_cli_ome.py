@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import zarr_dask as zd
-from tests.test_ome_read import pixels, put_image
+from tests.support.ome_images import pixels, put_image
 from zarr_dask.cli import main
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from tests.test_array_codecs import LITTLE, codec, document, opened
+from tests.support.codec_documents import LITTLE, codec, document, opened
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.fetch import drive_fetch_from_bytes
 from zarr_dask.codecs.registry import chain_from_v3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.test_array_codecs import LITTLE, codec, document, opened
+from tests.support.codec_documents import LITTLE, codec, document, opened
 from zarr_dask.errors import CorruptObjectError, MetadataError, UnknownCodecError, ZarrDaskWarning
 from zarr_dask.stores import MemoryStore, Recording
 

@@ -15,7 +15,7 @@ from numcodecs.zfpy import ZFPY
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarr_dask as zd
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.numeric import zfp_expert
 from zarr_dask.codecs.registry import chain_from_v3

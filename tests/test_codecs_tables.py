@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
 from zarr_dask.codecs.compress.zstd import Zstd, zstd_tables

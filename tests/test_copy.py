@@ -19,9 +19,9 @@ import pytest
 import xarray
 import zarr
 from click.testing import CliRunner
-from http_server import Files, serving
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from zarr_dask.cli import main
 from zarr_dask.errors import (
     ChunkMissingError,

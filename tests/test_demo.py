@@ -8,19 +8,20 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask import demo
-from zarr_dask.demo import shallow_water as sw
+from examples import tsunami
+from examples.tsunami import shallow_water as sw
+from examples.tsunami import simulation
+from tests.support.paths import ROOT
 from zarr_dask.errors import MissingDependencyError, NodeExistsError
 
 # One process of the test run has the folder that `small_demo` fills.
 GROUP = pytest.mark.xdist_group("test_demo")
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def basin(shape=(40, 60), depth=100.0):
@@ -142,7 +143,7 @@ def small_demo(tmp_path_factory):
     text = (output.parent / "said.txt").open("w")
     with text:
         console = Console(file=text, width=200, color_system=None)
-        report = demo.run(
+        report = tsunami.run(
             output, frames=20, shape=(96, 128), workers=2, max_mem="64MB", console=console
         )
     return report, (output.parent / "said.txt").read_text()
@@ -177,7 +178,6 @@ def test_the_demo_leaves_what_it_says(small_demo):
 @pytest.mark.cluster
 @GROUP
 def test_the_parallel_simulation_is_that_of_one_process(small_demo):
-    from zarr_dask.demo import simulation
 
     job = simulation.Simulation.of_topobathy(20, (96, 128))
     rates = sw.Rates.of(job.sea, simulation.FRAME_SECONDS / job.steps)
@@ -193,7 +193,6 @@ def test_the_parallel_simulation_is_that_of_one_process(small_demo):
 @pytest.mark.cluster
 @GROUP
 def test_the_simulation_survives_the_loss_of_a_worker(tmp_path):
-    from zarr_dask.demo import simulation
     from zarr_dask.jobs.engine import connect
 
     job = simulation.Simulation.of_topobathy(160, (96, 128))
@@ -217,27 +216,42 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "simulation.zarr").mkdir()
     (tmp_path / "simulation.zarr" / "precious").write_text("data")
     with pytest.raises(NodeExistsError, match="has not made"):
-        demo.run(tmp_path)
+        tsunami.run(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["simulation.zarr", "precious"]
 
 
 def test_a_folder_of_the_demo_is_cleared_of_its_own_files_only(tmp_path):
     folder = tmp_path / "output"
-    demo._prepared(folder)
+    tsunami._prepared(folder)
     (folder / "points.zarr").mkdir()
     (folder / "points.zarr" / "zarr.json").write_text("{}")
     (folder / "notes.txt").write_text("mine")
-    demo._prepared(folder)
-    assert sorted(path.name for path in folder.iterdir()) == [demo.MARKER, "notes.txt"]
+    tsunami._prepared(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [tsunami.MARKER, "notes.txt"]
+
+
+def test_the_command_is_handed_its_options(monkeypatch, tmp_path):
+    from click.testing import CliRunner
+
+    from examples.tsunami import __main__ as command
+
+    calls = []
+    monkeypatch.setattr(command, "run", lambda *args, **options: calls.append((args, options)))
+    for words in ([], [str(tmp_path / "out"), "--workers", "1"]):
+        assert CliRunner().invoke(command.main, words).exit_code == 0
+    assert calls == [
+        (("demo-output",), {"workers": 2}),
+        ((str(tmp_path / "out"),), {"workers": 1}),
+    ]
 
 
 def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch):
     def find(name):
         return None if name == "zarr" else object()
 
-    monkeypatch.setattr(demo.importlib.util, "find_spec", find)
+    monkeypatch.setattr(tsunami.importlib.util, "find_spec", find)
     with pytest.raises(MissingDependencyError, match=r"needs zarr.*zarr-dask\[demo\]"):
-        demo.run(tmp_path / "output")
+        tsunami.run(tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
 

@@ -7,14 +7,14 @@ jobs: documents as JSON, data as hexadecimal.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import GOLDEN
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "draft" / "zarr2.json").read_text())
+GOLDEN = json.loads((GOLDEN / "draft" / "zarr2.json").read_text())
 DOCUMENT = "meta/root/a/b.array.json"
 FORMAT = "v3draft-2022-05"
 

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from tests.fuzz.targets import all_targets, names_covered
+from tests.support.paths import ROOT
 from zarr_dask.codecs.numcodecs import FILTERS
 from zarr_dask.codecs.registry import v3_names
 from zarr_dask.codecs.registry_numcodecs import numcodecs_names
@@ -23,8 +23,9 @@ from zarr_dask.errors import ZarrDaskError
 
 def run(tmp_path, first, count, part=0, parts=1):
     last = tmp_path / "last input"
+    numbers = (first, count, part, parts)
     child = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.child", *map(str, (first, count, part, parts)), last],
+        [sys.executable, "-m", "tests.fuzz.child", *map(str, numbers), last],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, f"it died of {last.read_text()}: {child.stderr[-3000:]}"

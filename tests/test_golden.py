@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zarr_dask as zd
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.support.paths import GOLDEN
 
 MULTI_BYTE = (
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64)),

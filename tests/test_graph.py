@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.test_index_cache import settled
+from tests.support.settle import settled
 from zarr_dask.errors import GridError
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 

@@ -7,9 +7,9 @@ import uuid
 import dask.array as da
 import numpy as np
 import pytest
-from http_server import Files, WithoutRanges, serving
 
 import zarr_dask as zd
+from tests.http_server import Files, WithoutRanges, serving
 from zarr_dask.errors import ListingError, NodeExistsError
 from zarr_dask.stores import LocalStore, MemoryStore, open_store
 

@@ -1,6 +1,7 @@
 """Inputs that claim too much: a typed error within a second and 300 MiB, for each by name.
 
-The attacks are in `tests/fuzz/named.py`; all of them run in one process whose memory is limited.
+The attacks are in `tests/fuzz/named.py`. All of them run in one process whose memory is
+limited.
 """
 
 import json
@@ -10,9 +11,9 @@ import sys
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
 from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.named import CASES
+from tests.support.paths import ROOT
 
 # One process of the test run asks for the results of all.
 pytestmark = pytest.mark.xdist_group("test_hostile")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
 import zarr_dask as zd
 from tests.http_server import Files, serving
+from tests.support.settle import settled
 from zarr_dask.stores import MemoryStore, Recording, ZipStore, open_store
 from zarr_dask.stores.backends import local
 from zarr_dask.stores.base import Range, etag_of
@@ -40,13 +39,6 @@ def sharded(place, values=OLD, codecs=("zstd",)) -> zd.Array:
     )
     array[...] = values
     return array
-
-
-def settled(store, key: str = KEY) -> None:
-    """Wait until a file is so old that another change of it would show."""
-    until = time.monotonic() + 10
-    while etag_of(store, key) is None:
-        assert time.monotonic() < until
 
 
 def keeping(store) -> tuple[Recording, zd.Array]:

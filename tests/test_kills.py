@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from distributed import Client
 from distributed import wait as wait_for
-from kill_roles import (
+
+import zarr_dask as zd
+from tests.kill_roles import (
     BLOCK,
     BLOCKS,
     PATIENCE,
@@ -33,8 +35,6 @@ from kill_roles import (
     start,
     until,
 )
-
-import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.journal.receipts import collect

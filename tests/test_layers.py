@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
+from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "zarr_dask"
 
 LAYERS = [
     # From the bottom up, one folder a line: a folder imports itself and those above its line.
@@ -42,7 +44,6 @@ LAYERS = [
     "xarray",  # datasets
     "__init__.py",  # the public face
     "testing",  # kits for third parties
-    "demo",
     "cli",  # the command line
 ]
 MAY_NAME_DASK = {"graph", "jobs/engine"}  # and what lies above jobs/
@@ -242,7 +243,7 @@ def formats_named(package: Path) -> list[str]:
     return [
         f"{name} names {word}"
         for name, tree in read(package).items()
-        if folder(name) not in {"formats", "testing", "demo"}
+        if folder(name) not in {"formats", "testing"}
         for word in sorted((VERSIONED | DOCUMENTS - {"meta", "attrs"}) & names_in(tree))
     ]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
 from tests.memory_of_reads import LAYOUTS
+from tests.support.paths import ROOT
 from zarr_dask.codecs.compress.deflate import Gzip, Zlib
 from zarr_dask.errors import CorruptObjectError
 
@@ -26,7 +26,7 @@ def figures(tmp_path_factory):
     if not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")
     child = subprocess.run(
-        [sys.executable, "-m", "tests.memory_of_reads", str(tmp_path_factory.mktemp("data"))],
+        [sys.executable, "-m", "tests.memory_of_reads", tmp_path_factory.mktemp("data")],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr[-3000:]

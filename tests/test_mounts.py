@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask.errors import (
     ConditionalWriteError,
     JobReplacedError,
@@ -31,7 +32,6 @@ from zarr_dask.stores.lock_record import RecordTakenError, make_record
 from zarr_dask.stores.mounts import Mount, has_shared_locks, parse_mounts
 from zarr_dask.stores.process_identity import Owner
 
-ROOT = Path(__file__).parent.parent
 UNTRUSTED = """
 import os, sys
 from zarr_dask.stores import mounts

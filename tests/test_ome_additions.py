@@ -6,12 +6,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from kill_roles import PATIENCE, start
-from ome_roles import write_labels
 
 import zarr_dask as zd
-from tests.test_ome_read import put_image
-from tests.test_ome_write import ORACLES, check_levels, pixels
+from tests.kill_roles import PATIENCE, start
+from tests.ome_roles import write_labels
+from tests.support.ome_images import put_image
+from tests.support.ome_levels import ORACLES, check_levels, pixels
 from zarr_dask.errors import (
     DataTypeError,
     GridError,

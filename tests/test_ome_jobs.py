@@ -14,11 +14,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from kill_roles import PATIENCE, kill, start, until
-from ome_roles import BLOCK, OPTIONS, SHAPE, WORK, expected, source, write_image
 
 import zarr_dask as zd
-from tests.test_ome_write import check_levels, pixels
+from tests.kill_roles import PATIENCE, kill, start, until
+from tests.ome_roles import BLOCK, OPTIONS, SHAPE, WORK, expected, source, write_image
+from tests.support.ome_levels import check_levels, pixels
 from zarr_dask.errors import (
     MetadataError,
     MissingGroupWarning,

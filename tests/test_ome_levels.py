@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
-from tests.test_ome_write import blurred, by_cell, exact_mean, most_frequent
+from tests.support.ome_levels import blurred, by_cell, exact_mean, most_frequent
 
 DTYPES = ["?", "i1", "u1", ">u2", "i2", "u4", ">i4", "i8", ">u8", "f2", ">f4", "f8", "c8", ">c16"]
 SHAPES = {2: (37, 23), 3: (5, 17, 11), 4: (2, 5, 9, 7), 5: (2, 3, 3, 7, 5)}

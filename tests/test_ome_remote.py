@@ -8,13 +8,13 @@ from itertools import count
 import numpy as np
 import pytest
 import zarr
-from http_server import Files, serving
 
 import zarr_dask as zd
+from tests.http_server import Files, serving
 from tests.object_stores import s3_server
-from tests.test_ome_migrate import put_labelled, same
-from tests.test_ome_read import pixels, put_image, put_plate
-from tests.test_ome_write import ORACLES
+from tests.support.ome_images import pixels, put_image, put_plate
+from tests.support.ome_labelled import put_labelled, same
+from tests.support.ome_levels import ORACLES
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, StoreError
 from zarr_dask.stores.wrappers.base import HookStore
 

@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
-from tests.test_ome_read import pixels, put_plate
+from tests.support.ome_images import pixels, put_plate
 from zarr_dask.errors import MetadataError, MixedFormatsWarning, OmeVersionError
 from zarr_dask.ome import from_attributes, validate_attributes
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.test_ome_write import pixels
+from tests.support.ome_levels import pixels
 from zarr_dask.errors import StoreError, ZarrDaskWarning
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers.base import HookStore

@@ -1,7 +1,8 @@
 """Stores of format v2 that other projects published, read as their writers meant them.
 
 What they hold is known from zarr-python 3 where that reads them, from the image that was put in,
-and from arrays beside them that hold the same. zarr-python 2 reads them all in ``tests/zarr2``.
+and from arrays beside them that hold the same. zarr-python 2 reads them all in
+``tests/zarr2``.
 """
 
 from __future__ import annotations

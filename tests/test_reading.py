@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
+from tests.support.layouts import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS, map_waiting
 from zarr_dask.array import reader as reading

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores import LocalStore, Recording
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kill_roles import (
+
+import zarr_dask as zd
+from tests.kill_roles import (
     PATIENCE,
     SLABS,
     WORK,
@@ -26,8 +28,6 @@ from kill_roles import (
     start,
     until,
 )
-
-import zarr_dask as zd
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.stores import LocalStore
 

@@ -18,8 +18,8 @@ import zarr_dask as zd
 from tests import object_stores
 from tests.interop import ours, tensorstore_peer, zarr_python
 from tests.interop.cases import data, matrix
+from tests.interop.check import check
 from tests.interop.refusals import shared
-from tests.interop.test_matrix import check
 from zarr_dask.errors import ListingError, NodeNotFoundError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore

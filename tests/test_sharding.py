@@ -13,7 +13,7 @@ import tensorstore
 import zarr
 
 import zarr_dask as zd
-from tests.test_array_codecs import LITTLE, codec, document, opened, refused
+from tests.support.codec_documents import LITTLE, codec, document, opened, refused
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores import MemoryStore, Range, Recording
 from zarr_dask.stores.base import ReadPolicy

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.unpickle import UNPICKLE
 from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
 from zarr_dask.journal import remove_empty_folders
 from zarr_dask.stores import (
@@ -514,18 +515,6 @@ def test_a_killed_writer_leaves_the_old_or_the_new_value(local):
 
 
 # --- memory, other processes ----------------------------------------------------------------------
-
-UNPICKLE = """
-import pickle, sys
-from zarr_dask.errors import StoreError
-try:
-    store = pickle.loads(bytes.fromhex(sys.argv[1]))  # must not fail: see MemoryStore
-    value = store.get("a")
-except StoreError as error:
-    print("StoreError:", error)
-else:
-    print("value:", bytes(value).decode())
-"""
 
 
 def in_another_process(store: Store) -> str:

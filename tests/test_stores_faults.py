@@ -16,10 +16,10 @@ from itertools import count
 import dask
 import numpy as np
 import pytest
-from http_server import Files, serving
 
 import zarr_dask as zd
 from tests.fault_proxy import FAULTS, Faults, fault_proxy
+from tests.http_server import Files, serving
 from tests.object_stores import s3_server
 from zarr_dask.errors import (
     CorruptObjectError,

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 import xarray as xr
-from http_server import Files, WithoutRanges, serving
 
 import zarr_dask as zd
+from tests.http_server import Files, WithoutRanges, serving
 from zarr_dask.errors import (
     ListingError,
     MetadataError,

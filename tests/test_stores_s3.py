@@ -20,7 +20,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
-from tests.test_stores import UNPICKLE
+from tests.support.unpickle import UNPICKLE
 from zarr_dask.errors import (
     ConditionalWriteError,
     NodeNotFoundError,

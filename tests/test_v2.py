@@ -1,6 +1,7 @@
 """Zarr v2: its documents, and the bytes of its chunks, statement by statement.
 
-What other implementations make of the same arrays is in ``tests/zarr2`` and ``tests/interop``.
+What other implementations make of the same arrays is in ``tests/zarr2`` and
+``tests/interop``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import math
 import warnings
 import zlib
 from itertools import product
-from pathlib import Path
 
 import numcodecs
 import numpy as np
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import zarr_dask as zd
+from tests.support.paths import SNAPPY_FRAMES
 from zarr_dask import errors
 from zarr_dask.codecs.compress.snappy import decompress_frame
 from zarr_dask.formats.numpy_dtype_json import (
@@ -513,7 +514,7 @@ def test_absent_attributes_are_empty():
     assert opened(attributes={"a": [1]}).attributes == {"a": [1]}
 
 
-SNAPPY = json.loads((Path(__file__).parent / "snappy_frames.json").read_text())
+SNAPPY = json.loads(SNAPPY_FRAMES.read_text())
 CNAMES = numcodecs.blosc.list_compressors()
 
 

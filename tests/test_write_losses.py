@@ -19,7 +19,7 @@ import pytest
 from distributed import Client
 
 import zarr_dask as zd
-from tests.test_write_races import PairsOfProcesses
+from tests.support.two_writers import PairsOfProcesses
 from zarr_dask.errors import PartialWriteError, SourceIsTargetError
 from zarr_dask.stores import HookStore, LocalStore
 

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
@@ -31,7 +32,6 @@ from zarr_dask.stores.compare_and_swap import as_cas_store, folder_lock
 from zarr_dask.stores.wrappers.base import PrefixStore
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)

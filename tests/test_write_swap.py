@@ -17,6 +17,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MixedFormatsWarning,
@@ -30,7 +31,6 @@ from zarr_dask.journal import swap as swap_module
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.process_identity import Owner
 
-ROOT = Path(__file__).resolve().parent.parent
 VALUES = np.arange(240, dtype="int32").reshape(12, 20)
 
 

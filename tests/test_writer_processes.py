@@ -18,9 +18,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.ranks import SHAPE, field, simulate
-
-SCRIPT = Path(__file__).with_name("ranks.py")
-SOURCE = Path(zd.__file__).parent.parent
+from tests.support.paths import ROOT
 
 
 def create(url, decomposition, steps=4, **options):
@@ -36,9 +34,9 @@ def create(url, decomposition, steps=4, **options):
 
 
 def start(url, steps, *modes, **options):
-    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), url, str(steps), *modes],
+        [sys.executable, "-m", "tests.ranks", url, str(steps), *modes],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -215,7 +213,7 @@ NEEDS_MPI = pytest.mark.skipif(
 
 def run_with_mpi(ranks, *arguments):
     command = [MPIEXEC, "-n", str(ranks), sys.executable, *arguments]
-    done = subprocess.run(command, check=False, cwd=SOURCE, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.paths import ROOT
 from zarr_dask.errors import ChunkMissingError, MetadataError, NodeNotFoundError
 from zarr_dask.stores.wrappers.base import Recording
 from zarr_dask.xarray import ZarrDaskBackend
@@ -76,7 +77,7 @@ def stored(request, tmp_path_factory):
 
 
 def test_the_entry_point_names_the_backend():
-    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    project = ROOT / "pyproject.toml"
     points = tomllib.loads(project.read_text())["project"]["entry-points"]["xarray.backends"]
     assert points == {"zarr_dask": f"{ZarrDaskBackend.__module__}:{ZarrDaskBackend.__name__}"}
 

@@ -1,8 +1,9 @@
 """A process that decodes hostile inputs and reports, as JSON, what went wrong.
 
-Run as ``python -m tests.fuzz.child FIRST COUNT PART PARTS LAST``: inputs FIRST to FIRST + COUNT of
-each target, of every PARTS-th target from PART on. The file LAST names the input at hand. The
-memory of the process is limited from there on, so that a decoder that asks for more fails.
+Run as ``python -m tests.fuzz.child FIRST COUNT PART PARTS LAST``: inputs FIRST to
+FIRST + COUNT of each target, of every PARTS-th target from PART on. The file LAST names the input
+at hand. The memory of the process is limited from there on, so that a decoder that
+asks for more fails.
 """
 
 import json

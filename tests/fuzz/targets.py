@@ -19,6 +19,7 @@ import numpy as np
 import zarr_dask as zd
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from tests.guarded import GUARD, guarded_memory
+from tests.support.paths import SNAPPY_FRAMES
 from zarr_dask.codecs.base import ByteRequest, ChunkSpec, DecodeOptions, EncodedSize
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import Blosc
@@ -98,7 +99,7 @@ def bytes_targets() -> Iterator[Target]:
 
 def snappy_targets() -> Iterator[Target]:
     """Frames of blosc with snappy, which is decoded in Python."""
-    frames = json.loads((Path(__file__).parents[1] / "snappy_frames.json").read_text())
+    frames = json.loads(SNAPPY_FRAMES.read_text())
     for name, text in frames.items():
         frame = bytes.fromhex(text)
         nbytes = int.from_bytes(frame[4:8], "little")

@@ -9,6 +9,7 @@ module               what it holds
 ``zarr_python``      a `Case` through zarr-python
 ``tensorstore_peer`` a `Case` through tensorstore
 ``sample``           which cases every run tries, and which only ``make test-all`` does
+``check``            a check that a peer has read the values of a case
 ``refusals``         what a peer cannot do, with the peer's own error
 ``test_matrix``      every shared case, both directions, and their number
 ``test_refusals``    every entry of ``refusals`` still holds

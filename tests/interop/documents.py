@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .cases import CHUNK_KEYS, V2_COMPRESSORS, V2_FILTERS, V3_CODECS, Case
+from tests.interop.cases import CHUNK_KEYS, V2_COMPRESSORS, V2_FILTERS, V3_CODECS, Case
 
 Document = dict[str, Any]
 

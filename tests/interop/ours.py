@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import zarr_dask as zd
-
-from . import documents
-from .cases import CHUNK_KEYS, Case
-from .seen import Seen
+from tests.interop import documents
+from tests.interop.cases import CHUNK_KEYS, Case
+from tests.interop.seen import Seen
 
 
 def create(case: Case, path: Path) -> zd.Array:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-from . import tensorstore_peer, zarr_python
-from .cases import Case
+from tests.interop import tensorstore_peer, zarr_python
+from tests.interop.cases import Case
 
 PEERS: dict[str, ModuleType] = {peer.NAME: peer for peer in (zarr_python, tensorstore_peer)}
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from .cases import Case
+from tests.interop.cases import Case
 
 
 def sampled(params: Iterable[pytest.param], one_in: int = 3) -> list[pytest.param]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from . import documents
-from .cases import Case
-from .seen import Seen
+from tests.interop import documents
+from tests.interop.cases import Case
+from tests.interop.seen import Seen
 
 NAME = "tensorstore"
 WRITES_ATTRIBUTES = ("v3",)

@@ -11,8 +11,7 @@ import tensorstore as ts
 import zarr
 
 import zarr_dask as zd
-
-from .seen import bits
+from tests.interop.seen import bits
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from . import ours
-from .cases import Case, data, expected, matrix
-from .refusals import PEERS, Side, shared
-from .sample import of, with_every_feature
-from .seen import Seen, bits
+from tests.interop import ours
+from tests.interop.cases import Case, data, expected, matrix
+from tests.interop.check import check
+from tests.interop.refusals import PEERS, Side, shared
+from tests.interop.sample import of, with_every_feature
+from tests.interop.seen import bits
 
 MATRIX = matrix()
 
@@ -21,20 +22,6 @@ def _exchanges(side: Side) -> list[pytest.param]:
         for case in shared(MATRIX, peer, side)
     )
     return with_every_feature(cases, one_in=6)
-
-
-def check(case: Case, seen: Seen, *, attributes: bool = True) -> None:
-    """The reader saw what the case says."""
-    assert bits(seen.values) == bits(expected(case))
-    assert seen.dtype.newbyteorder("=") == case.dtype.newbyteorder("=")
-    if case.fill_value is None:
-        assert seen.fill is None
-    else:
-        assert bits(seen.fill) == bits(case.fill_value)
-    if seen.attributes is not None:
-        assert dict(seen.attributes) == (dict(case.attributes) if attributes else {})
-    names = None if seen.dimension_names is None else tuple(seen.dimension_names)
-    assert names == case.dimension_names
 
 
 @pytest.mark.parametrize(("peer", "case"), _exchanges("read"))

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-
-from . import zarr_python
-from .cases import Case, Shards, data, expected
-from .refusals import PEERS
-from .sample import sampled
-from .seen import bits
+from tests.interop import zarr_python
+from tests.interop.cases import Case, Shards, data, expected
+from tests.interop.refusals import PEERS
+from tests.interop.sample import sampled
+from tests.interop.seen import bits
 
 SHAPE = (19, 22)
 

@@ -7,11 +7,10 @@ import pytest
 import zarr
 
 import zarr_dask as zd
-
-from . import ours
-from .cases import data, expected, matrix
-from .refusals import DEFECTS, PEERS, REFUSALS, cases_of
-from .seen import bits
+from tests.interop import ours
+from tests.interop.cases import data, expected, matrix
+from tests.interop.refusals import DEFECTS, PEERS, REFUSALS, cases_of
+from tests.interop.seen import bits
 
 MATRIX = matrix()
 

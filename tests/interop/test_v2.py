@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numcodecs
 import numpy as np
 import pytest
@@ -13,14 +9,7 @@ import tensorstore as ts
 import zarr
 
 import zarr_dask as zd
-
-HERE = Path(__file__).resolve().parent
-_SPEC = importlib.util.spec_from_file_location(
-    "v2_cases", HERE.parent / "zarr2" / "cases.py", submodule_search_locations=None
-)
-cases = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = cases
-_SPEC.loader.exec_module(cases)
+from tests.zarr2 import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:zarr", "ignore::FutureWarning:zarr")
 

@@ -17,9 +17,8 @@ import tensorstore as ts
 import zarr
 
 import zarr_dask as zd
-
-from .cases import DTYPES
-from .seen import bits
+from tests.interop.cases import DTYPES
+from tests.interop.seen import bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 

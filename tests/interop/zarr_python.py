@@ -13,9 +13,9 @@ import numpy as np
 import zarr
 from zarr.registry import get_codec_class
 
-from . import documents
-from .cases import CHUNK_KEYS, Case
-from .seen import Seen
+from tests.interop import documents
+from tests.interop.cases import CHUNK_KEYS, Case
+from tests.interop.seen import Seen
 
 NAME = "zarr-python"
 VERSION = tuple(int(part) for part in zarr.__version__.split(".")[:2])

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -11,28 +10,23 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-
-HERE = Path(__file__).resolve().parent
-PYTHON = HERE.parent.parent / ".venv-zarr2" / "bin" / "python"
-
-sys.path.insert(0, str(HERE))
-import cases as data  # noqa: E402  (beside this file)
+from tests.support.paths import ZARR2, ZARR2_SCRIPTS
+from tests.zarr2 import cases as data
 
 CASES = data.cases()
 
 
 @pytest.fixture(scope="module")
 def peer():
-    if not PYTHON.exists():
-        assert os.environ.get("CI") != "true", f"{PYTHON} is missing: make test makes it"
-        pytest.skip(f"zarr 2.18 is not installed in {PYTHON.parent.parent.name}: run make test")
+    if not ZARR2.exists():
+        assert os.environ.get("CI") != "true", f"{ZARR2} is missing: make test makes it"
+        pytest.skip(f"zarr 2.18 is not installed in {ZARR2.parent.parent.name}: run make test")
 
     def run(what, jobs, folder):
         path = folder / f"{what}.json"
         path.write_text(json.dumps(jobs), encoding="utf-8")
-        done = subprocess.run(
-            [PYTHON, HERE / "peer.py", what, path], capture_output=True, text=True, check=False
-        )
+        command = [ZARR2, ZARR2_SCRIPTS / "peer.py", what, path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         assert answer["version"].startswith("2.18.")

@@ -3,27 +3,24 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ZARR2, ZARR2_SCRIPTS
 from zarr_dask.formats.consolidated import Consolidated
 from zarr_dask.stores import LocalStore, Recording
-
-HERE = Path(__file__).resolve().parent
-PYTHON = HERE.parent.parent / ".venv-zarr2" / "bin" / "python"
 
 
 @pytest.fixture
 def peer():
-    if not PYTHON.exists():
-        assert os.environ.get("CI") != "true", f"{PYTHON} is missing: make test makes it"
-        pytest.skip(f"zarr 2.18 is not installed in {PYTHON.parent.parent.name}: run make test")
+    if not ZARR2.exists():
+        assert os.environ.get("CI") != "true", f"{ZARR2} is missing: make test makes it"
+        pytest.skip(f"zarr 2.18 is not installed in {ZARR2.parent.parent.name}: run make test")
 
     def run(what, place):
-        script = HERE / "consolidated_peer.py"
-        command = [PYTHON, script, what, place]
+        script = ZARR2_SCRIPTS / "consolidated_peer.py"
+        command = [ZARR2, script, what, place]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout) if done.stdout else None

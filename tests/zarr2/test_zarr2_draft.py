@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.paths import ZARR2, ZARR2_SCRIPTS
 
-HERE = Path(__file__).resolve().parent
-PYTHON = HERE.parent.parent / ".venv-zarr2" / "bin" / "python"
 FORMAT = "v3draft-2022-05"
 
 TEXTS = np.array(["ab", "", "d\u00e9f", "g", "hi"], object)
@@ -77,16 +76,16 @@ JOBS = list(_jobs())
 
 @pytest.fixture(scope="module")
 def peer():
-    if not PYTHON.exists():
-        assert os.environ.get("CI") != "true", f"{PYTHON} is missing: make test makes it"
-        pytest.skip(f"zarr 2.18 is not installed in {PYTHON.parent.parent.name}: run make test")
+    if not ZARR2.exists():
+        assert os.environ.get("CI") != "true", f"{ZARR2} is missing: make test makes it"
+        pytest.skip(f"zarr 2.18 is not installed in {ZARR2.parent.parent.name}: run make test")
     switches = {"ZARR_V3_EXPERIMENTAL_API": "1", "ZARR_V3_SHARDING": "1"}
 
     def run(what, jobs, folder):
         path = folder / f"{what}.json"
         path.write_text(json.dumps(jobs))
         done = subprocess.run(
-            [PYTHON, HERE / "draft_peer.py", what, path],
+            [ZARR2, ZARR2_SCRIPTS / "draft_peer.py", what, path],
             capture_output=True, text=True, check=False, env={**os.environ, **switches},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

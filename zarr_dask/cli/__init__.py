@@ -12,18 +12,7 @@ import os
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import (
-    compare,
-    copy,
-    demo,
-    info,
-    ingest,
-    migrate,
-    ome,
-    plan_file,
-    rechunk,
-    verify,
-)
+from zarr_dask.cli import compare, copy, info, ingest, migrate, ome, plan_file, rechunk, verify
 from zarr_dask.cli import inventory as survey
 from zarr_dask.cli.errors import ErrorHandlingGroup, traceback_option
 from zarr_dask.stores.open import BACKEND
@@ -85,6 +74,5 @@ for _command in (
     verify.verify,
     compare.compare,
     ome.ome,
-    demo.demo,
 ):
     main.add_command(_command)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from zarr_dask.demo.shallow_water import Sea
+    from examples.tsunami.shallow_water import Sea
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

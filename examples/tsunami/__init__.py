@@ -6,7 +6,7 @@
 3. ``zarr-dask rechunk``, started as a user would, rechunks that foreign store to time series.
 4. Every value is compared, bit by bit, and `plots` draws the wave and the plan.
 
-The command line calls `run` only.
+``make demo`` runs ``python -m examples.tsunami``, which calls `run` only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.demo.simulation import FOREIGN_FRAMES, FRAME_SECONDS, RANKS, Simulation, simulate
+from examples.tsunami.simulation import FOREIGN_FRAMES, FRAME_SECONDS, RANKS, Simulation, simulate
 from zarr_dask.errors import MissingDependencyError, NodeExistsError, ZarrDaskError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from zarr_dask.demo.plots import Gauge
+    from examples.tsunami.plots import Gauge
 
 __all__ = ["Report", "run"]
 
@@ -114,7 +114,7 @@ def run(
     say = _Narrator(_console(console))
     folder = _prepared(Path(output))
     job = Simulation.of_topobathy(frames, shape)
-    say.line(f"zarr-dask demo: three copies of a field of {_size(job.nbytes)} in {folder}")
+    say.line(f"Tsunami: three copies of a field of {_size(job.nbytes)} in {folder}")
 
     say.title("1  A wave, computed and written in parallel")
     say.describe(job, workers)
@@ -163,14 +163,14 @@ def _require(*packages: str) -> None:
 def _prepared(folder: Path) -> Path:
     """Create the folder, or delete only the files of an earlier run in it."""
     if folder.exists() and not folder.is_dir():
-        raise NodeExistsError(f"{folder} is not a folder: give the demo another --output")
+        raise NodeExistsError(f"{folder} is not a folder: give the demo another one")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists() and any(folder.iterdir()):
         raise NodeExistsError(
             f"{folder} holds files that this demo has not made (it has no {MARKER}), and they "
             "could be overwritten: empty the folder or give the demo another one"
         )
-    (folder / MARKER).write_text("made by: zarr-dask demo\n")
+    (folder / MARKER).write_text("made by: python -m examples.tsunami\n")
     for name in (SIMULATION, FOREIGN, POINTS):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
@@ -220,7 +220,7 @@ def _command_line(arguments: list[str]) -> None:
     """Run ``zarr-dask`` of this environment, even if its script is not on PATH."""
     program = "import sys; sys.argv[0] = 'zarr-dask'; from zarr_dask.cli import main; main()"
     sys.stdout.flush()
-    done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
     if done.returncode:
         raise ZarrDaskError(
             f"zarr-dask {shlex.join(arguments)} failed with exit code {done.returncode}; "
@@ -279,7 +279,7 @@ def _must_equal(found: Any, expected: Any, where: str) -> None:
 
 def _wave_figure(job: Simulation, folder: Path) -> Figure:
     import zarr_dask as zd
-    from zarr_dask.demo import plots
+    from examples.tsunami import plots
 
     simulation = zd.open_array(folder / SIMULATION)
     chosen = [min(int(part * job.frames), job.frames - 1) for part in SNAPSHOTS]
@@ -289,7 +289,7 @@ def _wave_figure(job: Simulation, folder: Path) -> Figure:
 
 def _gauges(job: Simulation, folder: Path) -> list[Gauge]:
     import zarr_dask as zd
-    from zarr_dask.demo import plots
+    from examples.tsunami import plots
 
     points = zd.open_array(folder / POINTS)
     gauges = []
