@@ -25,7 +25,8 @@
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
-    │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
+    │   ├── StoreUnavailableError (ConnectionError)   a failure that may pass; retries did not help
+    │   ├── AccessDeniedError    (PermissionError)    the service or system refuses the access
     │   ├── DamagedValueError                         a damaged entry of an archive
     │   ├── ObjectReplacedError                       replaced at each attempt to read it
     │   ├── ConditionalWriteError                     the store has no conditional writes
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AccessDeniedError",
     "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
@@ -428,7 +430,11 @@ class ListingError(StoreError):
     """The store cannot list its keys; an HTTP server, for instance."""
 
 
-class StoreUnavailableError(StoreError):
+class AccessDeniedError(StoreError, PermissionError):
+    """The service or the operating system refuses the access: credentials or permissions lack."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
     """A failure that may pass: no response, an incomplete one, or an overloaded service.
 
     A caller gets it only after the retries that the store's policy allows.
@@ -439,7 +445,7 @@ class StoreUnavailableError(StoreError):
     throttled: bool = False
     """True if the service reported too many requests."""
     unreachable: bool = False
-    """True if nothing responds at that address."""
+    """True if nothing has responded: the connection was refused, cut or timed out."""
 
 
 class DamagedValueError(StoreError):

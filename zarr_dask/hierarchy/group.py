@@ -58,6 +58,7 @@ from zarr_dask.journal import explained
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.wrappers.base import ReadOnly, innermost
 
 __all__ = [
@@ -350,6 +351,7 @@ def _summary(meta: Below) -> tuple[str, str]:
 # --- opening --------------------------------------------------------------------------------------
 
 
+@in_foreground()
 def open(
     url: Location | Array | Group,
     path: str = "",

@@ -220,7 +220,7 @@ class HTTPStore(Versioned):
     def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
         """Return a part of a value, with its tag; without content if the value has another tag."""
         check_key(key)
-        return retried(self.policy, lambda: self._try_version(key, wanted, tag))
+        return retried(self.policy, lambda: self._try_version(key, wanted, tag), self._service)
 
     def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
         start, stop = wanted
@@ -295,7 +295,14 @@ class HTTPStore(Versioned):
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
         check_key(key)
-        return retried(self.policy, lambda: self._try_ask(method, key, headers, wanted))
+        return retried(
+            self.policy, lambda: self._try_ask(method, key, headers, wanted), self._service
+        )
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `retried`."""
+        return urlsplit(self.url)[:2]
 
     def _try_ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range

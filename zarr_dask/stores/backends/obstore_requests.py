@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from zarr_dask._util.threads import in_flight
 from zarr_dask.errors import (
+    AccessDeniedError,
     ConditionalWriteError,
     ListingError,
     MissingDependencyError,
@@ -42,6 +43,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.conditional_get import Versioned
+from zarr_dask.stores.error_mapping import permanent_reason
 from zarr_dask.stores.option_mapping import WEB, Place, place_of, surroundings
 from zarr_dask.stores.retry import RetryPolicy, put_if, retried, time_to_send
 
@@ -61,6 +63,8 @@ _LISTS_FROM_A_KEY = {"s3", "s3a"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
+"""The operating system's words in the library's debug text."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -75,8 +79,11 @@ _PASSING_CODES = {
     "Throttling",
     "ThrottlingException",
 }
-# in the library's debug text of an error: the service cannot be reached
-_UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
+# in the library's message: no response has begun; a body that was cut off has another one
+_UNREACHABLE = "error sending request"
+_NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
+_PANIC = "PanicException"
+_DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
 
@@ -175,7 +182,7 @@ class ObstoreRequests(Versioned):
                     return False
             return True
 
-        return put_if(self.policy, put, lambda: self.get(key), pieces)
+        return put_if(self.policy, put, lambda: self.get(key), pieces, self._service)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -280,7 +287,13 @@ class ObstoreRequests(Versioned):
             with self._reporting(doing, key), in_flight(most) as at_once:
                 return ask(at_once)
 
-        return retried(self.policy, attempt)
+        return retried(self.policy, attempt, self._service)
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `retried`."""
+        place = place_of(self.url)
+        return place.scheme, place.bucket, hash(self.options)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """Return the result of a request; None if the key is missing from an existing bucket."""
@@ -402,6 +415,10 @@ class ObstoreRequests(Versioned):
             raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
         except OSError as error:
             raise _failed(what, error) from _public(error)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:  # of the library; it is no Exception
+                raise
+            raise StoreError(f"{what}: the library has failed: {error}") from None
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -482,15 +499,22 @@ def _failed(what: str, error: Exception) -> StoreError:
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
     if "performing token request" in said:
-        return StoreError(
+        return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
         )
-    if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
+    if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
+        return AccessDeniedError(f"{what}: {_words(error)}")
+    if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
-    passing = StoreUnavailableError(f"{what}: {_words(error)}")
+    if cut and any(words in said for words in _NO_URL):
+        return StoreError(f"{what}: {_words(error)}: the address of the service is no URL.")
+    if cut and (reason := permanent_reason(said)):
+        return StoreError(f"{what}: {_words(error)}: {reason}.")
+    cause = _CAUSE.findall(said) if cut else []
+    passing = StoreUnavailableError(f"{what}: {_words(error)}{f' ({cause[-1]})' if cause else ''}")
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
-    passing.unreachable = cut and any(words in said for words in _UNREACHABLE)
+    passing.unreachable = cut and _UNREACHABLE in said
     return passing
 
 
