@@ -26,6 +26,7 @@ SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
+FAILED = b"<Error><Code>PreconditionFailed</Code><Message>It failed</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 FAULTS = {
     "delayed": 3,
@@ -156,6 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault in REFUSED:
             self.refuse(REFUSED[fault])
             return
+        if self.faults.unquoted and self.command == "PUT" and self.headers["If-Match"]:
+            tag = self.headers["If-Match"]
+            if tag.startswith('"'):
+                self.refuse(412)
+                return
+            self.headers.replace_header("If-Match", f'"{tag}"')
         status, headers, content = self.ask(body)
         if fault == "reset after":
             self.reset()
@@ -203,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         if self.faults.retry_after and status != 500:
             self.send_header("Retry-After", self.faults.retry_after)
-        said = {500: b"oops", 404: b"", 403: DENIED}.get(status, SLOW_DOWN)
+        said = {500: b"oops", 404: b"", 403: DENIED, 412: FAILED}.get(status, SLOW_DOWN)
         content = b"" if self.command == "HEAD" else said
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(content)))

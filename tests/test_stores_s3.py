@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import fsspec
@@ -19,6 +20,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
+from tests.fault_proxy import fault_proxy
 from tests.object_stores import KEY, SECRET, s3_server
 from tests.test_stores import UNPICKLE
 from zarr_dask.errors import (
@@ -813,3 +815,63 @@ def test_the_environment_is_read_again_when_it_has_changed(server, url, monkeypa
         zd.open(url, storage_options=options)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
     assert zd.open(url, storage_options=options).shape == (3,)
+
+
+# --- conditions of gateways -----------------------------------------------------------------------
+
+
+def test_a_gateway_that_wants_tags_without_quotes(server):
+    """Ceph's answers 412 to a tag in quotes, whatever the value is."""
+    url = f"s3://bucket/unquoted-{next(NUMBERS)}"
+    with fault_proxy(server.endpoint, unquoted=True) as proxy:
+        client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+        options = {**server.options, "client_kwargs": client, "backend": "obstore"}
+        store = open_store(url, options)
+        assert store.set_if("a", [b"1"], None)
+        _, old = store.get_tagged("a")
+        proxy.faults.counted()
+        assert store.set_if("a", [b"2"], old)
+        assert [one.method for one in proxy.faults.counted()] == ["PUT", "HEAD", "PUT"]
+        _, tag = store.get_tagged("a")
+        proxy.faults.counted()
+        assert store.set_if("a", [b"3"], tag)
+        assert not store.set_if("a", [b"4"], tag)
+        assert not store.set_if("a", [b"4"], old)
+        assert [one.method for one in proxy.faults.counted()] == ["PUT"] * 3
+        assert bytes(store.get("a")) == b"3"
+        group = zd.create_group(url, "g", storage_options=options)
+        for number in range(20):
+            zd.create_array(group, f"a{number}", shape=(3,), dtype="i4")
+        group.update_attributes({"title": "a"})
+        proxy.faults.counted()
+        zd.consolidate(url, "g", storage_options=options)
+        assert len(proxy.faults.counted()) < 60
+        with ThreadPoolExecutor(4) as pool:
+            done = [
+                pool.submit(
+                    zd.open_group(url, "g", "r+", storage_options=options).update_attributes,
+                    {f"by-{number}": number},
+                )
+                for number in range(4)
+            ]
+            for one in done:
+                one.result()
+        found = zd.open_group(url, "g", "r+", storage_options=options)
+        assert {*found.attributes} == {"title", *(f"by-{number}" for number in range(4))}
+
+
+def test_a_service_that_knows_quotes_is_not_asked_twice(server):
+    url = f"s3://bucket/quoted-{next(NUMBERS)}"
+    with fault_proxy(server.endpoint) as proxy:
+        client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+        store = open_store(url, {**server.options, "client_kwargs": client, "backend": "obstore"})
+        store.set("a", [b"1"])
+        _, old = store.get_tagged("a")
+        store.set("a", [b"2"])
+        assert not store.set_if("a", [b"3"], old)  # a conflict before it is known
+        _, tag = store.get_tagged("a")
+        assert store.set_if("a", [b"3"], tag)
+        proxy.faults.counted()
+        assert not store.set_if("a", [b"4"], tag)
+        assert [one.method for one in proxy.faults.counted()] == ["PUT"]
+        assert bytes(store.get("a")) == b"3"

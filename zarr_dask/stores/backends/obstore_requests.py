@@ -33,6 +33,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores.backends.http_ranges import Span, is_part
+from zarr_dask.stores.backends.if_match import put_on_tag
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -58,8 +59,8 @@ _PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced meanwhile
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
-_LISTS_FROM_A_KEY = {"s3", "s3a"}
-"""Schemes of services that can begin a listing after a given key."""
+_S3 = {"s3", "s3a"}
+"""Schemes of services that begin a listing after a given key, and may want tags without quotes."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
@@ -173,16 +174,33 @@ class ObstoreRequests(Versioned):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""
         pieces = _flat(buffers)
 
-        def put() -> bool:
+        def put_on(mode: Any) -> bool:
             with self._reporting("write", key), in_flight():
                 obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
-                    obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
+                    obs.put(client, at, pieces, mode=mode, use_multipart=False)
                 except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
                     return False
             return True
 
+        def put() -> bool:
+            mode = _mode(tag)
+            e_tag = mode.get("e_tag") if isinstance(mode, dict) else None
+            if e_tag is None or place_of(self.url).scheme not in _S3:
+                return put_on(mode)
+            return put_on_tag(
+                lambda spelled: put_on({**mode, "e_tag": spelled}),
+                lambda: self._e_tag(key),
+                e_tag,
+                self._service,
+            )
+
         return put_if(self.policy, put, lambda: self.get(key), pieces, self._service)
+
+    def _e_tag(self, key: str) -> str | None:
+        with self._reporting("inspect", key), in_flight():
+            found = self._try_head(key)
+        return None if found is None else found["e_tag"]
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -315,7 +333,7 @@ class ObstoreRequests(Versioned):
 
         A proxy in front of a service may answer 404 while the service is restarted.
         """
-        if place_of(self.url).scheme not in _LISTS_FROM_A_KEY:
+        if place_of(self.url).scheme not in _S3:
             obs.list_with_delimiter(client, at)
             return
         folder = at.rpartition("/")[0] or None
