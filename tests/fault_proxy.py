@@ -26,6 +26,7 @@ SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
 FAILED = b"<Error><Code>PreconditionFailed</Code><Message>It failed</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 FAULTS = {
@@ -46,6 +47,7 @@ REFUSED = {
     "bad gateway": 502,
     "astray": 404,
     "denied": 403,
+    "expired": 400,
 }
 """Those that are answered at once. "astray", which is not drawn unless it is asked for, is what a
 gateway says of a service that it does not know at the moment."""
@@ -210,7 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         if self.faults.retry_after and status != 500:
             self.send_header("Retry-After", self.faults.retry_after)
-        said = {500: b"oops", 404: b"", 403: DENIED, 412: FAILED}.get(status, SLOW_DOWN)
+        said = {500: b"oops", 404: b"", 403: DENIED, 412: FAILED, 400: EXPIRED}.get(
+            status, SLOW_DOWN
+        )
         content = b"" if self.command == "HEAD" else said
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(content)))

@@ -433,6 +433,9 @@ class ListingError(StoreError):
 class AccessDeniedError(StoreError, PermissionError):
     """The service or the operating system refuses the access: credentials or permissions lack."""
 
+    expired: bool = False
+    """True if the credentials have expired, so that new ones may be found."""
+
 
 class StoreUnavailableError(StoreError, ConnectionError):
     """A failure that may pass: no response, an incomplete one, or an overloaded service.

@@ -6,22 +6,26 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
+    check_names,
     fsspec_configuration,
     in_reach_of_obstore,
     place_of,
+    refusal,
     serves,
 )
 from zarr_dask.stores.parse_url import absolute, spelled
@@ -101,6 +105,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
         raise StoreError(f"{shown(text)!r} names no place: expected {scheme}://NAME/PATH.")
     policy = policy_of(options.pop("retry", DEFAULT))
+    if callable(options.get(PROVIDER)):
+        options[PROVIDER] = name_of(options[PROVIDER], shown(text))
     check_options(shown(text), options)
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.backends.http import HTTPStore
@@ -167,6 +173,7 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
 
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
+    check_names(url, options)
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
@@ -178,7 +185,41 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         chosen = None  # the environment chooses only if there is a choice
     if chosen == "obstore" or (chosen is None and serves(url, options)):
         return ObstoreStore.from_url(url, options, policy)
-    return FsspecStore.from_url(url, options, policy)
+    try:
+        return FsspecStore.from_url(url, options, policy)
+    except MissingDependencyError as error:
+        if chosen is None and in_reach_of_obstore(url):
+            raise _neither(url, options, error) from error
+        raise
+
+
+def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:
+    """Return the error for a service that neither obstore nor fsspec can serve here."""
+    package = _FSSPEC_PACKAGES.get(place_of(url).scheme, "fsspec")
+    if find_spec("obstore") is None:
+        return MissingDependencyError(
+            f"{shown(url)} needs obstore, which is not installed: pip install 'zarr-dask[obstore]' "
+            f"(or {package}: pip install 'zarr-dask[{_EXTRAS.get(package, package)}]')"
+        )
+    reason = refusal(url, options)
+    if not reason:
+        return error
+    return StoreError(
+        f"{shown(url)} cannot be opened: {reason}. (Nor by {package}, which is not installed.)"
+    )
+
+
+_FSSPEC_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+}
+_EXTRAS = {"s3fs": "s3", "gcsfs": "gcs", "adlfs": "azure"}
 
 
 def backend_of(store: Store) -> str | None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,6 +86,8 @@ _PASSING_CODES = {
 _UNREACHABLE = "error sending request"
 _NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
 _PANIC = "PanicException"
+_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_RENEWED = 5.0  # seconds in which requests that were sent before do not renew credentials again
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
@@ -195,7 +199,13 @@ class ObstoreRequests(Versioned):
                 self._service,
             )
 
-        return put_if(self.policy, put, lambda: self.get(key), pieces, self._service)
+        return put_if(
+            self.policy,
+            lambda: self._with_new_credentials(put),
+            lambda: self.get(key),
+            pieces,
+            self._service,
+        )
 
     def _e_tag(self, key: str) -> str | None:
         with self._reporting("inspect", key), in_flight():
@@ -305,7 +315,18 @@ class ObstoreRequests(Versioned):
             with self._reporting(doing, key), in_flight(most) as at_once:
                 return ask(at_once)
 
-        return retried(self.policy, attempt, self._service)
+        return retried(self.policy, lambda: self._with_new_credentials(attempt), self._service)
+
+    def _with_new_credentials(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; if the credentials have expired, of one with others."""
+        try:
+            return attempt()
+        except AccessDeniedError as error:
+            if not error.expired:
+                raise
+        _RENEWAL.forget_clients()
+        self._clients.clear()
+        return attempt()
 
     @property
     def _service(self) -> Hashable:
@@ -522,7 +543,9 @@ def _failed(what: str, error: Exception) -> StoreError:
             "storage_options; what is public is read with anon=True among these."
         )
     if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
-        return AccessDeniedError(f"{what}: {_words(error)}")
+        return _denied(f"{what}: {_words(error)}", codes)
+    if codes & _EXPIRED_CODES:  # S3 returns it with status 400
+        return _denied(f"{what}: {_words(error)}", codes)
     if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
     if cut and any(words in said for words in _NO_URL):
@@ -534,6 +557,12 @@ def _failed(what: str, error: Exception) -> StoreError:
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
     passing.unreachable = cut and _UNREACHABLE in said
     return passing
+
+
+def _denied(message: str, codes: set[str]) -> AccessDeniedError:
+    error = AccessDeniedError(message)
+    error.expired = bool(codes & _EXPIRED_CODES)
+    return error
 
 
 # --- the clients of a process ---------------------------------------------------------------------
@@ -591,5 +620,28 @@ def _client(
         raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
+class _Renewal:
+    """Makes the clients of this process anew, which read files and ask for credentials again."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new lock is free, also in a forked process."""
+        self._lock = threading.Lock()
+        self._last = float("-inf")
+
+    def forget_clients(self) -> None:
+        """Forget all clients, unless that has just been done for another request."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._last >= _RENEWED:
+                self._last = now
+                _client.cache_clear()
+
+
+_RENEWAL = _Renewal()
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ANCESTRY.note)
+    os.register_at_fork(after_in_child=_RENEWAL.forget)
