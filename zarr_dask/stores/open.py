@@ -17,6 +17,7 @@ from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.credential_functions import PROVIDER, name_of
+from zarr_dask.stores.foreign import is_file_system, named_place, path_on, values_of_obstore
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
@@ -56,7 +57,8 @@ BACKEND = "ZARR_DASK_BACKEND"
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """A location: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
 
-Stores, arrays and groups of zarr-python are accepted too.
+Stores, arrays and groups of zarr-python, repositories and sessions of Icechunk, stores of obstore,
+paths of universal_pathlib and file systems of fsspec (with a path) are accepted too.
 """
 
 
@@ -84,14 +86,13 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
     options = dict(storage_options or {})
-    foreign = store_of_zarr_python(url)
-    if foreign is not None:
-        return _without_options(foreign, options)
-    own = completed(url)
-    if own is not None:
-        return _without_options(own, options)
-    if isinstance(url, MutableMapping):
-        return _without_options(_mapped(url) or MemoryStore.over(url), options)
+    named = named_place(url)
+    if named is not None:
+        place, own = named
+        return open_store(place, {**own, **options})
+    given = _given_store(url)
+    if given is not None:
+        return _without_options(given, options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
     if not isinstance(text, str) or not text or "\0" in text:
@@ -114,6 +115,19 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         options.pop("backend", None)
         return HTTPStore.from_url(text, options, policy)
     return _remote(text, options, policy)
+
+
+def _given_store(url: Any) -> Store | None:
+    """Return the store that an object is or stands for; None for paths and URLs."""
+    store = store_of_zarr_python(url) or values_of_obstore(url) or completed(url)
+    if store is not None:
+        return store
+    if is_file_system(url):
+        raise StoreError(
+            f"{type(url).__name__} is a file system, which names no place by itself: give path= "
+            "with the bucket or folder, or file_system.get_mapper(path)."
+        )
+    return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
 
 
 def open_alike(url: Location, like: Store) -> Store:
@@ -234,7 +248,12 @@ def backend_of(store: Store) -> str | None:
 
 
 def located(url: Location, path: str) -> tuple[Location, str]:
-    """Return the store and path of a location; a node of zarr-python may add to the path."""
+    """Return the store and path of a location.
+
+    A node of zarr-python may add to the path; on a file system of fsspec, the path is the place.
+    """
+    if path and is_file_system(url):
+        return path_on(url, path), ""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
 
