@@ -91,6 +91,10 @@ class Faults:
     times: int = 1 << 60
     """How often something happens at most."""
 
+    now: Counter = field(default_factory=Counter)
+    """Requests in flight, by method."""
+    most: Counter = field(default_factory=Counter)
+    """The most requests of a method that were in flight at a time."""
     seen: list[Seen] = field(default_factory=list)
     happened: Counter = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -108,6 +112,18 @@ class Faults:
             if fault:
                 self.happened[fault] += 1
         return fault
+
+    @contextmanager
+    def in_flight(self, method: str) -> Iterator[None]:
+        """Count a request while it is answered."""
+        with self.lock:
+            self.now[method] += 1
+            self.most[method] = max(self.most[method], self.now[method])
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.now[method] -= 1
 
     def counted(self) -> list[Seen]:
         """The requests since this was last asked for."""
@@ -141,6 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def handle_any(self) -> None:
+        with self.faults.in_flight(self.command):
+            self.answer_any()
+
+    def answer_any(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         target = unquote(self.path)

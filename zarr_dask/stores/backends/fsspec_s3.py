@@ -82,8 +82,8 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Versio
         return Version(None, None)  # some services ignore conditions
     start, stop = wanted
     if not told:  # and others ignore ranges
-        return Version(content[start:stop], found)
-    return Version(content if stop is None else content[: max(stop - start, 0)], found)
+        return Version(content[start:stop], found, span.size)
+    return Version(content if stop is None else content[: max(stop - start, 0)], found, span.size)
 
 
 def _span(answer: Any, nbytes: int) -> Span | None:

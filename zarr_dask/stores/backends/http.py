@@ -248,7 +248,7 @@ class HTTPStore(Versioned):
         found = _tag(answer, size)
         if found is None:
             found = tag  # not every response of every server has it
-        return Version(None if tag is not None and found != tag else content, found)
+        return Version(None if tag is not None and found != tag else content, found, size)
 
     def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> Version | None:
         """Return the last bytes of a value, found through its size."""

@@ -507,7 +507,9 @@ def _tag(meta: Mapping[str, Any]) -> Hashable:
 def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
     """Return a part of a value if its tag matches; some services ignore conditions."""
     found = _tag(meta)
-    return Version(None, None) if tag is not None and found != tag else Version(content, found)
+    if tag is not None and found != tag:
+        return Version(None, None)
+    return Version(content, found, int(meta["size"]))
 
 
 # --- failures -------------------------------------------------------------------------------------
