@@ -17,7 +17,7 @@ __all__ = ["abreast", "each_abreast", "transfers_for", "waiting_for"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_AT_A_TIME = 16
+_AT_A_TIME = 32
 """As many as a walk uses to list groups."""
 
 

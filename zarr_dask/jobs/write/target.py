@@ -52,6 +52,7 @@ from zarr_dask.journal.receipts import (
     stored_object,
 )
 from zarr_dask.journal.swap import Swap
+from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
@@ -188,6 +189,7 @@ class ArrayTarget:
             raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
+    @in_task()
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
 
@@ -315,6 +317,7 @@ class ArrayTarget:
             sum(r.retried for r in results),
         )
 
+    @in_task()
     def finish(self, result: WriteReport) -> WriteReport:
         """Write the manifest, make a new array or a new length visible, and end the job.
 
@@ -494,6 +497,7 @@ class JobsEnd:
     tokens: tuple[str, ...] = ()
     """Of the writes."""
 
+    @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
         if len(self.journals) > 1:

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from zarr_dask._util.threads import SIDE_BY_SIDE
+from zarr_dask._util.threads import MOST_AT_ONCE
 from zarr_dask.errors import StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.http_ranges import Span, is_part, range_header, span_of
 from zarr_dask.stores.base import Range, Version
@@ -37,7 +37,7 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
     given = dict(config or {})
     return {
         "retries": {"max_attempts": retries},
-        "max_pool_connections": SIDE_BY_SIDE,
+        "max_pool_connections": MOST_AT_ONCE,
         "read_timeout": timeout,
         "connect_timeout": min(timeout, 10),
         **given,

@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from zarr_dask._util.threads import SIDE_BY_SIDE, in_flight
+from zarr_dask._util.threads import MOST_AT_ONCE, in_flight
 from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.http_ranges import (
     Span,
@@ -437,7 +437,7 @@ class _Idle:
     def put(self, scheme: str, host: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault((scheme, host), [])
-            if len(idle) < SIDE_BY_SIDE:
+            if len(idle) < MOST_AT_ONCE:
                 idle.append(connection)
                 return
         connection.close()

@@ -68,6 +68,14 @@ _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
 _CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
 """The operating system's words in the library's debug text."""
+_TOKEN_REQUESTS = (
+    "performing token request",
+    "http://169.254.169.254/",
+    "http://169.254.170.2/",
+    "/latest/api/token",
+    "metadata.google.internal",
+)
+"""In messages of requests for credentials, which go to the machine's own service."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -539,7 +547,7 @@ def _failed(what: str, error: Exception) -> StoreError:
     status = int(told[1]) if told else 0
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
-    if "performing token request" in said:
+    if any(words in said for words in _TOKEN_REQUESTS) and status not in _PASSING:
         return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
