@@ -676,7 +676,7 @@ def test_a_write_into_a_lost_bucket_is_not_swallowed():
 def test_a_remote_error_is_no_absence(error):
     from fsspec.implementations.memory import MemoryFileSystem
 
-    store = open_store("memory://zarr-dask-tests/broken", {"retry": {"wait": 0.001}})
+    store = open_store("memory://zarr-dask-tests/broken", {"retry": {"wait": 0.001, "attempts": 3}})
     with pytest.MonkeyPatch.context() as patch:
 
         def broken(*args, **kwargs):

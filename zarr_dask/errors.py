@@ -26,7 +26,8 @@
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
-    │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
+    │   ├── StoreUnavailableError (ConnectionError)   a failure that may pass; retries did not help
+    │   ├── AccessDeniedError    (PermissionError)    the service or system refuses the access
     │   ├── DamagedValueError                         a damaged entry of an archive
     │   ├── ObjectReplacedError                       replaced at each attempt to read it
     │   ├── ConditionalWriteError                     the store has no conditional writes
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AccessDeniedError",
     "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
@@ -443,7 +445,14 @@ class ListingError(StoreError):
     """The store cannot list its keys; an HTTP server, for instance."""
 
 
-class StoreUnavailableError(StoreError):
+class AccessDeniedError(StoreError, PermissionError):
+    """The service or the operating system refuses the access: credentials or permissions lack."""
+
+    expired: bool = False
+    """True if the credentials have expired, so that new ones may be found."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
     """A failure that may pass: no response, an incomplete one, or an overloaded service.
 
     A caller gets it only after the retries that the store's policy allows.
@@ -454,7 +463,7 @@ class StoreUnavailableError(StoreError):
     throttled: bool = False
     """True if the service reported too many requests."""
     unreachable: bool = False
-    """True if nothing responds at that address."""
+    """True if nothing has responded: the connection was refused, cut or timed out."""
 
 
 class DamagedValueError(StoreError):

@@ -4,25 +4,29 @@ One bounded pool per process, made on first use and again in a child after a for
 never use it: the scheduler's threads are enough.
 
 Threads that only wait for responses of services are separate: `waiting_threads`, more than there
-are cores and shared by all tasks. From all its threads, a process never has more than
-`MAX_CONCURRENT_REQUESTS` requests in flight (`request_slots`).
+are cores and shared by all tasks. From all its threads, a process never has more requests in flight
+than `request_slots` allows: `MAX_CONCURRENT_REQUESTS`, up to `MOST_AT_ONCE` of a service that takes
+long to respond, fewer while a service reports that it is too busy (`slow_down`).
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import chain, islice
+from math import inf
 from typing import Any, TypeVar
 
 from zarr_dask._util.arguments import check_count
 
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
+    "MOST_AT_ONCE",
     "cpu_count",
     "has_overlap_work",
     "imap_unbuffered",
@@ -31,6 +35,7 @@ __all__ = [
     "parallel_for",
     "request_slots",
     "run_concurrently",
+    "slow_down",
     "waiting_threads",
 ]
 
@@ -38,7 +43,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_CONCURRENT_REQUESTS = 32
-"""Maximum number of requests of a process in flight."""
+"""Number of requests of a process in flight, of services that respond quickly."""
+
+MOST_AT_ONCE = 80
+"""Number of requests of a process in flight, of services that take 0.1 s and more."""
+
+REQUESTS = "ZARR_DASK_REQUESTS"
+"""The environment variable for another number of requests in flight, whatever the latency is."""
+_QUICK, _SLOW = (
+    0.02,
+    0.1,
+)  # seconds to respond, for `MAX_CONCURRENT_REQUESTS` and for `MOST_AT_ONCE`
+_FADING = 0.02  # share by which a longer time replaces the shortest one with each request
+_EASE = 1.0  # seconds between two steps of slowing down, for the effect of the first to show
 
 
 def cpu_count() -> int:
@@ -62,7 +79,11 @@ def _mark_thread() -> None:
 
 
 class _InFlight:
-    """Counter of the requests that this process may still send."""
+    """The requests of this process in flight, and how many there may be.
+
+    The number is halved when a service reports that it is too busy, and grows by one with each
+    round of successful requests.
+    """
 
     def __init__(self) -> None:
         self.forget()
@@ -70,19 +91,68 @@ class _InFlight:
     def forget(self) -> None:
         """Reset in a new process, which has no request in flight."""
         self._changed = threading.Condition()
-        self._free = MAX_CONCURRENT_REQUESTS
+        self._sent = 0
+        self._given = _given_requests()
+        self._slowed = float("-inf")
+        self._latency = inf  # the shortest time of recent requests, which is that of small ones
+        self.limit = float(self.most)
+
+    @property
+    def most(self) -> int:
+        """The number of requests in flight if no service is too busy."""
+        if self._given or self._latency == inf:
+            return self._given or MAX_CONCURRENT_REQUESTS
+        share = (self._latency - _QUICK) / (_SLOW - _QUICK)
+        return MAX_CONCURRENT_REQUESTS + round(
+            min(max(share, 0), 1) * (MOST_AT_ONCE - MAX_CONCURRENT_REQUESTS)
+        )
 
     def take(self, most: int) -> int:
         with self._changed:
-            self._changed.wait_for(lambda: self._free > 0)
-            taken = min(most, self._free)
-            self._free -= taken
+            self._changed.wait_for(lambda: self._sent < int(self.limit))
+            taken = min(most, int(self.limit) - self._sent)
+            self._sent += taken
             return taken
 
     def give_back(self, count: int) -> None:
         with self._changed:
-            self._free += count
+            self._sent -= count
             self._changed.notify(count)
+
+    def note_success(self, count: int, seconds: float) -> None:
+        """Note that some requests have succeeded, and how long they took."""
+        with self._changed:
+            if seconds < self._latency:
+                self._latency = seconds
+            elif count == 1:  # several take longer together
+                self._latency += (seconds - self._latency) * _FADING
+            before = int(self.limit)
+            self.limit = min(self.limit + count / self.limit, float(self.most))
+            if int(self.limit) > before:
+                self._changed.notify(int(self.limit) - before)
+
+    def slow_down(self) -> None:
+        with self._changed:
+            now = time.monotonic()
+            if now - self._slowed >= _EASE:
+                self._slowed = now
+                self.limit = max(self.limit / 2, 1.0)
+
+
+def _given_requests() -> int | None:
+    """Return the number of requests in flight that the environment asks for.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number above 0.
+    """
+    given = os.environ.get(REQUESTS)
+    if not given:
+        return None
+    if not given.isdecimal() or not int(given):
+        raise ValueError(f"the environment's {REQUESTS} is {given!r}: expected a number above 0.")
+    return int(given)
 
 
 class _Pool:
@@ -106,7 +176,9 @@ class _Pool:
     def waiting(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._waiting is None:
-                self._waiting = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, "zarr_dask-waiting")
+                self._waiting = ThreadPoolExecutor(
+                    max(MOST_AT_ONCE, _given_requests() or 0), "zarr_dask-waiting"
+                )
             return self._waiting
 
 
@@ -230,10 +302,20 @@ def request_slots(most: int = 1) -> Iterator[int]:
         Number of them that may be in flight at a time; at least one.
     """
     taken = _IN_FLIGHT.take(most)
+    begun = time.monotonic()
     try:
         yield taken
+        _IN_FLIGHT.note_success(taken, time.monotonic() - begun)
     finally:
         _IN_FLIGHT.give_back(taken)
+
+
+def slow_down() -> None:
+    """Send half as many requests at a time, because a service has reported too many.
+
+    The number grows again with requests that succeed.
+    """
+    _IN_FLIGHT.slow_down()
 
 
 def run_concurrently(*functions: Callable[[], Any]) -> list[Any]:

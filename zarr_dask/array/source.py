@@ -15,6 +15,7 @@ from zarr_dask.indexing.plan import SelectionPlan
 from zarr_dask.indexing.transform import IndexTransform, has_lists, parse_numpy
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.index_prefetch import can_read_ahead
+from zarr_dask.stores.patience import in_task
 
 __all__ = ["ArraySource", "SourceArray"]
 
@@ -100,6 +101,10 @@ class ArraySource:
 
     def __getitem__(self, key: Any) -> Any:
         """Return elements by NumPy's indexing."""
+        with in_task():
+            return self._read(key)
+
+    def _read(self, key: Any) -> Any:
         if self.transform is not None:
             selected = self.transform.then(parse_numpy(key, self.shape))
             return read_selection(self.array, selected, threads=1)

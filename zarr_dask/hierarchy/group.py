@@ -65,6 +65,7 @@ from zarr_dask.journal import explain_incomplete
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.wrappers.base import ReadOnly, unwrap
 
 __all__ = [
@@ -357,6 +358,7 @@ def _summary(meta: NodeOrError) -> tuple[str, str]:
 # --- opening --------------------------------------------------------------------------------------
 
 
+@in_foreground()
 def open(
     url: Location | Array | Group,
     path: str = "",

@@ -394,6 +394,8 @@ class TaggedBytes(NamedTuple):
     """None: there is a value, but it does not have the requested tag."""
     tag: Hashable
     """As `etag_of`; None if the store has no tags."""
+    size: int | None = None
+    """Bytes of the whole value, if the response tells."""
 
 
 VersionRequest = tuple[str, Range, Hashable]

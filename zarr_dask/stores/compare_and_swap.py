@@ -37,7 +37,7 @@ __all__ = [
     "until_put",
 ]
 
-_ATTEMPTS = 100
+_ATTEMPTS = 60
 """Every failed one means that somebody else has succeeded."""
 _RECORD = ".zarr-dask-0000000000000000.tmp"
 """Name of the record of a folder: one that no listing shows."""

@@ -33,6 +33,7 @@ __all__ = ["from_config", "to_config"]
 _PUBLIC = {
     "account_name",
     "anon",
+    "bucket_key_enabled",
     "client_kwargs",
     "endpoint_url",
     "fsync",
@@ -43,6 +44,8 @@ _PUBLIC = {
     "region",
     "region_name",
     "requester_pays",
+    "server_side_encryption",
+    "sse_kms_key_id",
     "use_ssl",
 }
 """Options that tell the location and hold no secret, at the top or in ``client_kwargs``."""

@@ -6,23 +6,28 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.credential_functions import PROVIDER, name_of
+from zarr_dask.stores.foreign import is_file_system, named_place, path_on, values_of_obstore
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
+    check_names,
     fsspec_configuration,
     in_reach_of_obstore,
     obstore_supports,
     place_of,
+    refusal,
 )
 from zarr_dask.stores.parse_url import expand_path, parse_location
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
@@ -52,7 +57,8 @@ BACKEND = "ZARR_DASK_BACKEND"
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """A location: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
 
-Stores, arrays and groups of zarr-python are accepted too.
+Stores, arrays and groups of zarr-python, repositories and sessions of Icechunk, stores of obstore,
+paths of universal_pathlib and file systems of fsspec (with a path) are accepted too.
 """
 
 
@@ -80,14 +86,13 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
     options = dict(storage_options or {})
-    foreign = store_of_zarr_python(url)
-    if foreign is not None:
-        return _without_options(foreign, options)
-    own = adapt_store(url)
-    if own is not None:
-        return _without_options(own, options)
-    if isinstance(url, MutableMapping):
-        return _without_options(_mapped(url) or MemoryStore.over(url), options)
+    named = named_place(url)
+    if named is not None:
+        place, own = named
+        return open_store(place, {**own, **options})
+    given = _given_store(url)
+    if given is not None:
+        return _without_options(given, options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
     if not isinstance(text, str) or not text or "\0" in text:
@@ -101,6 +106,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
         raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
     policy = parse_retry_policy(options.pop("retry", DEFAULT))
+    if callable(options.get(PROVIDER)):
+        options[PROVIDER] = name_of(options[PROVIDER], redact_url(text))
     check_options(redact_url(text), options)
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.backends.http import HTTPStore
@@ -108,6 +115,19 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         options.pop("backend", None)
         return HTTPStore.from_url(text, options, policy)
     return _remote(text, options, policy)
+
+
+def _given_store(url: Any) -> Store | None:
+    """Return the store that an object is or stands for; None for paths and URLs."""
+    store = store_of_zarr_python(url) or values_of_obstore(url) or adapt_store(url)
+    if store is not None:
+        return store
+    if is_file_system(url):
+        raise StoreError(
+            f"{type(url).__name__} is a file system, which names no place by itself: give path= "
+            "with the bucket or folder, or file_system.get_mapper(path)."
+        )
+    return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
 
 
 def open_with_options_of(url: Location, like: Store) -> Store:
@@ -167,6 +187,7 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
 
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
+    check_names(url, options)
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
@@ -178,7 +199,42 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         chosen = None  # the environment chooses only if there is a choice
     if chosen == "obstore" or (chosen is None and obstore_supports(url, options)):
         return ObstoreStore.from_url(url, options, policy)
-    return FsspecStore.from_url(url, options, policy)
+    try:
+        return FsspecStore.from_url(url, options, policy)
+    except MissingDependencyError as error:
+        if chosen is None and in_reach_of_obstore(url):
+            raise _neither(url, options, error) from error
+        raise
+
+
+def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:
+    """Return the error for a service that neither obstore nor fsspec can serve here."""
+    package = _FSSPEC_PACKAGES.get(place_of(url).scheme, "fsspec")
+    if find_spec("obstore") is None:
+        return MissingDependencyError(
+            f"{redact_url(url)} needs obstore, which is not installed: pip install "
+            f"'zarr-dask[obstore]' (or {package}: pip install "
+            f"'zarr-dask[{_EXTRAS.get(package, package)}]')"
+        )
+    reason = refusal(url, options)
+    if not reason:
+        return error
+    return StoreError(
+        f"{redact_url(url)} cannot be opened: {reason}. (Nor by {package}, which is not installed.)"
+    )
+
+
+_FSSPEC_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+}
+_EXTRAS = {"s3fs": "s3", "gcsfs": "gcs", "adlfs": "azure"}
 
 
 def backend_of(store: Store) -> str | None:
@@ -193,7 +249,12 @@ def backend_of(store: Store) -> str | None:
 
 
 def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
-    """Return the store and path of a location; a node of zarr-python may add to the path."""
+    """Return the store and path of a location.
+
+    A node of zarr-python may add to the path; on a file system of fsspec, the path is the place.
+    """
+    if path and is_file_system(url):
+        return path_on(url, path), ""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
 

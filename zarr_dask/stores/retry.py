@@ -10,6 +10,10 @@ service's own ``Retry-After`` is obeyed. A process has a budget of retries: a su
 gives back the retries that it has taken and one more, so that only retries in vain use it up. So
 when a service is down, many threads stop hammering it after a while.
 
+The default policy outlasts an outage of a minute in jobs, and is shortened in calls that a user
+waits for (`zarr_dask.stores.patience`). A policy that is given holds in every term. A service that
+reports too many requests gets fewer at a time (`zarr_dask._util.threads.in_flight`).
+
 `counting_retries` counts the retried requests of some work, for reports.
 """
 
@@ -26,6 +30,7 @@ from math import ceil, log2
 from random import SystemRandom
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from zarr_dask._util.threads import slow_down
 from zarr_dask.errors import StoreError, StoreUnavailableError
 from zarr_dask.stores.base import (
     Buffer,
@@ -38,11 +43,14 @@ from zarr_dask.stores.base import (
     list_sizes,
 )
 from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.stores.patience import SERVICES, in_task, is_foreground, is_task
 from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = [
     "DEFAULT",
+    "FOREGROUND",
     "NEVER",
+    "UNREACHED",
     "Attempts",
     "Retries",
     "RetryPolicy",
@@ -56,7 +64,6 @@ __all__ = [
     "upload_timeout",
 ]
 
-_UNREACHABLE_ATTEMPTS = 2  # if nothing responds at all, so that a vanished server is reported soon
 _THROTTLED_WAIT = 5  # times the first wait, if a busy service does not say how long
 _SMALL = 1 << 20  # bytes that are sent in no time
 _SLOWEST = 1 << 17  # minimum speed in bytes per second of sending larger values
@@ -97,12 +104,12 @@ class RetryPolicy:
     >>> store = zd.open_store("s3://bucket", {"anon": True, "retry": patient})  # doctest: +SKIP
     """
 
-    attempts: int = 8
-    seconds: float = 60.0
+    attempts: int = 100
+    seconds: float = 180.0
     wait: float = 0.1
     longest_wait: float = 10.0
     timeout: float = 30.0
-    budget: int = 200
+    budget: int = 10_000
 
     def __post_init__(self) -> None:
         bad = [one.name for one in fields(self) if getattr(self, one.name) < 0]
@@ -114,7 +121,13 @@ class RetryPolicy:
 
 
 DEFAULT = RetryPolicy()
-"""The default policy of stores behind a network."""
+"""The default policy of stores behind a network; shortened in calls that a user waits for."""
+
+FOREGROUND = RetryPolicy(attempts=8, seconds=15)
+"""Replaces `DEFAULT` in calls that a user waits for."""
+
+UNREACHED = RetryPolicy(attempts=4, seconds=2)
+"""Replaces `DEFAULT` where nothing responds, if nothing has ever or if a user waits."""
 
 NEVER = RetryPolicy(attempts=1)
 """No retries."""
@@ -210,11 +223,14 @@ class Retries:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
+        self.seconds = 0.0
+        """Seconds spent waiting for the next attempt, of all threads together."""
 
-    def note(self, requests: int) -> None:
+    def note(self, requests: int, waiting: float = 0.0) -> None:
         """Count some requests that are about to be retried; safe to call from many threads."""
         with self._lock:
             self.count += requests
+            self.seconds += waiting
 
 
 _COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=None)
@@ -225,7 +241,8 @@ def counting_retries() -> Iterator[Retries]:
     """Count the requests that are retried within the context.
 
     Requests within a nested count are not included. The stores' own threads count for the caller
-    that waits for them. Retries made by a library itself are not known.
+    that waits for them. Retries made by a library itself are not known. The work of the context is
+    that of a task (`zarr_dask.stores.patience.in_task`).
 
     Yields
     ------
@@ -242,16 +259,17 @@ def counting_retries() -> Iterator[Retries]:
     retries = Retries()
     token = _COUNTED.set(retries)
     try:
-        yield retries
+        with in_task():
+            yield retries
     finally:
         _COUNTED.reset(token)
 
 
-def note_retries(requests: int) -> None:
-    """Count some requests that are about to be retried."""
+def note_retries(requests: int, waiting: float = 0.0) -> None:
+    """Count some requests that are about to be retried, after a wait of some seconds."""
     counted = _COUNTED.get()
     if counted is not None:
-        counted.note(requests)
+        counted.note(requests, waiting)
 
 
 class Attempts:
@@ -261,10 +279,13 @@ class Attempts:
     ----------
     policy
         The limits of number and duration.
+    service
+        Identifies the service in this process; None if it is not known.
     """
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, service: Hashable = None) -> None:
         self._policy = policy
+        self._service = service
         self._begun = time.monotonic()
         self._made = 1
 
@@ -283,29 +304,34 @@ class Attempts:
         StoreUnavailableError
             If there is no further attempt.
         """
-        policy = self._policy
-        most = min(policy.attempts, _UNREACHABLE_ATTEMPTS if error.unreachable else policy.attempts)
+        policy = _limits(self._policy, error, self._service)
         waiting = self._next_wait(error)
         passed = time.monotonic() - self._begun
         why = ""
-        if self._made >= most:
+        if self._made >= policy.attempts:
             why = f"given up after {self._made} attempts in {passed:.1f} s"
         elif passed + waiting > policy.seconds:
             why = (
-                f"given up after {passed:.1f} s: the next attempt would be in {waiting:.1f} s, and "
-                f"RetryPolicy.seconds is {policy.seconds:g}"
+                f"given up after {self._made} attempts in {passed:.1f} s: the next one would be in "
+                f"{waiting:.1f} s, and RetryPolicy.seconds is {policy.seconds:g}"
             )
         elif not _BUDGET.take(policy.budget):
             why = f"given up: {policy.budget} retries of this process were in vain"
         if why:
             raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
+        if error.throttled:
+            slow_down()
+        SERVICES.tell_wait(error, self._made, passed, waiting)
         self._made += 1
-        note_retries(requests)
+        note_retries(requests, waiting)
         time.sleep(waiting)
 
     def succeeded(self) -> None:
         """Give back the retries that were taken, and one more."""
         _BUDGET.give_back(self._made)
+        SERVICES.note_response(self._service)
+        if self._made > 1:
+            SERVICES.tell_response(self._made, time.monotonic() - self._begun)
 
     def _next_wait(self, error: StoreUnavailableError) -> float:
         policy = self._policy
@@ -315,6 +341,15 @@ class Attempts:
         return _RANDOM.uniform(0.5, 1) * waiting + (error.retry_after or 0)
 
 
+def _limits(policy: RetryPolicy, error: StoreUnavailableError, service: Hashable) -> RetryPolicy:
+    """Return the policy for a failed request: a given one as it is, the default one adapted."""
+    if policy != DEFAULT or is_task():
+        return policy
+    if error.unreachable and (is_foreground() or not SERVICES.has_responded(service)):
+        return UNREACHED
+    return FOREGROUND if is_foreground() else policy
+
+
 def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
     final = StoreUnavailableError(f"{str(error).rstrip('.')} ({why}).")
     final.retry_after, final.throttled = error.retry_after, error.throttled
@@ -322,8 +357,19 @@ def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
     return final
 
 
-def call_with_retries(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
+def call_with_retries(
+    policy: RetryPolicy, attempt: Callable[[], _Result], service: Hashable = None
+) -> _Result:
     """Call `attempt` until it succeeds, and return its result.
+
+    Parameters
+    ----------
+    policy
+        The limits of number and duration.
+    attempt
+        Makes one attempt.
+    service
+        Identifies the service in this process; None if it is not known.
 
     Raises
     ------
@@ -337,9 +383,10 @@ def call_with_retries(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _R
         try:
             result = attempt()
         except StoreUnavailableError as error:
-            attempts = attempts or Attempts(policy)
+            attempts = attempts or Attempts(policy, service)
             attempts.pause(error)
         else:
+            SERVICES.note_response(service)
             if attempts is not None or _BUDGET.spent:
                 (attempts or Attempts(policy)).succeeded()
             return result
@@ -350,6 +397,7 @@ def cas_put_with_retries(
     put: Callable[[], bool],
     look: Callable[[], Buffer | None],
     buffers: Sequence[Buffer],
+    service: Hashable = None,
 ) -> bool:
     """Put a value conditionally, and retry if that fails for a transient reason.
 
@@ -366,6 +414,8 @@ def cas_put_with_retries(
         Returns the current value.
     buffers
         The value to put.
+    service
+        As for `call_with_retries`.
     """
     doubtful = False
 
@@ -377,9 +427,9 @@ def cas_put_with_retries(
             doubtful = True
             raise
 
-    if call_with_retries(policy, attempt):
+    if call_with_retries(policy, attempt, service):
         return True
-    return doubtful and call_with_retries(policy, look) == b"".join(buffers)
+    return doubtful and call_with_retries(policy, look, service) == b"".join(buffers)
 
 
 # --- around any store -----------------------------------------------------------------------------

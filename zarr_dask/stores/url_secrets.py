@@ -18,6 +18,7 @@ from zarr_dask.stores.option_mapping import WEB
 
 __all__ = [
     "QUERY_DIGEST",
+    "check_endpoint",
     "check_endpoints",
     "check_no_login",
     "redact_url",
@@ -113,24 +114,52 @@ def check_no_login(url: str) -> None:
 
 
 def check_endpoints(options: Mapping[str, Any]) -> None:
-    """Raise if the address of a service holds credentials.
+    """Raise if the address of a service is no URL, or holds credentials.
 
     Raises
     ------
     StoreError
-        If an ``endpoint_url`` has a user or a query.
+        If an ``endpoint_url`` has no scheme, or has a user or a query.
     """
     for name, value in options.items():
         if isinstance(value, Mapping):
             check_endpoints(value)
         elif name == "endpoint_url" and isinstance(value, str):
-            parts = urlsplit(value)
-            if "@" in parts.netloc or parts.query:
-                raise StoreError(
-                    f"endpoint_url for {parts.netloc.rpartition('@')[2]} was given with a login or "
-                    "a query in it, which would be shown in messages and in plans: pass "
-                    "credentials by their own names (key and secret, sas_token, ...)."
-                )
+            check_endpoint(value)
+
+
+def check_endpoint(url: str, name: str = "endpoint_url") -> None:
+    """Raise if one address is no URL, or holds credentials.
+
+    Raises
+    ------
+    StoreError
+        See `check_endpoints`.
+
+    Examples
+    --------
+    >>> check_endpoint("localhost:9000")
+    Traceback (most recent call last):
+    zarr_dask.errors.StoreError: endpoint_url 'localhost:9000' has no scheme: write \
+'https://localhost:9000', or 'http://localhost:9000' for a service without TLS.
+    """
+    parts = urlsplit(url)
+    if "@" in url or parts.query:
+        place = parts.netloc.rpartition("@")[2] or "a service"
+        raise StoreError(
+            f"{name} for {place} was given with a login or a query in it, which would be shown in "
+            "messages and in plans: pass credentials by their own names (key and secret, "
+            "sas_token, ...)."
+        )
+    if url and (parts.scheme not in WEB or not parts.hostname):
+        rest = url.rpartition("://")[2]
+        raise StoreError(
+            f"{name} {url!r} has no scheme: write 'https://{rest}', or 'http://{rest}' for a "
+            "service without TLS."
+            if "://" not in url
+            else f"{name} {url!r} is of scheme {parts.scheme!r}: expected http or https, and a "
+            "host."
+        )
 
 
 def _is_chain(url: str) -> bool:

@@ -21,6 +21,7 @@ from zarr_dask.hierarchy.edit import can_create, write_documents
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
@@ -296,6 +297,10 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
 # --- running --------------------------------------------------------------------------------------
 
 
+_Group = list[tuple[tuple[int, ...], Buffer | None]]
+"""Coordinates of stored objects that are read at a time, and their values."""
+
+
 @dataclass(frozen=True)
 class RawCopyTask:
     """Runner for the tasks; small, because it is a part of each task."""
@@ -321,19 +326,31 @@ class RawCopyTask:
         written: list[StoredObject] = []
         empty: list[str] = []
         fence = None if self.records is None else self.records.journal.fence
-        for coords, value in self._values(number, tally):
-            memory.look()
-            if stop is not None and stop():
-                break
-            key = target.meta.chunk_key_encoding.key(coords)
-            if value is None:
-                confirm()
-                empty.append(key)
-                continue
+
+        def put(one: tuple[tuple[int, ...], Buffer]) -> StoredObject:
+            coords, value = one
             if fence is not None:
                 fence()
             target.store.set(target.key(coords), [value])
-            written.append(stored_object(key, [value], with_sha256=False))
+            return stored_object(
+                target.meta.chunk_key_encoding.key(coords), [value], with_sha256=False
+            )
+
+        for group in self._groups(number, tally):
+            memory.look()
+            if stop is not None and stop():
+                break
+            found = [(coords, value) for coords, value in group if value is not None]
+            if len(found) < len(group):
+                confirm()
+            empty += [
+                target.meta.chunk_key_encoding.key(coords)
+                for coords, value in group
+                if value is None
+            ]
+            written += map_concurrently(
+                put, found, min(transfers_for(target.store), self.plan.abreast)
+            )
         if self.records is not None and (written or empty):
             journal = self.records.journal
             # if the source can be listed, absent objects are known
@@ -348,17 +365,18 @@ class RawCopyTask:
             reads=tally.traffic.requests,
         )
 
-    def _values(self, number: int, store: Store) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
-        source, abreast = self.plan.source, self.plan.abreast
-        if abreast == 1:
+    def _groups(self, number: int, store: Store) -> Iterator[_Group]:
+        """Yield coordinates and values, as many as are read at a time."""
+        source, together = self.plan.source, self.plan.abreast
+        if together == 1:
             for coords in self.plan.coords(number):
-                yield coords, store.get(source.key(coords))
+                yield [(coords, store.get(source.key(coords)))]
             return
         waiting = list(self.plan.coords(number))
-        for first in range(0, len(waiting), abreast):
-            some = waiting[first : first + abreast]
+        for first in range(0, len(waiting), together):
+            some = waiting[first : first + together]
             found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
-            yield from zip(some, found, strict=True)
+            yield list(zip(some, found, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,14 +134,15 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     whole = regular and one.served.dtype != "string"
     for coords in product(*map(range, one.meta.grid.counts)) if whole else ():
         direct = store.direct_chunk(one, coords)
-        place: Any = None
-        if direct is not None:
-            number, own = direct
-            file = store.file(number)
-            try:
-                place = file.place_of(path, own)
-            except LookupError:
-                continue  # nothing is stored
+        if direct is None:
+            whole = False
+            break
+        number, own = direct
+        file = store.file(number)
+        try:
+            place = file.place_of(path, own)
+        except LookupError:
+            continue  # nothing is stored
         if place is None:
             whole = False
             break

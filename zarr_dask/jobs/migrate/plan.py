@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from threading import Lock
 from time import perf_counter
 
-from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
     KeyMove,
@@ -32,6 +33,9 @@ from zarr_dask.jobs.migrate.nodes import (
 from zarr_dask.stores.base import Store
 
 __all__ = ["MigrationPlan", "MigrationReport"]
+
+_BYTES_AT_A_TIME = 1 << 27
+"""Of stored objects that are copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +197,19 @@ class MigrationPlan:
 
         for node in self.nodes:
             if not node.is_written:
-                parallel_for(copy, moves(self.route, node), None)
+                each_abreast(copy, moves(self.route, node), self._at_a_time(node))
             elif self.remove_old:
-                parallel_for(self._check_object, moves(self.route, node), None)
+                check = self._check_object
+                each_abreast(check, moves(self.route, node), self._at_a_time(node))
         return tally.objects, tally.nbytes
+
+    def _at_a_time(self, node: NodePlan) -> int:
+        """Return the number of objects to copy at a time: few if they are large."""
+        most = transfers_for(self.route.source)
+        if most == 1 or not isinstance(node.before, ArrayMeta):
+            return most
+        largest = prod(node.before.grid.largest_cell) * node.before.data_type.typical_itemsize
+        return max(min(most, _BYTES_AT_A_TIME // max(largest, 1)), 2)
 
     def _copy_object(self, move: KeyMove) -> int:
         """Copy and verify one stored object, unless it is copied already; return its bytes."""
@@ -312,7 +325,7 @@ class MigrationPlan:
             self.route.target.delete(move.old)
             tally.add(0)
 
-        parallel_for(remove, moves(self.route, node), None)
+        each_abreast(remove, moves(self.route, node), self._at_a_time(node))
         if self.route.data != "keep" and isinstance(node.before, ArrayMeta):
             prefix = node.node_format.data_prefix(node.path)
             for below in self.route.target.list_dir(prefix).prefixes:

@@ -8,14 +8,15 @@ inside shards, including nested shards, are counted one by one. There are three 
 - ``"decode"`` reads all bytes and decodes every chunk.
 - ``"receipts"`` reads all bytes and computes checksums; the caller compares them with receipts.
 
-One object and one decoded chunk are held at a time.
+Of a store without latency one object and one decoded chunk are held at a time; of others the
+objects of a task, which are a few megabytes or one object.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -31,7 +32,8 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.stores.base import Buffer, Range, read_ranges
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
+from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, read_ranges
 
 __all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
 
@@ -174,9 +176,13 @@ class ObjectScan:
         findings: list[Finding] = []
         nbytes = 0
         confirm = array.confirmation()
-        for cell in self.cells[which].part(first, first + size):
+
+        def look(cell: int) -> _Look:
             coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-            found = _look_at(array, coords, self.depth, with_sha256=self.sha256)
+            return _look_at(array, coords, self.depth, with_sha256=self.sha256)
+
+        cells = self.cells[which].part(first, first + size)
+        for found in _in_turn(look, cells, transfers_for(array.store)):
             if found.state == "absent":
                 confirm()
             states.append(STATES.index(found.state))
@@ -185,6 +191,11 @@ class ObjectScan:
             sums.append(found.summed)
             findings.extend(found.findings[: _MOST_NAMED - len(findings)])
         return ScanResult(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
+
+
+def _in_turn(look: Callable[[int], _Look], cells: Iterable[int], at_a_time: int) -> Iterator[_Look]:
+    """Yield the results of checking objects: one by one, or concurrently if requests take long."""
+    return iter(map_concurrently(look, cells, at_a_time)) if at_a_time > 1 else map(look, cells)
 
 
 _MOST_PER_TASK = 256
@@ -212,9 +223,9 @@ def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256
 def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
     array, coords = look.array, look.coords
     key = array.key(coords)
+    read: _Read
     if depth == "index":
-        size, view = array.store.size(key), memoryview(b"")
-        read: _Read = lambda wanted: read_ranges(array.store, key, wanted)  # noqa: E731
+        (size, read), view = _sized(array, coords, key), memoryview(b"")
     else:
         value = array.store.get_transient(key)
         size = None if value is None else len(value)
@@ -230,6 +241,40 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(array.meta.bound(coords), read, size, valid, ())
+
+
+def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:
+    """Return the size of an object (None if it is absent), and what reads its parts.
+
+    The response to the request for the index of a shard tells its size in many stores.
+    """
+    store = array.store
+
+    def read(wanted: Sequence[Range]) -> Sequence[Buffer] | None:
+        return read_ranges(store, key, wanted)
+
+    index = _index_range(array.meta.bound(coords))
+    if index is None or store.coalescing.max_concurrent_requests == 1:
+        return store.size(key), read
+    (found,) = get_ranges_if_match(store, [(key, index, None)])
+    if found is None:
+        return None, read
+    content = found.content
+    if content is None or found.size is None:
+        return store.size(key), read
+    return found.size, lambda wanted: [content] if [*wanted] == [index] else read(wanted)
+
+
+def _index_range(bound: BoundCodecChain) -> Range | None:
+    """Return the range of the index of a shard; None for what is no shard."""
+    fetch = bound.read_index()
+    try:
+        wanted = [*next(fetch)]
+    except StopIteration:
+        return None
+    finally:
+        fetch.close()
+    return wanted[0] if len(wanted) == 1 else None
 
 
 class _Look:

@@ -238,7 +238,7 @@ class FsspecStore:
         ask: Callable[[Sequence[VersionRequest]], Sequence[_Result | Exception]],
     ) -> list[_Result]:
         """Return the results of requests; those with transient failures are repeated together."""
-        attempts = Attempts(self.policy)
+        attempts = Attempts(self.policy, self._service)
         found: dict[int, _Result] = {}
         left = [*range(len(requests))]
         while left:
@@ -450,7 +450,7 @@ class FsspecStore:
             except library_errors() as error:  # absence too: the target does not exist
                 raise self._failed("write", key, error) from self._public(error)
 
-        call_with_retries(self.policy, put)
+        call_with_retries(self.policy, put, self._service)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -623,7 +623,12 @@ class FsspecStore:
             except library_errors() as error:
                 raise self._failed(doing, key, error) from self._public(error)
 
-        return call_with_retries(self.policy, attempt)
+        return call_with_retries(self.policy, attempt, self._service)
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        return urlsplit(self.url)[:2], hash(self.options)
 
     def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
         web = urlsplit(self.url).scheme in WEB

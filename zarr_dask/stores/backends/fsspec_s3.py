@@ -89,8 +89,10 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Tagged
         return TaggedBytes(None, None)  # some services ignore conditions
     start, stop = wanted
     if not told:  # and others ignore ranges
-        return TaggedBytes(content[start:stop], found)
-    return TaggedBytes(content if stop is None else content[: max(stop - start, 0)], found)
+        return TaggedBytes(content[start:stop], found, span.size)
+    return TaggedBytes(
+        content if stop is None else content[: max(stop - start, 0)], found, span.size
+    )
 
 
 def _span(answer: Any, nbytes: int) -> ContentRange | None:

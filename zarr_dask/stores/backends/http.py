@@ -234,7 +234,9 @@ class HTTPStore(ConditionalGetMixin):
     def _version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         """Return a part of a value, with its tag; without content if the value has another tag."""
         check_key(key)
-        return call_with_retries(self.policy, lambda: self._try_version(key, wanted, tag))
+        return call_with_retries(
+            self.policy, lambda: self._try_version(key, wanted, tag), self._service
+        )
 
     def _try_version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         start, stop = wanted
@@ -262,7 +264,7 @@ class HTTPStore(ConditionalGetMixin):
         found = _tag(answer, size)
         if found is None:
             found = tag  # not every response of every server has it
-        return TaggedBytes(None if tag is not None and found != tag else content, found)
+        return TaggedBytes(None if tag is not None and found != tag else content, found, size)
 
     def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> TaggedBytes | None:
         """Return the last bytes of a value, found through its size."""
@@ -309,7 +311,14 @@ class HTTPStore(ConditionalGetMixin):
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
         check_key(key)
-        return call_with_retries(self.policy, lambda: self._try_ask(method, key, headers, wanted))
+        return call_with_retries(
+            self.policy, lambda: self._try_ask(method, key, headers, wanted), self._service
+        )
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        return urlsplit(self.url)[:2]
 
     def _try_ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range

@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import ClassVar, Self
 
 from zarr_dask._util.warnings import warn
-from zarr_dask.errors import LinkError, LinkWarning, StoreError
+from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreError
 from zarr_dask.stores.attribute_cache import refresh
 from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.backends.posix_io import (
@@ -499,7 +499,8 @@ class LocalStore:
             errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
         }.get(error.errno or 0, "")
-        return StoreError(
+        kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+        return kind(
             f"could not {doing} {key!r} in the local store {self.root}: "
             f"{error.strerror or error}.{hint}"
         )

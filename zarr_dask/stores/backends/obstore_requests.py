@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from typing import Any, TypeVar
 
 from zarr_dask._util.threads import request_slots
 from zarr_dask.errors import (
+    AccessDeniedError,
     ConditionalWriteError,
     ListingError,
     MissingDependencyError,
@@ -32,6 +35,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores.backends.http_ranges import ContentRange, range_satisfied
+from zarr_dask.stores.backends.if_match import put_on_tag
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -42,6 +46,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.error_mapping import permanent_reason
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.retry import (
     RetryPolicy,
@@ -61,11 +66,13 @@ _PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced meanwhile
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
-_LISTS_FROM_A_KEY = {"s3", "s3a"}
-"""Schemes of services that can begin a listing after a given key."""
+_S3 = {"s3", "s3a"}
+"""Schemes of services that begin a listing after a given key, and may want tags without quotes."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
+"""The operating system's words in the library's debug text."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -80,8 +87,13 @@ _PASSING_CODES = {
     "Throttling",
     "ThrottlingException",
 }
-# in the library's debug text of an error: the service cannot be reached
-_UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
+# in the library's message: no response has begun; a body that was cut off has another one
+_UNREACHABLE = "error sending request"
+_NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
+_PANIC = "PanicException"
+_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_RENEWED = 5.0  # seconds in which requests that were sent before do not renew credentials again
+_DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
 
@@ -171,16 +183,39 @@ class ObstoreRequests(ConditionalGetMixin):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""
         pieces = _flat(buffers)
 
-        def put() -> bool:
+        def put_on(mode: Any) -> bool:
             with self._reporting("write", key), request_slots():
                 obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
-                    obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
+                    obs.put(client, at, pieces, mode=mode, use_multipart=False)
                 except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
                     return False
             return True
 
-        return cas_put_with_retries(self.policy, put, lambda: self.get(key), pieces)
+        def put() -> bool:
+            mode = _mode(tag)
+            e_tag = mode.get("e_tag") if isinstance(mode, dict) else None
+            if e_tag is None or place_of(self.url).scheme not in _S3:
+                return put_on(mode)
+            return put_on_tag(
+                lambda spelled: put_on({**mode, "e_tag": spelled}),
+                lambda: self._e_tag(key),
+                e_tag,
+                self._service,
+            )
+
+        return cas_put_with_retries(
+            self.policy,
+            lambda: self._with_new_credentials(put),
+            lambda: self.get(key),
+            pieces,
+            self._service,
+        )
+
+    def _e_tag(self, key: str) -> str | None:
+        with self._reporting("inspect", key), request_slots():
+            found = self._try_head(key)
+        return None if found is None else found["e_tag"]
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -285,7 +320,26 @@ class ObstoreRequests(ConditionalGetMixin):
             with self._reporting(doing, key), request_slots(most) as at_once:
                 return ask(at_once)
 
-        return call_with_retries(self.policy, attempt)
+        return call_with_retries(
+            self.policy, lambda: self._with_new_credentials(attempt), self._service
+        )
+
+    def _with_new_credentials(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; if the credentials have expired, of one with others."""
+        try:
+            return attempt()
+        except AccessDeniedError as error:
+            if not error.expired:
+                raise
+        _RENEWAL.forget_clients()
+        self._clients.clear()
+        return attempt()
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        place = place_of(self.url)
+        return place.scheme, place.bucket, hash(self.options)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """Return the result of a request; None if the key is missing from an existing bucket."""
@@ -307,7 +361,7 @@ class ObstoreRequests(ConditionalGetMixin):
 
         A proxy in front of a service may answer 404 while the service is restarted.
         """
-        if place_of(self.url).scheme not in _LISTS_FROM_A_KEY:
+        if place_of(self.url).scheme not in _S3:
             obs.list_with_delimiter(client, at)
             return
         folder = at.rpartition("/")[0] or None
@@ -407,6 +461,10 @@ class ObstoreRequests(ConditionalGetMixin):
             raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
         except OSError as error:
             raise _failed(what, error) from _public(error)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:  # of the library; it is no Exception
+                raise
+            raise StoreError(f"{what}: the library has failed: {error}") from None
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -456,9 +514,9 @@ def _tag(meta: Mapping[str, Any]) -> Hashable:
 def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> TaggedBytes:
     """Return a part of a value if its tag matches; some services ignore conditions."""
     found = _tag(meta)
-    return (
-        TaggedBytes(None, None) if tag is not None and found != tag else TaggedBytes(content, found)
-    )
+    if tag is not None and found != tag:
+        return TaggedBytes(None, None)
+    return TaggedBytes(content, found, int(meta["size"]))
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -489,16 +547,31 @@ def _failed(what: str, error: Exception) -> StoreError:
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
     if "performing token request" in said:
-        return StoreError(
+        return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
         )
-    if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
+    if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
+        return _denied(f"{what}: {_words(error)}", codes)
+    if codes & _EXPIRED_CODES:  # S3 returns it with status 400
+        return _denied(f"{what}: {_words(error)}", codes)
+    if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
-    passing = StoreUnavailableError(f"{what}: {_words(error)}")
+    if cut and any(words in said for words in _NO_URL):
+        return StoreError(f"{what}: {_words(error)}: the address of the service is no URL.")
+    if cut and (reason := permanent_reason(said)):
+        return StoreError(f"{what}: {_words(error)}: {reason}.")
+    cause = _CAUSE.findall(said) if cut else []
+    passing = StoreUnavailableError(f"{what}: {_words(error)}{f' ({cause[-1]})' if cause else ''}")
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
-    passing.unreachable = cut and any(words in said for words in _UNREACHABLE)
+    passing.unreachable = cut and _UNREACHABLE in said
     return passing
+
+
+def _denied(message: str, codes: set[str]) -> AccessDeniedError:
+    error = AccessDeniedError(message)
+    error.expired = bool(codes & _EXPIRED_CODES)
+    return error
 
 
 # --- the clients of a process ---------------------------------------------------------------------
@@ -556,5 +629,28 @@ def _client(
         raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
+class _Renewal:
+    """Makes the clients of this process anew, which read files and ask for credentials again."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new lock is free, also in a forked process."""
+        self._lock = threading.Lock()
+        self._last = float("-inf")
+
+    def forget_clients(self) -> None:
+        """Forget all clients, unless that has just been done for another request."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._last >= _RENEWED:
+                self._last = now
+                _client.cache_clear()
+
+
+_RENEWAL = _Renewal()
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ANCESTRY.note)
+    os.register_at_fork(after_in_child=_RENEWAL.forget)

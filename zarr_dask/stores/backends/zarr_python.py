@@ -52,6 +52,7 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
+_BRANCH = "main"
 _NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
 _NO_PREFIX = "bad key prefix"  # and for prefixes without a node
 _BEYOND = "is out of bounds"  # and for ranges that end behind a value
@@ -73,7 +74,7 @@ def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
 def store_of_zarr_python(given: Any) -> Store | None:
     """Return the store for one of zarr-python, or for a dict filled by one; None for others.
 
-    A session of Icechunk stands for its store.
+    A session of Icechunk stands for its store, a repository for what its main branch holds now.
     """
     zarr = sys.modules.get("zarr")
     if zarr is None or not hasattr(zarr, "storage"):
@@ -82,6 +83,15 @@ def store_of_zarr_python(given: Any) -> Store | None:
         first = next(iter(given.values()), None)
         buffers = isinstance(first, zarr.core.buffer.Buffer)
         return MemoryStore.over(_Buffers.over(given)) if buffers else None
+    repository: Any = getattr(sys.modules.get("icechunk"), "Repository", None)
+    if repository is not None and isinstance(given, repository):
+        try:
+            given = given.readonly_session(_BRANCH)
+        except _icechunk_errors() as error:
+            raise StoreError(
+                f"the repository has no branch {_BRANCH!r} to read ({_words_of(error)}): pass a "
+                "session, repository.readonly_session(...) or .writable_session(...)."
+            ) from error
     session: Any = getattr(sys.modules.get("icechunk"), "Session", None)
     if session is not None and isinstance(given, session):
         given = given.store
