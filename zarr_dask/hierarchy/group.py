@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from zarr_dask._util.arguments import check_flags
 from zarr_dask._util.display import Tree, draw, facts_table
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
+from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
@@ -41,6 +41,7 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.edit import with_attributes
+from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
     delete_node,
@@ -100,9 +101,15 @@ class Group:
     """Options for reading the arrays below."""
 
     @property
+    def attrs(self) -> Attributes:
+        """The user's attributes, as a mapping that writes: ``group.attrs["title"] = "run 7"``."""
+        return Attributes(self)
+
+    @property
     def attributes(self) -> dict[str, Any]:
-        """The user's attributes (a copy)."""
-        return deepcopy(dict(self.meta.attributes))
+        """The user's attributes, as a copy that raises on assignment; `attrs` changes them."""
+        found: dict[str, Any] = fixed(self.meta.attributes)
+        return found
 
     @property
     def format(self) -> str:
@@ -331,11 +338,16 @@ class Group:
         return join(self.path, normal)
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
-        """Add or replace attributes in the store and return the changed group."""
+        """Add or replace attributes in the store; as ``attrs.update``. Returns the group itself."""
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
-        return replace(self, meta=meta)
+        self.follow(meta)
+        return self
+
+    def follow(self, meta: GroupMeta) -> None:
+        """Take the attributes from metadata that were changed."""
+        self.__dict__["meta"] = replace(self.meta, attributes=meta.attributes, implicit=False)
 
 
 def _summary(meta: Below) -> tuple[str, str]:
@@ -445,8 +457,12 @@ def _node(
 ) -> Array | Group:
     if isinstance(meta, ArrayMeta):
         shown = Shown(consolidating_path(store, path))
-        return Array(without_consolidated(store), path, meta, node_format, options, shown)
-    return Group(store, path, meta, node_format, options)
+        array = Array(without_consolidated(store), path, meta, node_format, options, shown)
+        opened(array)
+        return array
+    group = Group(store, path, meta, node_format, options)
+    opened(group)
+    return group
 
 
 def open_array(
@@ -638,7 +654,9 @@ def create_array(
     documents = node_format.documents(meta, path)
     prepare_array_place(store, path, node_format, meta, overwrite=overwrite, site=site)
     put_documents(store, documents)
-    return Array(store, path, meta, node_format, shown=Shown(path))
+    array = Array(store, path, meta, node_format, shown=Shown(path))
+    opened(array)
+    return array
 
 
 def create_group(
@@ -684,7 +702,9 @@ def create_group(
     documents = node_format.documents(meta, path)
     prepare_place(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
     put_documents(store, documents)
-    return Group(store, path, meta, node_format)
+    group = Group(store, path, meta, node_format)
+    opened(group)
+    return group
 
 
 def delete(

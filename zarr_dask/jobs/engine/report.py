@@ -14,7 +14,7 @@ from html import escape
 from time import perf_counter
 from typing import Any
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import InWords, printable
 from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
 from zarr_dask.jobs.engine.task_result import Copied, Process
 
@@ -96,8 +96,8 @@ class StageReport:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Measured(InWords):
     """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float
@@ -202,7 +202,7 @@ class Measured:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RechunkReport(Measured):
     """Result of a rechunking."""
 
@@ -240,7 +240,7 @@ class ArrayReport:
     """Tasks done by this run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JointReport(Measured):
     """Result of a job of several arrays; each stage includes all arrays that have this many."""
 

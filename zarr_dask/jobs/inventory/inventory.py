@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
@@ -41,6 +42,7 @@ from zarr_dask.hierarchy.edit import stale_paths
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import node_place
 from zarr_dask.hierarchy.walk import walk
+from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.stores.base import Store, join, list_sizes
 from zarr_dask.stores.open import Location, real_place
 from zarr_dask.stores.wrappers.base import Below
@@ -105,8 +107,8 @@ class NodeSurvey:
         }
 
 
-@dataclass(frozen=True)
-class Survey:
+@dataclass(frozen=True, repr=False)
+class Survey(InWords):
     """Everything below a location; made by `survey`."""
 
     where: str
@@ -126,6 +128,25 @@ class Survey:
     def unreadable(self) -> tuple[NodeSurvey, ...]:
         """The nodes that cannot be read."""
         return tuple(node for node in self.nodes if node.kind == "unreadable")
+
+    def __str__(self) -> str:
+        totals: dict[str, int] = self.to_json()["totals"]
+        lines = [
+            f"survey {self.where}: {counted(len(self.arrays), 'array')}, "
+            f"{counted(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
+            f"({format_bytes(totals['stored_bytes'])})"
+        ]
+        for node in self.nodes[:_MOST_LISTED]:
+            facts = "group" if node.kind == "group" else "; ".join(node.problems)
+            if node.shape is not None:
+                facts = (
+                    f"{node.shape} {node.data_type}, chunks {node.chunks}, {node.objects:,} of "
+                    f"{node.expected_objects:,} objects, {format_bytes(node.stored_bytes)}"
+                )
+            lines.append(f"  {node.path or '/'}  {node.format or 'unreadable'}  {facts}")
+        if len(self.nodes) > _MOST_LISTED:
+            lines.append(f"  and {len(self.nodes) - _MOST_LISTED:,} more nodes")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON values.
@@ -212,6 +233,8 @@ class _Seen:
         self.needs.setdefault(path, []).append(what)
 
 
+_MOST_LISTED = 100
+"""Maximum number of nodes in the text of a survey."""
 _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ReadOptions(allow_pickle=True): its objects are pickled", {"allow_pickle": True}),
     (

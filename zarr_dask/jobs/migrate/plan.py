@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 
+from zarr_dask._util.display import InWords
 from zarr_dask._util.threads import for_each
 from zarr_dask.errors import MetadataChangedError, MigrationError, Problem, StoreError
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
@@ -34,8 +35,8 @@ from zarr_dask.stores.base import Store
 __all__ = ["MigrationPlan", "MigrationReport"]
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class MigrationReport(InWords):
     """Result of a migration."""
 
     nodes: int
@@ -60,8 +61,8 @@ class MigrationReport:
         )
 
 
-@dataclass(frozen=True)
-class MigrationPlan:
+@dataclass(frozen=True, repr=False)
+class MigrationPlan(InWords):
     """Everything that a migration will do; made by `plan_migration`."""
 
     route: Route

@@ -18,7 +18,7 @@ from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import InWords, printable
 from zarr_dask.errors import PlanError
 from zarr_dask.hierarchy.edit import check_place, prepare_array_place, prepare_place, withdraw
 from zarr_dask.jobs.engine import check_in_reach
@@ -77,8 +77,8 @@ class JointStagePlan:
         return sum(largest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JointPlan(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JointPlan(InWords, ABC):
     """The work on several arrays, as a value."""
 
     members: tuple[Member, ...]
@@ -344,7 +344,7 @@ class JointPlan(ABC):
 # --- arrays at separate locations -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class JointRechunkPlan(JointPlan):
     """Rechunkings of several arrays; made by `zarr_dask.plan_rechunk` of a list of them."""
 

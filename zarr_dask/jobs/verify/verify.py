@@ -98,7 +98,9 @@ def verify(
     url, path
         An array or a group, and a path below it.
     deep
-        ``"index"`` reads the indices of shards and checks sizes; ``"decode"`` decodes every chunk;
+        How much is read. ``"index"`` reads the indices of shards, looks which objects are there
+        and checks their sizes, but reads no chunk: bytes that changed inside one stay unseen.
+        ``"decode"`` decodes every chunk;
         ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
         with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
@@ -117,8 +119,9 @@ def verify(
     Returns
     -------
     VerifyReport
-        ``report.ok`` is false if anything is wrong. Absent objects alone are not wrong, because
-        they read as the fill value.
+        ``report.ok``, which is also ``bool(report)``, is false if anything is wrong. Absent
+        objects alone are not wrong, because they read as the fill value: without receipts a lost
+        object cannot be told from one that was never written.
 
     Raises
     ------
@@ -162,7 +165,7 @@ def verify(
     job.find_open_jobs(sweep=sweep)
     job.find_ownerless()
     job.find_leftovers(sweep=sweep)
-    return job.report()
+    return replace(job.report(), receipts=kept is not None)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from zarr_dask._util.display import facts_table
+from zarr_dask._util.display import InWords, facts_table
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
@@ -56,8 +56,8 @@ _MOST_LISTED = 1000
 """Maximum number of objects written in part that the JSON of a plan lists."""
 
 
-@dataclass(frozen=True, eq=False)
-class WritePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class WritePlan(InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array

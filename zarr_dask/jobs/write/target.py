@@ -14,6 +14,7 @@ import numpy as np
 
 from zarr_dask._util.as_numpy import as_numpy
 from zarr_dask._util.buffers import keeping_freed_memory
+from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, stored_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
 from zarr_dask.array.writer import write_part
@@ -67,8 +68,8 @@ def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
     return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteReport(InWords):
     """Result of a write."""
 
     objects: int = 0

@@ -53,7 +53,7 @@ def existing_array(
         If it cannot be written.
     """
     if isinstance(url, Array) and not component:
-        target = url
+        target = replace(url)  # the user's handle may change before the plan is run
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
         site = site_of_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
